@@ -1,0 +1,211 @@
+"""Every error and warning of xloader, in one tree.
+
+Each error is also a child of the builtin that a caller would catch, and its message says,
+in this order: what is wrong, what was given, what is allowed, and what to do::
+
+    XloaderError
+    |-- OptionError (ValueError)            an option outside its range
+    |   |-- WindowError                     a window that does not fit its dimension
+    |   |-- EmptySamplesError               nothing left to deliver
+    |   |-- MemoryBudgetError               too little memory, with the minimum
+    |   |-- StackError                      variables that cannot share one array
+    |   `-- LanesError                      lanes that do not divide
+    |-- UnknownNameError (KeyError)         a variable, dimension, field or key that is not there
+    |-- SampleIndexError (IndexError)       a sample id out of range
+    |-- UnsupportedDataError (TypeError)    data that cannot become an array of numbers
+    |-- SourceNotFoundError (FileNotFoundError)
+    |-- MissingDependencyError (ImportError)
+    |-- ChunkError (OSError)                one chunk of one variable
+    |   |-- CorruptChunkError               its bytes do not decode
+    |   `-- MissingChunkError               it is absent, and on_missing="raise"
+    |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
+    |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
+    `-- ClosedError (RuntimeError)          used after close()
+
+    XloaderWarning (UserWarning)
+    |-- MixingWarning                       the shuffle is far from a full one
+    |-- AmplificationWarning                chunks will be read more often than asked
+    `-- MissingChunkWarning                 absent chunks were read as the fill value
+"""
+
+from __future__ import annotations
+
+
+class XloaderError(Exception):
+    """Base of every error that xloader raises on purpose.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong, as a phrase without a full stop.
+    given : object, optional
+        The value at fault.
+    allowed : object, optional
+        The values that would do.
+    remedy : str, optional
+        What the caller can do, as a phrase without a full stop.
+
+    Examples
+    --------
+    >>> print(OptionError("stride is too small", given=0, allowed=">= 1", remedy="pass stride=1"))
+    stride is too small. Given: 0. Allowed: >= 1. To mend it: pass stride=1.
+    """
+
+    def __init__(
+        self, what: str, *, given: object = None, allowed: object = None, remedy: str = ""
+    ) -> None:
+        parts = [what]
+        if given is not None:
+            parts.append(f"Given: {given}")
+        if allowed is not None:
+            parts.append(f"Allowed: {allowed}")
+        if remedy:
+            parts.append(f"To mend it: {remedy}")
+        self.what = what
+        self.given = given
+        self.allowed = allowed
+        self.remedy = remedy
+        super().__init__(". ".join(parts) + ".")
+
+    def __str__(self) -> str:
+        # KeyError prints the repr of its argument, which would quote and escape a sentence.
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    kind: type[XloaderError], args: tuple[object, ...], state: dict[str, object]
+) -> XloaderError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class OptionError(XloaderError, ValueError):
+    """An option has a value outside its range."""
+
+
+class WindowError(OptionError):
+    """A window, stride or dilation does not fit its dimension."""
+
+
+class EmptySamplesError(OptionError):
+    """No sample is left to deliver."""
+
+
+class MemoryBudgetError(OptionError):
+    """The memory budget cannot carry even the smallest plan.
+
+    Attributes
+    ----------
+    minimum_nbytes : int
+        The smallest budget, in bytes, that would do.
+    """
+
+    def __init__(self, what: str, *, given: object, minimum_nbytes: int, remedy: str = "") -> None:
+        self.minimum_nbytes = minimum_nbytes
+        super().__init__(
+            what,
+            given=given,
+            allowed=f"at least {minimum_nbytes} bytes ({minimum_nbytes / 2**20:.1f} MiB)",
+            remedy=remedy or f'pass memory="{-(-minimum_nbytes // 2**20)}MiB" or a smaller batch',
+        )
+
+
+class StackError(OptionError):
+    """Variables of one field have dimensions that cannot share one array."""
+
+
+class LanesError(OptionError):
+    """The lanes do not divide the global batch, or the ranks do not divide the lanes."""
+
+
+class UnknownNameError(XloaderError, KeyError):
+    """A variable, dimension, field or key has a name that is not there."""
+
+
+class SampleIndexError(XloaderError, IndexError):
+    """A sample id lies outside ``[0, len(samples))``."""
+
+
+class UnsupportedDataError(XloaderError, TypeError):
+    """Data that cannot become an array of numbers."""
+
+
+class SourceNotFoundError(XloaderError, FileNotFoundError):
+    """There is nothing to open where the source should be."""
+
+
+class MissingDependencyError(XloaderError, ImportError):
+    """An optional library is needed and not installed."""
+
+
+class ChunkError(XloaderError, OSError):
+    """One chunk of one variable cannot be had.
+
+    Attributes
+    ----------
+    store, variable, key : str
+        Where the chunk was looked for.
+    chunk : tuple of int
+        The chunk's index along each dimension of the variable.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        store: str,
+        variable: str,
+        chunk: tuple[int, ...],
+        key: str,
+        remedy: str = "",
+    ) -> None:
+        self.store = store
+        self.variable = variable
+        self.chunk = chunk
+        self.key = key
+        super().__init__(
+            what,
+            given=f"variable {variable!r}, chunk {chunk}, key {key!r} in {store}",
+            remedy=remedy,
+        )
+
+
+class CorruptChunkError(ChunkError):
+    """The bytes of a chunk do not decode to the chunk's values."""
+
+
+class MissingChunkError(ChunkError):
+    """A chunk is absent from the store, and ``on_missing="raise"``."""
+
+
+class StoreChangedError(XloaderError, RuntimeError):
+    """The store no longer has the shape or chunks it had when it was opened."""
+
+
+class ForkError(XloaderError, RuntimeError):
+    """A handle was carried over a ``fork``, where it would hang or read garbage."""
+
+
+class ClosedError(XloaderError, RuntimeError):
+    """Something was used after it had been closed."""
+
+
+class XloaderWarning(UserWarning):
+    """Base of every warning that xloader gives."""
+
+
+class MixingWarning(XloaderWarning):
+    """Batches are drawn from far fewer places than a full shuffle's would be."""
+
+
+class AmplificationWarning(XloaderWarning):
+    """The budget does not allow the asked ``max_amplification``."""
+
+
+class MissingChunkWarning(XloaderWarning):
+    """Chunks absent from the store were read as the fill value."""

@@ -1,0 +1,161 @@
+"""Element <-> chunk arithmetic along one dimension of a stored array, as selected.
+
+One dimension of 10 stored elements in chunks of 4, with the selection ``range(3, 9)``::
+
+    stored element   0  1  2  3 | 4  5  6  7 | 8  9
+    stored chunk     0          | 1          | 2
+    selected offset           0 | 1  2  3  4 | 5
+    block                     0 | 1          | 2
+
+*Offsets* count selected elements, *blocks* count the chunks that the selection touches. A
+block is one stored chunk cut down to what is selected of it, so blocks are dense even where
+the selection skips chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.errors import OptionError
+
+Ints = NDArray[np.int64]
+Selection = range | tuple[int, ...]
+"""What is kept of a dimension: a range with a positive step, or strictly increasing positions."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a stored array: how it is chunked, and what of it is selected.
+
+    Parameters
+    ----------
+    stored_size : int
+        Number of stored elements.
+    chunks : int or tuple of int
+        The size of every chunk, in elements (the last one may be cut short by the array's
+        end), or the size of each chunk where they differ.
+    selection : range or tuple of int
+        The stored elements that are kept, increasing.
+
+    Raises
+    ------
+    OptionError
+        If the selection does not increase or leaves the dimension, or the chunk sizes do not
+        cover it.
+
+    Examples
+    --------
+    >>> axis = Axis(stored_size=10, chunks=4, selection=range(3, 9))
+    >>> axis.size, axis.num_blocks, axis.edges.tolist()
+    (6, 3, [0, 1, 5, 6])
+    >>> axis.block_of(np.array([0, 4, 5])).tolist()
+    [0, 1, 2]
+    >>> axis.stored_chunk(2), axis.cut(2)
+    (2, slice(0, 1, 1))
+    """
+
+    stored_size: int
+    chunks: int | tuple[int, ...]
+    selection: Selection
+
+    def __post_init__(self) -> None:
+        kept = self.selection
+        if isinstance(kept, range):
+            is_increasing = kept.step >= 1
+        else:
+            is_increasing = all(a < b for a, b in zip(kept, kept[1:], strict=False))
+        if kept and (not is_increasing or kept[0] < 0 or kept[-1] >= self.stored_size):
+            raise OptionError(
+                "the selection must increase and stay within the dimension",
+                given=kept,
+                allowed=f"increasing offsets in [0, {self.stored_size})",
+            )
+        sizes = self.chunks if isinstance(self.chunks, tuple) else (self.chunks,)
+        if min(sizes, default=1) < 1 or (
+            isinstance(self.chunks, tuple) and sum(sizes) != self.stored_size
+        ):
+            raise OptionError(
+                "the chunk sizes do not cover the dimension",
+                given=self.chunks,
+                allowed=f"sizes >= 1 that add up to {self.stored_size}",
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of selected elements."""
+        return len(self.selection)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of chunks that the selection touches."""
+        return len(self.edges) - 1
+
+    @cached_property
+    def edges(self) -> Ints:
+        """Offset of the first element of every block, and the size at the end."""
+        if not self.size:
+            return np.zeros(1, np.int64)
+        if isinstance(self.selection, range):
+            start, step = self.selection.start, self.selection.step
+            first, last = self._chunk_of_stored(np.array([start, self.selection[-1]]))
+            bounds = self._chunk_bounds(np.arange(first, last + 2, dtype=np.int64))
+            edges = np.clip(-(-(bounds - start) // step), 0, self.size)
+            # A step longer than a chunk passes over chunks: they are no blocks.
+            return edges if step == 1 else np.unique(edges)
+        stored_chunks = self._chunk_of_stored(np.asarray(self.selection, np.int64))
+        begins = np.flatnonzero(np.diff(stored_chunks, prepend=-1))
+        return np.append(begins, self.size)
+
+    @property
+    def max_block_size(self) -> int:
+        """Number of elements of the longest block."""
+        return int(np.diff(self.edges).max(initial=0))
+
+    @property
+    def min_inner_block_size(self) -> int:
+        """Number of elements of the shortest block that lies between two others."""
+        inner = np.diff(self.edges)[1:-1]
+        return int(inner.min()) if len(inner) else self.size
+
+    def block_of(self, offsets: Ints) -> Ints:
+        """Block that holds each offset. Offsets outside ``[0, size)`` are not checked."""
+        if isinstance(self.chunks, int) and isinstance(self.selection, range):
+            kept = self.selection
+            if kept.step == 1:
+                shift = kept.start % self.chunks
+                return np.asarray((offsets + shift) // self.chunks, np.int64)
+        return np.asarray(np.searchsorted(self.edges, offsets, side="right") - 1, np.int64)
+
+    def stored_chunk(self, block: int) -> int:
+        """Index of the stored chunk that a block is cut from."""
+        first = self.selection[int(self.edges[block])]
+        return int(self._chunk_of_stored(np.array([first]))[0])
+
+    def cut(self, block: int) -> slice | Ints:
+        """Which elements of its stored chunk a block keeps, counted from the chunk's start."""
+        begin, end = int(self.edges[block]), int(self.edges[block + 1])
+        origin = int(self._chunk_bounds(np.array([self.stored_chunk(block)]))[0])
+        kept = self.selection[begin:end]
+        if isinstance(kept, range):
+            return slice(kept.start - origin, kept[-1] + 1 - origin, kept.step)
+        return np.asarray(kept, np.int64) - origin
+
+    @cached_property
+    def _stored_edges(self) -> Ints:
+        sizes = self.chunks if isinstance(self.chunks, tuple) else ()
+        return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+    def _chunk_of_stored(self, elements: Ints) -> Ints:
+        if isinstance(self.chunks, int):
+            return np.asarray(elements // self.chunks, np.int64)
+        found = np.searchsorted(self._stored_edges, elements, side="right") - 1
+        return np.asarray(found, np.int64)
+
+    def _chunk_bounds(self, chunks: Ints) -> Ints:
+        if isinstance(self.chunks, int):
+            return np.minimum(chunks * self.chunks, self.stored_size)
+        return np.asarray(self._stored_edges[np.minimum(chunks, len(self.chunks))], np.int64)

@@ -1,0 +1,105 @@
+"""What every source offers: variables in chunks, and a way to read one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+Cut = tuple[slice | NDArray[np.int64], ...]
+"""Per dimension, the elements of a chunk that are wanted, counted from the chunk's start."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A stored n-d array: what a plan must know of it, and no data.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable in its source.
+    dims : tuple of str
+        Names of its dimensions.
+    shape : tuple of int
+        Number of elements along each of them.
+    dtype : numpy.dtype
+        The dtype that reading gives, in native byte order.
+    chunks : tuple of (int or tuple of int)
+        Per dimension, the size of every chunk in elements (the last may be cut short by the
+        array's end), or the size of each chunk where they differ.
+    attrs : mapping
+        Attributes as xarray gives them, without the encoding. Not compared.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunks: tuple[int | tuple[int, ...], ...]
+    attrs: Mapping[str, object] = field(default_factory=dict, compare=False)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Variables in chunks, read one chunk at a time from many threads.
+
+    Metadata is fixed when a source is made. A source pickles small: handles are opened
+    lazily, once per process, and dropped when pickled.
+    """
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages; never a credential."""
+        ...
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The data variables that can be read, by name."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what was opened: equal for equal variables of the same store."""
+        ...
+
+    def read(
+        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
+    ) -> bool:
+        """Decode the part ``cut`` of one chunk into ``out``.
+
+        Parameters
+        ----------
+        variable : str
+            Name of the variable.
+        chunk : tuple of int
+            Index of the chunk along each dimension of the variable.
+        cut : tuple of slice or integer array
+            The part of the chunk that is wanted.
+        out : numpy.ndarray
+            Where it goes: any strides, the shape of ``cut``, the variable's dtype.
+
+        Returns
+        -------
+        bool
+            Whether the chunk was there. An absent one is read as the fill value.
+
+        Raises
+        ------
+        CorruptChunkError
+            If the chunk's bytes do not decode to its values.
+        MissingChunkError
+            If the chunk is absent and the source was opened with ``on_missing="raise"``.
+        """
+        ...
+
+    def coordinates(self) -> xr.Dataset:
+        """The coordinates, lazily, with no data variable: xarray's own view of them."""
+        ...
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
+        ...
