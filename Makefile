@@ -1,0 +1,72 @@
+# Every target makes the virtual environment it needs, from nothing.
+#
+#   make demo    train a small forecast model from a chunked store
+#   make test    run the tests
+#   make check   all that .ci/run checks
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# The first interpreter that both runs and is new enough: a name on PATH may be an empty shim.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
+	done)
+# Each thread of the numeric libraries would compete with xloader's own in a test worker.
+TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: demo test lint format types doctest docs notebooks bench check clean
+
+demo: $(VENV)/.demo
+	$(BIN)/xloader demo $(ARGS)
+
+test: $(VENV)/.dev
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+doctest: $(VENV)/.dev
+	$(TEST_ENV) $(BIN)/python -m pytest --doctest-modules xloader $(ARGS)
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+notebooks: $(VENV)/.dev
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 notebooks $(ARGS)
+
+bench: $(VENV)/.bench
+	@test -n "$$(ls benchmarks/*.py 2>/dev/null)" || { echo "there is no benchmark yet"; exit 1; }
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+check:
+	.ci/run
+
+clean:
+	rm -rf $(VENV) build dist docs/_build docs/generated docs/jupyter_execute
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.base:
+	@test -n "$(PYTHON)" || { echo "xloader needs Python 3.11 or newer; pass PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.base
+	$(PIP_INSTALL) -e ".[torch,viz]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.base
+	$(PIP_INSTALL) -e ".[torch,viz]" --group dev
+	touch $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.base
+	$(PIP_INSTALL) -e ".[torch,viz]" --group bench
+	touch $@

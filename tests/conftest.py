@@ -1,0 +1,59 @@
+"""What all tests share: leaks fail, real data is optional, chance is fixed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "ci",
+    # The same examples in every run, so that a change turns red for its own fault only.
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
+hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+JOIN_SECONDS = 5.0
+"""How long a thread that was told to stop may take to do so."""
+
+
+def leaked_threads(before: set[threading.Thread], join_seconds: float) -> list[str]:
+    """Names of xloader's threads that are alive, were not before, and do not end in time."""
+    started = [t for t in threading.enumerate() if t not in before and t.name.startswith("xloader")]
+    for thread in started:
+        thread.join(join_seconds)
+    return sorted(thread.name for thread in started if thread.is_alive())
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    names = leaked_threads(before, 0.0)
+    if names:
+        # An abandoned iterator stops its threads when it is collected, which a cycle may delay.
+        gc.collect()
+        names = leaked_threads(before, JOIN_SECONDS)
+    if names:
+        pytest.fail(f"threads left running by {request.node.name}: {', '.join(names)}")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """A folder of real data, from ``XLOADER_TEST_DATA`` or beside the repository; else a skip."""
+    given = os.environ.get("XLOADER_TEST_DATA")
+    root = Path(__file__).resolve().parents[1]
+    folder = Path(given) if given else root.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is not a folder; set XLOADER_TEST_DATA")
+    return folder

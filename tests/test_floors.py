@@ -1,0 +1,127 @@
+"""The house stands: files import downwards only, stay small, and importing them is cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xloader
+from tests import floors
+from tests.floors import Module
+
+PACKAGE = Path(xloader.__file__).parent
+MODULES = floors.read_package(PACKAGE)
+
+
+def test_the_package_was_found():
+    assert {"xloader", "xloader.errors", "xloader.grid", "xloader.sources.base"} <= set(MODULES)
+    assert "xloader.errors" in floors.edges_between(MODULES)["xloader.grid"]
+
+
+def test_no_ring_of_imports():
+    ring = floors.find_cycle(floors.edges_between(MODULES))
+    assert not ring, " -> ".join(ring)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_each_file_keeps_the_rules(name):
+    module = MODULES[name]
+    assert floors.impure_imports(module) == []
+    assert floors.misplaced_imports(module) == []
+    assert floors.oversized(module) == []
+    assert module.short_name != "utils"
+
+
+def test_import_loads_no_heavy_library():
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import xloader"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
+    assert "xloader" in loaded
+    assert loaded.isdisjoint({"torch", "dask", "matplotlib", "click", "tqdm", "hypothesis"})
+
+
+def package(**texts: str) -> dict[str, Module]:
+    return {
+        name: Module.parse(name, text)
+        for name, text in ((key.replace("__", "."), text) for key, text in texts.items())
+    }
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "import p.b",
+        "from p import b",
+        "from p.b import name",
+        "from .b import name",
+        "from . import b",
+        "def f():\n    from p.b import name",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.b import name",
+    ],
+)
+def test_a_ring_is_found_however_it_is_written(hidden):
+    ring = package(p__a=hidden, p__b="import p.c", p__c="from p.a import name")
+    assert floors.find_cycle(floors.edges_between(ring)) == ["p.a", "p.b", "p.c", "p.a"]
+    tree = package(p__a=hidden, p__b="import p.c", p__c="import numpy")
+    assert floors.find_cycle(floors.edges_between(tree)) == []
+
+
+def test_a_ring_through_a_package_is_found():
+    modules = {
+        "p": Module.parse("p", "from .a import name", is_package=True),
+        "p.a": Module.parse("p.a", "import p"),
+    }
+    assert floors.find_cycle(floors.edges_between(modules)) == ["p", "p.a", "p"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("xloader.order", "import time", ["xloader.order imports time"]),
+        ("xloader.plan", "def f():\n    from os import path", ["xloader.plan imports os"]),
+        ("xloader.world", "import os", []),
+        ("xloader.world", "import threading", ["xloader.world imports threading"]),
+        ("xloader.report", "import time", []),
+        ("xloader.torch.order", "import time", []),
+    ],
+)
+def test_an_impure_import_is_found(name, text, expected):
+    assert floors.impure_imports(Module.parse(name, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("xloader.loader", "import torch.utils.data", ["xloader.loader imports torch"]),
+        ("xloader.torchlike", "import torch", ["xloader.torchlike imports torch"]),
+        ("xloader.torch.device", "import torch", []),
+        ("xloader.torch", "import torch", []),
+        ("xloader.samples", "from zarr import open_group", ["xloader.samples imports zarr"]),
+        ("xloader.samples", "from xloader.torch import tensors", []),
+        ("xloader.sources.opening", "import zarr", []),
+    ],
+)
+def test_a_misplaced_import_is_found(name, text, expected):
+    assert floors.misplaced_imports(Module.parse(name, text)) == expected
+
+
+def test_size_is_counted_without_the_docstring():
+    limit = floors.MAX_FUNCTION_LINES
+    docstring = '    """One.\n\n    Three.\n    """\n'
+    body = "    x = 1\n"
+    fits = "def f():\n" + docstring + body * (limit - 1)
+    assert floors.oversized(Module.parse("p.a", fits)) == []
+    found = floors.oversized(Module.parse("p.a", fits + body))
+    assert found == [f"p.a.f has {limit + 1} lines"]
+    rows = "x = 1\n" * floors.MAX_FILE_LINES
+    assert floors.oversized(Module.parse("p.a", rows)) == []
+    assert floors.oversized(Module.parse("p.a", rows + "x = 2\n")) == [
+        f"p.a has {floors.MAX_FILE_LINES + 1} lines"
+    ]
