@@ -110,10 +110,18 @@ class Axis:
         begins = np.flatnonzero(np.diff(stored_chunks, prepend=-1))
         return np.append(begins, self.size)
 
-    @property
-    def max_block_size(self) -> int:
-        """Number of elements of the longest block."""
-        return int(np.diff(self.edges).max(initial=0))
+    @cached_property
+    def read_sizes(self) -> Ints:
+        """Elements of the stored chunk that each block is cut from."""
+        if not self.size:
+            return np.zeros(0, np.int64)
+        kept = self.selection
+        if isinstance(kept, range):
+            firsts = kept.start + kept.step * self.edges[:-1]
+        else:
+            firsts = np.asarray(kept, np.int64)[self.edges[:-1]]
+        chunks = self._chunk_of_stored(firsts)
+        return self._chunk_bounds(chunks + 1) - self._chunk_bounds(chunks)
 
     @property
     def min_inner_block_size(self) -> int:

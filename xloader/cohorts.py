@@ -1,0 +1,194 @@
+"""Tiles, and the cohorts of samples that need exactly the same tiles.
+
+Along one dimension, windows of 3 at stride 1 on tiles of 4 elements::
+
+    tile       0 0 0 0 | 1 1 1 1 | 2 2 2 2
+    position   0 1 2 3   4 5 6 7   8 9
+    piece      `-' `-'   `-' `-'   `-'
+               0   0,1   1   1,2   2         the tiles that the piece's samples touch
+    home       0   0     1   1     2         the tile of the first element they need
+
+A *piece* is a stretch of positions that touch the same tiles; a cohort is a piece along every
+windowed dimension. Everything is found per dimension, so the cost grows with the number of
+tiles and never with the number of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from xloader.footprint import Boxes, Footprint
+from xloader.grid import Axis, Ints
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One windowed dimension, cut into tiles and its positions into pieces.
+
+    Parameters
+    ----------
+    tile_edges : numpy.ndarray of int64
+        First element of every tile, and the dimension's size at the end.
+    starts : numpy.ndarray of int64
+        First position of every piece, and the number of positions at the end.
+    home : numpy.ndarray of int64
+        Per piece, its home among the *homes*: the tiles that are home to some piece.
+    touch_lo, touch_hi : numpy.ndarray of int64
+        Per distinct access and piece, shape ``(num_accesses, num_pieces)``, the homes it
+        touches as a half-open range.
+    reach : int
+        The greatest distance between two tiles that one piece touches.
+    """
+
+    tile_edges: Ints
+    starts: Ints
+    home: Ints
+    touch_lo: Ints
+    touch_hi: Ints
+    reach: int
+
+    @property
+    def num_pieces(self) -> int:
+        """Number of pieces."""
+        return len(self.starts) - 1
+
+    @cached_property
+    def num_homes(self) -> int:
+        """Number of tiles that are home to some piece."""
+        return int(self.home[-1]) + 1
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """All cohorts of an n-d tiling. A cohort's id counts pieces in C order.
+
+    Parameters
+    ----------
+    pieces : tuple of Pieces
+        Per windowed dimension.
+    """
+
+    pieces: tuple[Pieces, ...]
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of pieces along each dimension."""
+        return tuple(p.num_pieces for p in self.pieces)
+
+    @cached_property
+    def home_shape(self) -> tuple[int, ...]:
+        """Number of home tiles along each dimension."""
+        return tuple(p.num_homes for p in self.pieces)
+
+    @property
+    def num_tiles(self) -> int:
+        """Number of tiles that are home to some sample."""
+        return math.prod(self.home_shape)
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    @cached_property
+    def tiles(self) -> Ints:
+        """Home tile of every cohort, counted in C order over ``home_shape``."""
+        tile = np.zeros((1,) * len(self.shape), np.int64)
+        for dim, (pieces, count) in enumerate(zip(self.pieces, self.home_shape, strict=True)):
+            tile = tile * count + _along(pieces.home, dim, len(self.shape))
+        return np.broadcast_to(tile, self.shape).reshape(-1)
+
+    @cached_property
+    def num_samples(self) -> Ints:
+        """Number of samples of every cohort."""
+        count = np.ones((1,) * len(self.shape), np.int64)
+        for dim, pieces in enumerate(self.pieces):
+            count = count * _along(np.diff(pieces.starts), dim, len(self.shape))
+        return np.broadcast_to(count, self.shape).reshape(-1)
+
+    def boxes(self, cohorts: Ints) -> Boxes:
+        """The positions of each cohort's samples."""
+        indices = np.unravel_index(cohorts, self.shape)
+        pairs = list(zip(self.pieces, indices, strict=True))
+        return Boxes(
+            tuple(p.starts[index] for p, index in pairs),
+            tuple(p.starts[index + 1] for p, index in pairs),
+        )
+
+
+def cut_cohorts(footprint: Footprint, tiling: tuple[int, ...]) -> Cohorts:
+    """Cut the samples of a footprint into cohorts.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    tiling : tuple of int
+        Per windowed dimension, the number of blocks of the leading variable that make a tile;
+        0 for the whole dimension.
+    """
+    return Cohorts(
+        tuple(
+            _cut_dim(footprint, dim, tile_edges(footprint, dim, size))
+            for dim, size in enumerate(tiling)
+        )
+    )
+
+
+def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
+    """The chunking that tiles follow along a dimension: the variable with most bytes has it."""
+    demands = [d for group in footprint.groups for d in group.demands if d.axes[dim] is not None]
+    if not demands:
+        return None
+    return max(demands, key=lambda demand: demand.selected_nbytes).axes[dim]
+
+
+def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
+    """Edges of tiles of ``num_blocks`` blocks each along a dimension (0: all of it)."""
+    axis = leading_axis(footprint, dim)
+    size = footprint.windows.dim_sizes[dim]
+    if axis is None or num_blocks == 0:
+        return np.array([0, size], np.int64)
+    return np.append(axis.edges[:-1][::num_blocks], size)
+
+
+def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
+    windows = footprint.windows
+    stride, num_positions = windows.strides[dim], windows.num_positions[dim]
+    spans = sorted(
+        {
+            (span[0], span[0] + span[1] * (span[2] - 1))
+            for group in footprint.groups
+            for access in group.accesses
+            if (span := access[dim]) is not None
+        }
+    ) or [(0, 0)]
+    inner = edges[1:-1]
+    cuts = [np.zeros(1, np.int64)]
+    for offset in sorted({offset for span in spans for offset in span}):
+        # The first position whose element at this offset lies at or beyond the edge.
+        cuts.append(-((offset - inner) // stride))
+    starts = np.unique(np.concatenate(cuts))
+    starts = starts[(starts >= 0) & (starts < num_positions)]
+
+    def tile_of(offset: int) -> Ints:
+        found = np.searchsorted(edges, starts * stride + offset, side="right") - 1
+        return np.asarray(found, np.int64)
+
+    home_tile = tile_of(spans[0][0])
+    homes, home = np.unique(home_tile, return_inverse=True)
+    lo = np.stack([tile_of(first) for first, _ in spans])
+    hi = np.stack([tile_of(last) for _, last in spans])
+    return Pieces(
+        tile_edges=edges,
+        starts=np.append(starts, num_positions),
+        home=home.astype(np.int64),
+        touch_lo=np.searchsorted(homes, lo).astype(np.int64),
+        touch_hi=np.searchsorted(homes, hi, side="right").astype(np.int64),
+        reach=int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)),
+    )
+
+
+def _along(values: Ints, dim: int, num_dims: int) -> Ints:
+    return values.reshape([-1 if d == dim else 1 for d in range(num_dims)])

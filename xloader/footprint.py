@@ -1,0 +1,261 @@
+"""Which chunks a box of samples needs.
+
+Variables that are chunked alike along the windowed dimensions and needed at the same offsets
+always come and go together: they form a *group*, and one *block* of a group stands for all
+the chunks of its variables there, the unwindowed dimensions being whole::
+
+    t2m  (time, lat, lon)         chunks 16 x 90 x 90  \\  one group; a block is 16 steps of both,
+    z    (time, level, lat, lon)  chunks 16 x 1 x 90 x 90 /  (1 + 13) x num lat x num lon reads
+    orog (lat, lon)               no windowed dimension: a group of one block
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from xloader.grid import Axis, Ints
+from xloader.windows import Windows
+
+Access = tuple[tuple[int, int, int] | None, ...]
+"""Per windowed dimension, in elements from the window's first one: (first, step, count)."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the fields of a sample take of one variable.
+
+    Parameters
+    ----------
+    variable : str
+    axes : tuple of (Axis or None)
+        Per windowed dimension; ``None`` where the variable lacks it.
+    whole_axes : tuple of Axis
+        The variable's other dimensions, all of which every sample takes whole.
+    itemsize : int
+        Bytes of one element.
+    accesses : frozenset of Access
+        The offsets at which some field takes it.
+    """
+
+    variable: str
+    axes: tuple[Axis | None, ...]
+    whole_axes: tuple[Axis, ...]
+    itemsize: int
+    accesses: frozenset[Access]
+
+    @property
+    def num_reads_per_block(self) -> int:
+        """Chunks of this variable in one block of its group."""
+        return math.prod(axis.num_blocks for axis in self.whole_axes)
+
+    @property
+    def unit_nbytes(self) -> int:
+        """Bytes of one windowed element, the whole dimensions included."""
+        return self.itemsize * math.prod(axis.size for axis in self.whole_axes)
+
+    @property
+    def unit_read_nbytes(self) -> int:
+        """As ``unit_nbytes``, with the chunks of the whole dimensions not cut down."""
+        return self.itemsize * math.prod(int(a.read_sizes.sum()) for a in self.whole_axes)
+
+    @property
+    def selected_nbytes(self) -> int:
+        """Bytes of the variable as selected."""
+        return self.unit_nbytes * math.prod(a.size for a in self.axes if a is not None)
+
+    @property
+    def max_chunk_nbytes(self) -> int:
+        """Bytes of its largest chunk, decoded and not cut down."""
+        axes = [*self.whole_axes, *(axis for axis in self.axes if axis is not None)]
+        return self.itemsize * math.prod(int(a.read_sizes.max(initial=0)) for a in axes)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variables whose chunks are always needed together."""
+
+    demands: tuple[Demand, ...]
+    axes: tuple[Axis | None, ...]
+    accesses: tuple[Access, ...]
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of blocks along each windowed dimension; 1 where the group lacks it."""
+        return tuple(1 if axis is None else axis.num_blocks for axis in self.axes)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks that the selection touches."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def num_reads_per_block(self) -> int:
+        """(variable, chunk) pairs in one block."""
+        return sum(demand.num_reads_per_block for demand in self.demands)
+
+    def block_nbytes(self, blocks: Ints) -> Ints:
+        """Decoded bytes of each block, cut down to the selection."""
+        unit = sum(demand.unit_nbytes for demand in self.demands)
+        return unit * self._product([a and np.diff(a.edges) for a in self.axes], blocks)
+
+    def read_nbytes(self, blocks: Ints) -> Ints:
+        """Decoded bytes of each block's chunks, not cut down."""
+        unit = sum(demand.unit_read_nbytes for demand in self.demands)
+        return unit * self._product([a and a.read_sizes for a in self.axes], blocks)
+
+    def _product(self, sizes: list[Ints | None], blocks: Ints) -> Ints:
+        indices = np.unravel_index(blocks, self.shape)
+        product = np.ones(len(blocks), np.int64)
+        for size, index in zip(sizes, indices, strict=True):
+            if size is not None:
+                product *= size[index]
+        return product
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes of positions: ``lo[d] <= position < hi[d]`` along each windowed dimension."""
+
+    lo: tuple[Ints, ...]
+    hi: tuple[Ints, ...]
+
+    def __len__(self) -> int:
+        return len(self.lo[0])
+
+    @property
+    def num_samples(self) -> Ints:
+        """Number of positions in each box."""
+        sizes = [hi - lo for lo, hi in zip(self.lo, self.hi, strict=True)]
+        return np.prod(sizes, axis=0, dtype=np.int64)
+
+    def take(self, rows: Ints) -> Boxes:
+        """The boxes at ``rows``."""
+        return Boxes(tuple(lo[rows] for lo in self.lo), tuple(hi[rows] for hi in self.hi))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What samples need, as groups of chunks.
+
+    Parameters
+    ----------
+    windows : Windows
+    groups : tuple of Group
+    """
+
+    windows: Windows
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, windows: Windows, demands: tuple[Demand, ...]) -> Footprint:
+        """Group what is needed together, in the order of the demands."""
+        members: dict[tuple[object, ...], list[Demand]] = {}
+        for demand in demands:
+            members.setdefault((demand.axes, demand.accesses), []).append(demand)
+        groups = tuple(
+            Group(tuple(group), group[0].axes, _contiguous_accesses(group[0]))
+            for group in members.values()
+        )
+        return cls(windows, groups)
+
+    @cached_property
+    def leader(self) -> Demand:
+        """The variable with the most bytes: tiles and regions follow its chunks."""
+        demands = [demand for group in self.groups for demand in group.demands]
+        return max(demands, key=lambda demand: demand.selected_nbytes)
+
+    @property
+    def max_chunk_nbytes(self) -> int:
+        """Bytes of the largest chunk of all variables, decoded."""
+        return max(d.max_chunk_nbytes for group in self.groups for d in group.demands)
+
+    @cached_property
+    def first_offsets(self) -> tuple[int, ...]:
+        """Per windowed dimension, the first element that any field needs of a window."""
+        return tuple(
+            min((a[dim][0] for g in self.groups for a in g.accesses if a[dim]), default=0)  # type: ignore[index]
+            for dim in range(len(self.windows.dims))
+        )
+
+    def needs(self, group: Group, boxes: Boxes) -> tuple[Ints, Ints]:
+        """Pairs (row of ``boxes``, block of ``group``), each once, by row and then block."""
+        all_rows, all_blocks = [], []
+        for access in group.accesses:
+            rows = np.arange(len(boxes), dtype=np.int64)
+            blocks = np.zeros(len(boxes), np.int64)
+            for dim, axis in enumerate(group.axes):
+                span = access[dim]
+                if axis is None or span is None:
+                    continue
+                lo, hi = self._block_range(axis, span, dim, boxes)
+                spread, index = expand_ranges(lo[rows], hi[rows])
+                touched = self._touched(axis, span, dim)
+                if touched is not None:
+                    spread, index = spread[touched[index]], index[touched[index]]
+                rows, blocks = rows[spread], blocks[spread] * axis.num_blocks + index
+            all_rows.append(rows)
+            all_blocks.append(blocks)
+        if len(all_rows) == 1:
+            return all_rows[0], all_blocks[0]
+        pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
+        return pairs // group.num_blocks, pairs % group.num_blocks
+
+    def _block_range(
+        self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
+    ) -> tuple[Ints, Ints]:
+        first, step, count = span
+        stride = self.windows.strides[dim]
+        lo = axis.block_of(boxes.lo[dim] * stride + first)
+        hi = axis.block_of((boxes.hi[dim] - 1) * stride + first + step * (count - 1))
+        return lo, hi + 1
+
+    def _touched(self, axis: Axis, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
+        """Which blocks some window touches, where windows may step over a whole block."""
+        if self.windows.strides[dim] <= axis.min_inner_block_size:
+            return None
+        positions = np.arange(self.windows.num_positions[dim], dtype=np.int64)
+        lo, hi = self._block_range(axis, span, dim, _single(positions, dim))
+        change = np.bincount(lo, minlength=axis.num_blocks + 1)
+        change -= np.bincount(hi, minlength=axis.num_blocks + 1)
+        return np.asarray(np.cumsum(change)[:-1] > 0)
+
+
+def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
+    """Every (row, value) with ``lo[row] <= value < hi[row]``, by row and then value.
+
+    Examples
+    --------
+    >>> rows, values = expand_ranges(np.array([3, 8, 5]), np.array([5, 8, 6]))
+    >>> rows.tolist(), values.tolist()
+    ([0, 0, 2], [3, 4, 5])
+    """
+    counts = np.maximum(hi - lo, 0)
+    rows = np.repeat(np.arange(len(lo), dtype=np.int64), counts)
+    before = np.cumsum(counts) - counts
+    return rows, np.arange(len(rows), dtype=np.int64) - before[rows] + lo[rows]
+
+
+def _single(positions: Ints, dim: int) -> Boxes:
+    filler = (np.zeros(0, np.int64),) * dim
+    return Boxes((*filler, positions), (*filler, positions + 1))
+
+
+def _contiguous_accesses(demand: Demand) -> tuple[Access, ...]:
+    """The accesses, split until no one steps over a whole block between its elements."""
+    found = set()
+    for access in demand.accesses:
+        parts: list[list[tuple[int, int, int] | None]] = []
+        for axis, span in zip(demand.axes, access, strict=True):
+            if axis is None or span is None:
+                parts.append([None])
+            elif span[2] > 1 and span[1] > axis.min_inner_block_size:
+                parts.append([(span[0] + i * span[1], 1, 1) for i in range(span[2])])
+            else:
+                parts.append([span])
+        found.update(itertools.product(*parts))
+    return tuple(sorted(found, key=repr))
