@@ -13,13 +13,14 @@ from pathlib import Path
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-PURE = (
-    "errors grid world windows layout footprint cohorts keyed order schedule mixing plan"
-).split()
+PURE = frozenset(
+    {"errors", "grid", "world", "windows", "layout", "footprint", "cohorts", "keyed", "order"}
+    | {"schedule", "mixing", "plan"}
+)
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
 IMPURE_IMPORTS = frozenset(
-    "xarray zarr dask torch time datetime os io pathlib threading asyncio multiprocessing "
-    "subprocess random".split()
+    {"xarray", "zarr", "dask", "torch", "time", "datetime", "os", "io", "pathlib", "random"}
+    | {"threading", "asyncio", "multiprocessing", "subprocess"}
 )
 ALLOWED_IMPORTS = {
     # The one file that reads the environment of a launcher.
