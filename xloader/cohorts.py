@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.footprint import Boxes, Footprint
 from xloader.grid import Axis, Ints
@@ -42,6 +43,8 @@ class Pieces:
         touches as a half-open range.
     reach : int
         The greatest distance between two tiles that one piece touches.
+    is_beyond_homes : numpy.ndarray of bool
+        Per piece, whether it touches a tile that is home to none.
     """
 
     tile_edges: Ints
@@ -50,6 +53,7 @@ class Pieces:
     touch_lo: Ints
     touch_hi: Ints
     reach: int
+    is_beyond_homes: NDArray[np.bool_]
 
     @property
     def num_pieces(self) -> int:
@@ -169,24 +173,29 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
     for offset in sorted({offset for span in spans for offset in span}):
         # The first position whose element at this offset lies at or beyond the edge.
         cuts.append(-((offset - inner) // stride))
-    starts = np.unique(np.concatenate(cuts))
+    starts = np.sort(np.concatenate(cuts), kind="stable")
     starts = starts[(starts >= 0) & (starts < num_positions)]
+    starts = starts[np.diff(starts, prepend=-1) > 0]
 
     def tile_of(offset: int) -> Ints:
         found = np.searchsorted(edges, starts * stride + offset, side="right") - 1
         return np.asarray(found, np.int64)
 
     home_tile = tile_of(spans[0][0])
-    homes, home = np.unique(home_tile, return_inverse=True)
+    is_new_home = np.diff(home_tile, prepend=-1) > 0
+    homes, home = home_tile[is_new_home], np.cumsum(is_new_home) - 1
     lo = np.stack([tile_of(first) for first, _ in spans])
     hi = np.stack([tile_of(last) for _, last in spans])
+    touch_lo = np.searchsorted(homes, lo).astype(np.int64)
+    touch_hi = np.searchsorted(homes, hi, side="right").astype(np.int64)
     return Pieces(
         tile_edges=edges,
         starts=np.append(starts, num_positions),
-        home=home.astype(np.int64),
-        touch_lo=np.searchsorted(homes, lo).astype(np.int64),
-        touch_hi=np.searchsorted(homes, hi, side="right").astype(np.int64),
+        home=home,
+        touch_lo=touch_lo,
+        touch_hi=touch_hi,
         reach=int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)),
+        is_beyond_homes=(hi - lo + 1 > touch_hi - touch_lo).any(axis=0),
     )
 
 

@@ -1,0 +1,251 @@
+"""Which sample comes when: cohorts that hand out their samples at an even pace.
+
+A lane is a list of *entries*. Each is a cohort, or the part of one that the lane owns, with the
+stretch of keys over which it hands out its samples::
+
+    key(sample) = start + length * (rank + phase) / count
+
+    entry 0   |--x-----x-----x-----x---|                    start 0, length 4, count 4
+    entry 1         |x-----x-----x-----x-----|              start 1
+    entry 2               |---x-----x-----x-----x--|        start 2
+    slot      0     1     2     3     4     5               a slot is one unit of key
+
+The epoch is the samples sorted by key, ties by cohort and then rank. How many come before a
+key is arithmetic, so an order is produced segment by segment, from any place, and stores
+nothing per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.cohorts import Cohorts
+from xloader.footprint import expand_ranges
+from xloader.grid import Ints
+from xloader.keyed import bijection, draw
+from xloader.windows import Windows
+
+PHASE_STEPS = 1 << 20
+"""Phases are whole multiples of 1 / PHASE_STEPS, so that they are exact in floating point."""
+
+_SEGMENT_SIZE = 4096
+"""Samples of a segment, about: large enough that NumPy's calls cost little beside the work."""
+
+
+@dataclass(frozen=True)
+class LaneOrder:
+    """One lane's order of one epoch.
+
+    Parameters
+    ----------
+    windows : Windows
+    cohorts : Cohorts
+    cohort : numpy.ndarray of int64
+        Per entry, its cohort. No cohort occurs twice in a lane.
+    skipped : int
+        Samples of the first entry's cohort that an earlier lane owns.
+    count : numpy.ndarray of int64
+        Per entry, the number of samples it hands out.
+    start, length : numpy.ndarray of int64
+        Per entry, where its keys begin and over how many slots they reach.
+    phase : numpy.ndarray of int64
+        Per entry, in ``[0, PHASE_STEPS)``.
+    permutation_key : int or None
+        Draws the permutation of each cohort; ``None`` keeps ids ascending.
+    """
+
+    windows: Windows
+    cohorts: Cohorts
+    cohort: Ints
+    skipped: int
+    count: Ints
+    start: Ints
+    length: Ints
+    phase: Ints
+    permutation_key: int | None
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Number of samples that the lane hands out."""
+        return int(self.count.sum())
+
+    @cached_property
+    def num_slots(self) -> int:
+        """Number of slots that hold keys."""
+        ends = self.start + np.maximum(self.length, 1)
+        return int(ends.max(initial=0))
+
+    @cached_property
+    def first_key(self) -> NDArray[np.float64]:
+        """Per entry, the key of its first sample."""
+        return self.keys(np.arange(len(self.cohort)), np.zeros(len(self.cohort), np.int64))
+
+    @property
+    def first_slot(self) -> Ints:
+        """Per entry, the slot of its first sample."""
+        return self.first_key.astype(np.int64)
+
+    @property
+    def last_slot(self) -> Ints:
+        """Per entry, the slot of its last sample."""
+        return self.keys(np.arange(len(self.cohort)), self.count - 1).astype(np.int64)
+
+    def keys(self, entries: Ints, ranks: Ints) -> NDArray[np.float64]:
+        """The key of a sample, given its entry and its rank there; it never falls with rank."""
+        share = (ranks + self.phase[entries] / PHASE_STEPS) / self.count[entries]
+        return np.asarray(self.start[entries] + self.length[entries] * share, np.float64)
+
+    def num_before(self, entries: Ints, key: float) -> Ints:
+        """Per entry, how many of its samples have a smaller key."""
+        count, start, length = self.count[entries], self.start[entries], self.length[entries]
+        if not np.isfinite(key):
+            return count
+        share = np.where(length > 0, (key - start) / np.maximum(length, 1), start < key)
+        guess = np.ceil(np.clip(share, 0.0, 1.0) * count - self.phase[entries] / PHASE_STEPS)
+        found = np.clip(guess, 0, count).astype(np.int64)
+        # Rounding can put the guess one off: the keys themselves decide.
+        previous, current = np.maximum(found - 1, 0), np.minimum(found, count - 1)
+        is_over = (found > 0) & (self.keys(entries, previous) >= key)
+        is_under = (found < count) & (self.keys(entries, current) < key)
+        return found - is_over + is_under
+
+    def ids(self, entries: Ints, ranks: Ints) -> Ints:
+        """The sample id at a rank of an entry."""
+        ranks = ranks + np.where(entries == 0, self.skipped, 0)
+        cohorts = self.cohort[entries]
+        boxes = self.cohorts.boxes(cohorts)
+        if self.permutation_key is not None:
+            keys = draw(self.permutation_key, cohorts)
+            ranks = bijection(keys, boxes.num_samples, ranks)
+        ids = np.zeros(len(ranks), np.int64)
+        weight = 1
+        for dim in reversed(range(len(boxes.lo))):
+            size = boxes.hi[dim] - boxes.lo[dim]
+            ids += (boxes.lo[dim] + ranks % size) * weight
+            ranks = ranks // size
+            weight *= self.windows.num_positions[dim]
+        return ids
+
+    def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
+        """The ids from place ``begin`` on, with the entry of each, in pieces.
+
+        Yields
+        ------
+        ids, entries : numpy.ndarray of int64, shape (n,)
+        """
+        edges, num_passed = self._edges(begin)
+        for entries, ranks in self._walk(edges):
+            if num_passed < len(entries):
+                yield self.ids(entries[num_passed:], ranks[num_passed:]), entries[num_passed:]
+            num_passed = max(num_passed - len(entries), 0)
+
+    def entries_before(self, place: int) -> NDArray[np.bool_]:
+        """Per entry, whether one of its samples comes before ``place``."""
+        if place >= self.num_samples:
+            return np.ones(len(self.cohort), np.bool_)
+        edges, num_left = self._edges(place)
+        found = self.num_before(np.arange(len(self.cohort)), edges[0]) > 0
+        for entries, _ in self._walk(edges):
+            found[entries[:num_left]] = True
+            num_left = max(num_left - len(entries), 0)
+            if not num_left:
+                break
+        return found
+
+    def _walk(self, edges: NDArray[np.float64]) -> Iterator[tuple[Ints, Ints]]:
+        """Entries and ranks in order, a segment for each stretch between two edges."""
+        by_start = np.argsort(self.start, kind="stable")
+        starts = self.start[by_start]
+        started = int(np.searchsorted(starts, edges[0], side="left"))
+        active = by_start[:started]
+        given = self.num_before(active, edges[0])
+        for edge in edges[1:]:
+            until = int(np.searchsorted(starts, edge, side="left"))
+            active = np.concatenate([active, by_start[started:until]])
+            given = np.concatenate([given, np.zeros(until - started, np.int64)])
+            started = until
+            reached = self.num_before(active, edge)
+            rows, ranks = expand_ranges(given, reached)
+            entries = active[rows]
+            # lexsort is stable, so samples of one cohort with equal keys keep their ranks' order.
+            line = np.lexsort((self.cohort[entries], self.keys(entries, ranks)))
+            yield entries[line], ranks[line]
+            is_left = reached < self.count[active]
+            active, given = active[is_left], reached[is_left]
+
+    @cached_property
+    def _samples_before_slot(self) -> NDArray[np.float64]:
+        """About how many samples come before each slot; exact where all pace evenly."""
+        change = np.zeros(self.num_slots + 1)
+        paced = self.length > 0
+        rate = self.count[paced] / self.length[paced]
+        np.add.at(change, self.start[paced], rate)
+        np.add.at(change, self.start[paced] + self.length[paced], -rate)
+        per_slot = np.cumsum(change)[: self.num_slots]
+        np.add.at(per_slot, self.start[~paced], self.count[~paced])
+        return np.concatenate([[0.0], np.cumsum(np.maximum(per_slot, 0.0))])
+
+    @cached_property
+    def _segment_size(self) -> int:
+        """At least twice the entries at work, so that a segment's cost is in its samples."""
+        change = np.bincount(self.start, minlength=self.num_slots + 1)
+        ends = self.start + np.maximum(self.length, 1)
+        change -= np.bincount(ends, minlength=len(change))[: len(change)]
+        return max(_SEGMENT_SIZE, 2 * int(np.cumsum(change).max(initial=0)))
+
+    def _edges(self, begin: int) -> tuple[NDArray[np.float64], int]:
+        """Keys that cut the samples from place ``begin`` on, and how many to pass over."""
+        before = self._samples_before_slot
+        targets = np.arange(begin, before[-1], self._segment_size)[1:]
+        slots = np.arange(len(before), dtype=np.float64)
+        first = 0.0
+        everything = np.arange(len(self.cohort))
+        if begin:
+            # A few samples early, by the slack of the estimate; then count exactly.
+            slack = 2 + self._segment_size // 2
+            first = float(np.floor(np.interp(begin - slack, before, slots)))
+            while first > 0 and int(self.num_before(everything, first).sum()) > begin:
+                first = max(first - 1.0, 0.0)
+        passed = int(self.num_before(everything, first).sum()) if begin else 0
+        inner = np.interp(targets, before, slots)
+        return np.concatenate([[first], inner[inner > first], [np.inf]]), begin - passed
+
+
+def lane_part(line: Ints, total: Ints, lane: int, lanes: int) -> tuple[Ints, Ints, int]:
+    """The part of a line of cohorts that one of several equal lanes owns.
+
+    Parameters
+    ----------
+    line : numpy.ndarray of int64
+        Cohorts in line.
+    total : numpy.ndarray of int64
+        Samples of each and of all before it.
+    lane, lanes : int
+
+    Returns
+    -------
+    entries, count : numpy.ndarray of int64
+        The lane's cohorts, and how many samples of each are its own.
+    skipped : int
+        Samples of the first one that an earlier lane owns.
+
+    Examples
+    --------
+    >>> line, total = np.array([4, 2, 7]), np.array([3, 9, 10])
+    >>> [part.tolist() for part in lane_part(line, total, 1, 2)[:2]], lane_part(line, total, 1, 2)[2]
+    ([[2, 7], [4, 1]], 2)
+    """
+    num_samples = int(total[-1])
+    begin, end = lane * num_samples // lanes, (lane + 1) * num_samples // lanes
+    if begin == end:
+        return line[:0], line[:0], 0
+    first = int(np.searchsorted(total, begin, side="right"))
+    last = int(np.searchsorted(total, end, side="left"))
+    reached = np.minimum(total[first : last + 1], end)
+    skipped = begin - (int(total[first - 1]) if first else 0)
+    return line[first : last + 1], np.diff(reached, prepend=begin), skipped

@@ -1,0 +1,234 @@
+"""The shuffled order of an epoch: runs of tiles, dealt to streams, at an even pace.
+
+::
+
+    runs       A0 A1 A2 ...   B0 B1 B2 ...   C0 C1 C2 ...      cut anew each epoch, permuted
+    lanes      |------ lane 0 ------|------ lane 1 ------|     equal parts of the samples
+    streams    A0 A1 A2 ...  \\
+               B0 B1 B2 ...   >  taken in turn
+               C0 C1 C2 ...  /
+    positions  A0 B0 C0 A1 B1 C1 A2 B2 C2 ...
+
+A tile is in memory from its position on, for ``spread`` slots; a cohort hands out its samples
+while all its tiles are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.cohorts import Cohorts
+from xloader.errors import OptionError
+from xloader.grid import Ints
+from xloader.keyed import derive_key, draw, draw_below, permutation
+from xloader.order import PHASE_STEPS, LaneOrder, lane_part
+from xloader.windows import Windows
+
+# What a draw is for: each use has a stream of its own.
+_RUN_OFFSETS, _RUN_ORDER, _RUN_TURNS, _PHASES, _RANKS = range(5)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The numbers that fix an epoch's order, beside seed and epoch.
+
+    Parameters
+    ----------
+    tiling : tuple of int
+        Per windowed dimension, blocks of the leading variable in a tile; 0 for all of them.
+    run_dim : int
+        The windowed dimension along which neighbouring tiles follow each other.
+    run : int
+        Tiles of a run. 1: no tile has a neighbour that it must meet.
+    streams : int
+        Runs under way at a time.
+    spread : int
+        How many later tiles come in while a tile hands out its samples.
+    lanes : int
+        Independent streams of runs that ranks divide among them.
+    is_shuffled : bool
+        Whether there is a shuffle at all; if not, only ``tiling`` and ``lanes`` matter.
+    """
+
+    tiling: tuple[int, ...]
+    run_dim: int = 0
+    run: int = 1
+    streams: int = 1
+    spread: int = 0
+    lanes: int = 1
+    is_shuffled: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("run", 1), ("streams", 1), ("spread", 0), ("lanes", 1)):
+            if getattr(self, name) < least:
+                raise OptionError(
+                    f"{name} is too small", given=getattr(self, name), allowed=f">= {least}"
+                )
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """One epoch's order, of which any lane can be had alone.
+
+    Parameters
+    ----------
+    windows : Windows
+    cohorts : Cohorts
+        Cut with ``pace.tiling``.
+    pace : Pace
+    seed, epoch : int
+        With the pace, they fix the order.
+    """
+
+    windows: Windows
+    cohorts: Cohorts
+    pace: Pace
+    seed: int
+    epoch: int
+
+    def lane(self, lane: int, spread: int) -> LaneOrder:
+        """One lane of the epoch, its tiles in memory for ``spread`` slots."""
+        entries, count, skipped = lane_part(self._cohort_line, self._total, lane, self.pace.lanes)
+        places = np.unique(self._place[self.cohorts.tiles[entries]])
+        tiles = self._line[places]
+        position = np.full(self.cohorts.num_tiles, -1, np.int64)
+        position[tiles] = _positions(self._run_ranks[places], self.pace.streams)
+        start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
+        phase = draw(self._keys[_PHASES], entries) % np.uint64(PHASE_STEPS)
+        return LaneOrder(
+            windows=self.windows,
+            cohorts=self.cohorts,
+            cohort=entries,
+            skipped=skipped,
+            count=count,
+            start=start,
+            length=length,
+            phase=phase.astype(np.int64),
+            permutation_key=self._keys[_RANKS],
+        )
+
+    @cached_property
+    def _keys(self) -> list[int]:
+        return [derive_key(self.seed, self.epoch, use) for use in range(5)]
+
+    @cached_property
+    def _tile_line(self) -> tuple[Ints, Ints]:
+        return _line_of_tiles(self.cohorts, self.pace, self._keys)
+
+    @property
+    def _line(self) -> Ints:
+        return self._tile_line[0]
+
+    @property
+    def _run_ranks(self) -> Ints:
+        return self._tile_line[1]
+
+    @cached_property
+    def _place(self) -> Ints:
+        place = np.empty_like(self._line)
+        place[self._line] = np.arange(len(self._line))
+        return place
+
+    @cached_property
+    def _cohort_line(self) -> Ints:
+        return np.argsort(self._place[self.cohorts.tiles], kind="stable")
+
+    @cached_property
+    def _total(self) -> Ints:
+        return np.cumsum(self.cohorts.num_samples[self._cohort_line])
+
+
+def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
+    """Tiles in the order of the permuted runs, and the rank of each one's run."""
+    if pace.run == 1:
+        return permutation(keys[_RUN_ORDER], cohorts.num_tiles), np.arange(cohorts.num_tiles)
+    ids = np.arange(cohorts.num_tiles).reshape(cohorts.home_shape)
+    rows = np.moveaxis(ids, pace.run_dim, -1).reshape(-1, cohorts.home_shape[pace.run_dim])
+    num_rows, row_size = rows.shape
+    first_size = 1 + draw_below(keys[_RUN_OFFSETS], np.arange(num_rows), pace.run)
+    along = np.arange(row_size)
+    run_in_row = (along - first_size[:, None] + pace.run) // pace.run
+    runs_before = np.cumsum(run_in_row[:, -1] + 1) - (run_in_row[:, -1] + 1)
+    run = (runs_before[:, None] + run_in_row).reshape(-1)
+    num_runs = int(run[-1]) + 1
+    is_turned = (draw(keys[_RUN_TURNS], np.arange(num_runs)) & np.uint64(1)).astype(np.bool_)
+    rank_of_run = np.empty(num_runs, np.int64)
+    rank_of_run[permutation(keys[_RUN_ORDER], num_runs)] = np.arange(num_runs)
+    step = np.where(is_turned[run], -1, 1) * np.tile(along, num_rows)
+    line = np.lexsort((step, rank_of_run[run]))
+    return rows.reshape(-1)[line], rank_of_run[run][line]
+
+
+def _positions(run_ranks: Ints, streams: int) -> Ints:
+    """Positions of a lane's tiles, given the rank of each one's run, in line.
+
+    Each run goes to the stream that is shortest by then, and tiles are taken from the streams
+    in turn.
+
+    Examples
+    --------
+    >>> _positions(np.array([0, 0, 0, 4, 4, 5, 5]), streams=2).tolist()
+    [0, 2, 4, 1, 3, 5, 6]
+    """
+    if streams == 1:
+        return np.arange(len(run_ranks))
+    begins = np.flatnonzero(np.diff(run_ranks, prepend=-1))
+    sizes = np.diff(np.append(begins, len(run_ranks)))
+    queue = [(0, stream) for stream in range(streams)]
+    dealt = []
+    for size in sizes.tolist():
+        length, stream = queue[0]
+        dealt.append((length, stream))
+        heapq.heapreplace(queue, (length + size, stream))
+    before, stream_of = np.array(dealt, np.int64).reshape(-1, 2).T
+    within = np.arange(len(run_ranks)) - np.repeat(begins, sizes)
+    line = np.lexsort((np.repeat(stream_of, sizes), np.repeat(before, sizes) + within))
+    positions = np.empty_like(line)
+    positions[line] = np.arange(len(line))
+    return positions
+
+
+def _intervals(
+    cohorts: Cohorts, entries: Ints, position: Ints, pace: Pace, spread: int
+) -> tuple[Ints, Ints]:
+    """Where each entry's keys begin, and over how many slots they reach."""
+    home = position[cohorts.tiles[entries]]
+    num_tiles = int(home.max(initial=-1)) + 1
+    if spread >= num_tiles:
+        return np.zeros(len(entries), np.int64), np.full(len(entries), num_tiles)
+    # Where no budget lets neighbours meet, far tiles are companions: they are read again.
+    if not 0 < cohorts.pieces[pace.run_dim].reach <= spread:
+        return home, np.full(len(entries), spread)
+    lowest, highest, is_alone = _touched_positions(cohorts, entries, position, pace.run_dim)
+    # A cohort that never meets comes all at once, at the largest of its positions. So does one
+    # with a tile that has no position here: it would hold that tile for as long as it lasts.
+    length = np.where(is_alone, 0, np.maximum(lowest + spread - highest, 0))
+    return highest, length
+
+
+def _touched_positions(
+    cohorts: Cohorts, entries: Ints, position: Ints, dim: int
+) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Smallest and largest position of the tiles that each entry touches, and if any has none."""
+    pieces = cohorts.pieces[dim]
+    piece = np.unravel_index(entries, cohorts.shape)[dim]
+    tile = cohorts.tiles[entries]
+    weight = math.prod(cohorts.home_shape[dim + 1 :])
+    origin = tile - pieces.home[piece] * weight
+    lowest, highest = position[tile], position[tile]
+    is_alone = pieces.is_beyond_homes[piece]
+    for lo, hi in zip(pieces.touch_lo, pieces.touch_hi, strict=True):
+        for shift in range(int((hi - lo).max(initial=0))):
+            index = lo[piece] + shift
+            is_touched = index < hi[piece]
+            found = position[np.where(is_touched, origin + index * weight, tile)]
+            is_alone = is_alone | (found < 0)
+            lowest = np.where(found >= 0, np.minimum(lowest, found), lowest)
+            highest = np.maximum(highest, found)
+    return lowest, highest, is_alone
