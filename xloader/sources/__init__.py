@@ -1,0 +1,1 @@
+"""Sources: the only code of xloader that opens or reads a store."""

@@ -1,0 +1,175 @@
+"""Which variables of a dataset a source offers, and the digest that tells sources apart."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import DTypeLike
+
+from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
+from xloader.sources.base import Variable
+
+READABLE_KINDS: Final = "biuf"
+"""Kinds of dtype that can become an array of numbers: bool, signed, unsigned, float."""
+
+
+class DefaultDtype(str):
+    """A dtype that was not asked for: a narrower one than the values need gives way.
+
+    A plain ``"float32"`` is a wish and is kept; ``DefaultDtype("float32")`` turns into float64
+    for packed integers of four bytes or more, whose values float32 cannot tell apart.
+    """
+
+    __slots__ = ()
+
+
+def is_readable(dtype: object) -> bool:
+    """Whether values of a dtype can be read: bool, integers and floats."""
+    return isinstance(dtype, np.dtype) and dtype.kind in READABLE_KINDS
+
+
+def choose(
+    dataset: xr.Dataset, variables: Iterable[str] | str | None, source: str
+) -> tuple[str, ...]:
+    """Choose the data variables that a source offers.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset, decoded.
+    variables : iterable of str, str or None
+        The names asked for; None is every data variable of numbers.
+    source : str
+        Name of the source, for messages.
+
+    Returns
+    -------
+    tuple of str
+        The names, in the order asked for.
+
+    Raises
+    ------
+    UnknownNameError
+        If a name is not a data variable of the dataset.
+    UnsupportedDataError
+        If a variable asked for holds no numbers, or nothing does.
+    """
+    there = {str(name): array.dtype for name, array in dataset.data_vars.items()}
+    readable = [name for name, dtype in there.items() if is_readable(dtype)]
+    if variables is None:
+        if not readable:
+            raise UnsupportedDataError(
+                f"{source} holds no data variable of numbers",
+                given={name: str(dtype) for name, dtype in there.items()} or "no data variable",
+                allowed="bool, integer and float data variables",
+                remedy="open the group that holds them with group=, or convert them with astype",
+            )
+        return tuple(readable)
+    asked = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
+    if not asked:
+        raise OptionError(
+            "variables= names no variable",
+            given=asked,
+            allowed=", ".join(readable),
+            remedy="leave variables= out to take them all",
+        )
+    for name in asked:
+        if name not in there:
+            raise _unknown(name, readable, dataset, source)
+        if not is_readable(there[name]):
+            raise UnsupportedDataError(
+                f"variable {name!r} of {source} does not hold numbers",
+                given=f"dtype {there[name]}",
+                allowed=f"bool, integer and float variables: {', '.join(readable)}",
+                remedy=f"convert it first, as ds[{name!r}].astype does, or leave it out",
+            )
+    return asked
+
+
+def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -> UnknownNameError:
+    close = difflib.get_close_matches(str(name), readable, n=1)
+    if close:
+        remedy = f"did you mean {close[0]!r}?"
+    elif name in dataset.coords:
+        remedy = f"{name!r} is a coordinate: open the dataset and use reset_coords({name!r})"
+    else:
+        remedy = "pass one of these names"
+    return UnknownNameError(
+        f"{source} has no data variable {name!r}",
+        given=name,
+        allowed=", ".join(readable) or "none: no data variable holds numbers",
+        remedy=remedy,
+    )
+
+
+def decoded_dtype(array: xr.DataArray | xr.Variable, dtype: DTypeLike | None) -> np.dtype:
+    """The native dtype that reading a variable gives.
+
+    Parameters
+    ----------
+    array : xarray.DataArray or xarray.Variable
+        The decoded variable with its encoding.
+    dtype : dtype-like, DefaultDtype or None
+        What packed integers decode to; None is xarray's choice.
+
+    Returns
+    -------
+    numpy.dtype
+        The asked dtype for packed integers, else the variable's own, in native byte order.
+
+    Raises
+    ------
+    OptionError
+        If the asked dtype is not a float.
+    """
+    own: np.dtype = np.dtype(array.dtype).newbyteorder("=")
+    if dtype is None:
+        return own
+    try:
+        asked = np.dtype(str(dtype) if isinstance(dtype, str) else dtype).newbyteorder("=")
+    except TypeError:
+        asked = np.dtype("V1")
+    if asked.kind != "f":
+        raise OptionError(
+            "packed integers decode to floats",
+            given=f"dtype={dtype!r}",
+            allowed="float16, float32, float64, or None for xarray's choice",
+            remedy="open with mask_and_scale=False to keep the packed integers",
+        )
+    stored = array.encoding.get("dtype")
+    if not isinstance(stored, np.dtype) or stored.kind not in "iu" or own.kind != "f":
+        return own
+    if {"scale_factor", "add_offset"}.isdisjoint(array.encoding):
+        return own
+    if isinstance(dtype, DefaultDtype) and stored.itemsize >= 4:
+        return np.dtype(np.float64)
+    return asked
+
+
+def fingerprint(variables: Mapping[str, Variable], stored: Mapping[str, object]) -> str:
+    """Digest what was opened, without its place or its name on disk.
+
+    Parameters
+    ----------
+    variables : mapping of str to Variable
+        The variables that are offered.
+    stored : mapping of str to object
+        More about each of them that JSON can say, such as codecs and fill values.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits: the same for the same variables, wherever they lie.
+    """
+    described = {
+        name: [variable.dims, variable.shape, variable.dtype.str, variable.chunks, stored.get(name)]
+        for name, variable in variables.items()
+    }
+    text = json.dumps(described, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,88 @@
+"""Cuts: the part of a chunk that is wanted, per dimension a slice or increasing offsets.
+
+Cuts are orthogonal, as xarray's ``isel`` is: every dimension is cut by itself, whatever the
+others are cut by. NumPy pairs up several index arrays instead, so a cut with more than one is
+taken one dimension at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.sources.base import Cut
+
+
+def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
+    """Cut an array along every dimension by itself.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The array, of any dtype.
+    cut : tuple of slice or integer array
+        One cut for each dimension.
+
+    Returns
+    -------
+    numpy.ndarray
+        A view where all cuts are slices, else a copy.
+
+    Examples
+    --------
+    >>> take(np.arange(12).reshape(3, 4), (np.array([0, 2]), np.array([1, 3]))).tolist()
+    [[1, 3], [9, 11]]
+    """
+    if sum(isinstance(part, np.ndarray) for part in cut) <= 1:
+        return np.asarray(array[cut])
+    for axis, part in enumerate(cut):
+        array = array[(slice(None),) * axis + (part,)]
+    return array
+
+
+def is_whole(cut: Cut, shape: tuple[int, ...]) -> bool:
+    """Whether a cut keeps every element of a chunk of this shape, in order.
+
+    Examples
+    --------
+    >>> is_whole((slice(0, 4, 1),), (4,)), is_whole((slice(0, 4, 2),), (4,))
+    (True, False)
+    """
+    return all(
+        isinstance(part, slice) and part.indices(size) == (0, size, 1)
+        for part, size in zip(cut, shape, strict=True)
+    )
+
+
+def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
+    """Turn offsets within a chunk into offsets within the whole array.
+
+    Parameters
+    ----------
+    cut : tuple of slice or integer array
+        Elements counted from the start of the chunk.
+    origin : tuple of int
+        Offset of the chunk's first element in the array.
+    shape : tuple of int
+        Shape of the chunk, in elements.
+
+    Returns
+    -------
+    tuple of slice or integer array
+        The same elements, counted from the start of the array.
+
+    Examples
+    --------
+    >>> shift((slice(None, None, 2),), (16,), (8,))
+    (slice(16, 24, 2),)
+    """
+    moved: list[slice | NDArray[np.int64]] = []
+    for part, start, size in zip(cut, origin, shape, strict=True):
+        if isinstance(part, slice):
+            first, stop, step = part.indices(size)
+            moved.append(slice(start + first, start + stop, step))
+        else:
+            moved.append(part + start)
+    return tuple(moved)

@@ -1,0 +1,232 @@
+"""XarraySource: variables of any xarray backing, read block by block through xarray itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.sources import catalog
+from xloader.sources.base import Cut, Variable
+from xloader.sources.cuts import shift, take
+from xloader.sources.handles import PerProcess
+
+BLOCK_NBYTES: Final = 4 * 2**20
+"""4 MiB: the block size of variables that have no chunks of their own."""
+
+
+class XarraySource:
+    """Variables of an ``xr.Dataset`` of any backing, block by block.
+
+    Parameters
+    ----------
+    variables : mapping of str to Variable
+        What is offered, as `describe` makes it.
+    open_dataset : callable
+        Gives the dataset, once in each process. It has to pickle where the source is to.
+    name : str
+        Where the data comes from, for messages.
+    key : str, optional
+        What a damaged block is said to lie in; the name by default.
+    is_forkable : bool, default False
+        Whether the dataset may be read in a forked child: true of plain memory only.
+    is_shared : bool, default False
+        Whether ``open_dataset`` gives a dataset that this process already uses.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        *,
+        open_dataset: Callable[[], xr.Dataset],
+        name: str,
+        key: str = "",
+        is_forkable: bool = False,
+        is_shared: bool = False,
+    ) -> None:
+        self._variables = dict(variables)
+        self._name = name
+        self._key = key or name
+        self._words: dict[str, str] = {}
+        self._fingerprint = catalog.fingerprint(
+            self._variables, dict.fromkeys(self._variables, os.path.basename(key))
+        )
+        self._handle = PerProcess(open_dataset, name, is_forkable=is_forkable)
+        if is_shared:
+            self._handle.get()
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages; never a credential."""
+        return self._name
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The data variables that can be read, by name."""
+        return MappingProxyType(self._variables)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of dims, shapes, dtypes, blocks and the file's name; no data is read."""
+        return self._fingerprint
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is read, in words."""
+        return f"block by block through xarray: {backing(self._handle.get()[variable].variable)}"
+
+    def coordinates(self) -> xr.Dataset:
+        """The coordinates, lazily, with no data variable."""
+        return self._handle.get().coords.to_dataset()
+
+    def read(
+        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
+    ) -> bool:
+        """Read the part ``cut`` of one block into ``out``; see `Source.read`."""
+        array = self._handle.get().variables[variable]
+        try:
+            values = self._values(array, self._variables[variable], chunk, cut)
+        except (XloaderError, MemoryError):
+            raise
+        except (TimeoutError, ConnectionError, PermissionError, FileNotFoundError) as error:
+            raise ChunkError(
+                f"a block could not be read ({type(error).__name__})",
+                store=self._name,
+                variable=variable,
+                chunk=chunk,
+                key=self._key,
+            ) from error
+        except Exception as error:
+            raise CorruptChunkError(
+                f"a block does not decode ({type(error).__name__}: {error})",
+                store=self._name,
+                variable=variable,
+                chunk=chunk,
+                key=self._key,
+                remedy="fetch or write the file again",
+            ) from error
+        np.copyto(out, values, casting="same_kind")
+        return True
+
+    def _values(
+        self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut
+    ) -> NDArray[Any]:
+        if array.chunks is not None:
+            # One dask block, on this thread: dask's own pool would fight with ours.
+            block = array.data.blocks[chunk].compute(scheduler="synchronous")
+            return take(np.asarray(block), cut)
+        spans = [
+            span_of(sizes, index, size)
+            for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
+        ]
+        shape = tuple(stop - start for start, stop in spans)
+        return array[shift(cut, tuple(start for start, _ in spans), shape)].to_numpy()
+
+
+def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dict[str, Variable]:
+    """Say what a source of these variables offers, without reading data.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset.
+    variables : tuple of str
+        Names of its data variables.
+    dtype : dtype-like or None
+        What packed integers decode to, as `catalog.decoded_dtype` has it.
+
+    Returns
+    -------
+    dict of str to Variable
+        By name. Blocks are dask's where the variable has them, else the chunks that the file
+        has, else `BLOCK_NBYTES` along the leading dims.
+    """
+    return {
+        name: Variable(
+            name=name,
+            dims=tuple(str(dim) for dim in dataset[name].dims),
+            shape=dataset[name].shape,
+            dtype=catalog.decoded_dtype(dataset[name], dtype),
+            chunks=_chunks_of(dataset[name].variable),
+            attrs=dict(dataset[name].attrs),
+        )
+        for name in variables
+    }
+
+
+def backing(variable: xr.Variable) -> str:
+    """What holds a variable's values, in a word."""
+    if variable.chunks is not None:
+        return "dask"
+    return "numpy" if is_in_memory(variable) else "file"
+
+
+def is_in_memory(variable: xr.Variable) -> bool:
+    """Whether a variable's values are a NumPy array already."""
+    # .data would read a file-backed variable; ._data is what it holds.
+    return isinstance(variable._data, np.ndarray)
+
+
+def span_of(sizes: int | tuple[int, ...], index: int, size: int) -> tuple[int, int]:
+    """First and end offset of a block along one dimension of ``size`` elements.
+
+    Examples
+    --------
+    >>> span_of(4, 2, 10), span_of((3, 3, 4), 2, 10)
+    ((8, 10), (6, 10))
+    """
+    if isinstance(sizes, int):
+        return index * sizes, min((index + 1) * sizes, size)
+    start = sum(sizes[:index])
+    return start, start + sizes[index]
+
+
+def _chunks_of(variable: xr.Variable) -> tuple[int | tuple[int, ...], ...]:
+    if variable.chunks is not None:
+        return tuple(_compact(sizes) for sizes in variable.chunks)
+    preferred = variable.encoding.get("preferred_chunks") or {}
+    stored = variable.encoding.get("chunksizes") or ()
+    if not preferred and len(stored) == variable.ndim:
+        preferred = dict(zip(variable.dims, stored, strict=True))
+    if not preferred or not set(variable.dims) <= set(preferred):
+        return default_blocks(variable.shape, np.dtype(variable.dtype).itemsize)
+    return tuple(
+        _fitted(preferred[dim], size)
+        for dim, size in zip(variable.dims, variable.shape, strict=True)
+    )
+
+
+def default_blocks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Cut an array without chunks into blocks of about `BLOCK_NBYTES`, leading dims first.
+
+    Examples
+    --------
+    >>> default_blocks((1000, 180, 360), 4)
+    (16, 180, 360)
+    """
+    blocks: list[int] = []
+    room = max(1, BLOCK_NBYTES // itemsize)
+    for size in reversed(shape):
+        block = max(1, min(size, room))
+        blocks.append(block)
+        room = room // block if block == size else 1
+    return tuple(reversed(blocks))
+
+
+def _fitted(sizes: Any, size: int) -> int | tuple[int, ...]:
+    if isinstance(sizes, tuple | list):
+        whole = tuple(int(part) for part in sizes)
+        # A selection made since the file was opened leaves its encoding behind.
+        return _compact(whole) if sum(whole) == size and min(whole) > 0 else max(1, *whole)
+    return max(1, min(int(sizes), max(size, 1)))
+
+
+def _compact(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
+    first = sizes[0] if sizes else 1
+    is_regular = all(part == first for part in sizes[:-1]) and sizes[-1:] <= (first,)
+    return max(1, first) if is_regular else tuple(sizes)

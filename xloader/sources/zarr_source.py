@@ -1,0 +1,308 @@
+"""ZarrSource: the arrays of one Zarr group, read chunk by chunk on the calling thread."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+
+from xloader.errors import (
+    ChunkError,
+    CorruptChunkError,
+    MissingChunkError,
+    MissingChunkWarning,
+    XloaderError,
+)
+from xloader.sources import catalog
+from xloader.sources._zarr import (
+    Metadata,
+    StoredArray,
+    chain_of,
+    chunk_shape_of,
+    codecs_in_words,
+    metadata_in_json,
+)
+from xloader.sources.base import Cut, Variable
+from xloader.sources.decoding import Scratch
+from xloader.sources.handles import PerProcess
+from xloader.sources.xarray_source import XarraySource
+
+OnMissing = Literal["warn", "raise", "fill"]
+Route = Literal["direct", "indexed", "decoded"]
+"""Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""
+
+DECODING_KEYS = frozenset({"scale_factor", "add_offset", "missing_value", "_Unsigned"})
+"""What xarray leaves in a variable's encoding when it has changed the stored values."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is fixed about one variable when the source is opened, and pickles with it."""
+
+    path: str
+    metadata: Metadata
+    route: Route
+    words: str
+
+
+class _Handle:
+    """The open store of one process, and what hangs on it."""
+
+    def __init__(self, open_store: Callable[[], Store], records: Mapping[str, _Record]) -> None:
+        store = open_store()
+        self.arrays = {
+            name: StoredArray(store, record.path, record.metadata)
+            for name, record in records.items()
+        }
+        self.scratch = Scratch()
+
+
+class ZarrSource:
+    """The data variables of a Zarr group, chunk by chunk.
+
+    A variable whose codecs are known takes the direct path: one request for the chunk's
+    bytes, decoded on the calling thread straight into the caller's array. Sharded and v2
+    arrays and other codecs go through zarr's own indexing, and variables that CF conventions
+    pack or mask go through xarray: `path_of` says which.
+
+    Parameters
+    ----------
+    open_store : callable
+        Opens the store, once in each process. It has to pickle.
+    open_dataset : callable
+        Opens the same group as xarray sees it, given ``create_default_indexes``.
+    group : zarr.Group
+        The open group; only its metadata is kept.
+    dataset : xarray.Dataset
+        The open dataset; only its metadata is kept.
+    variables : tuple of str
+        The data variables to offer.
+    name : str
+        Where the data comes from, for messages.
+    dtype : dtype-like or None
+        What packed integers decode to, as `catalog.decoded_dtype` has it.
+    on_missing : {"warn", "raise", "fill"}
+        What to do about a chunk that is not in the store.
+    is_shared : bool
+        Whether ``open_store`` gives a store that this process already uses, so that a forked
+        child may not.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_store: Callable[[], Store],
+        open_dataset: Callable[[bool], xr.Dataset],
+        group: zarr.Group,
+        dataset: xr.Dataset,
+        variables: tuple[str, ...],
+        name: str,
+        dtype: Any,
+        on_missing: OnMissing,
+        is_shared: bool,
+    ) -> None:
+        self._name = name
+        self._on_missing = on_missing
+        arrays = {v: _array(group, v) for v in variables}
+        self._variables = {v: _variable(dataset[v], arrays[v], dtype) for v in variables}
+        self._records = {v: _record(dataset[v], arrays[v]) for v in variables}
+        self._fingerprint = catalog.fingerprint(
+            self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}
+        )
+        self._handle = PerProcess(partial(_Handle, open_store, self._records), name)
+        self._coordinates = PerProcess(partial(_open_coordinates, open_dataset), name)
+        decoded = [v for v, record in self._records.items() if record.route == "decoded"]
+        self._decoded = XarraySource(
+            {v: self._variables[v] for v in decoded},
+            open_dataset=partial(open_dataset, False),
+            name=name,
+        )
+        if is_shared:
+            self._handle.get()
+        self._set_counters()
+
+    def _set_counters(self) -> None:
+        self._num_missing = 0
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages; never a credential."""
+        return self._name
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The data variables that can be read, by name."""
+        return MappingProxyType(self._variables)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the variables and of how they are stored, wherever the store lies."""
+        return self._fingerprint
+
+    @property
+    def num_missing(self) -> int:
+        """How many reads of absent chunks this process has made."""
+        return self._num_missing
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
+        return self._records[variable].words
+
+    def coordinates(self) -> xr.Dataset:
+        """The coordinates, lazily, with no data variable: xarray's own view of them."""
+        return self._coordinates.get()
+
+    def read(
+        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
+    ) -> bool:
+        """Decode the part ``cut`` of one chunk into ``out``; see `Source.read`."""
+        handle = self._handle.get()
+        array = handle.arrays[variable]
+        route = self._records[variable].route
+        if route == "direct":
+            with self._blame(variable, chunk, array, is_decoding=False):
+                data = array.fetch(chunk)
+            if data is None:
+                self._miss(variable, chunk, array)
+                array.fill(out)
+                return False
+            with self._blame(variable, chunk, array, is_decoding=True):
+                array.decode(data, cut, out, handle.scratch)
+            return True
+        with self._blame(variable, chunk, array, is_decoding=False):
+            is_there = array.is_there(chunk)
+        if not is_there:
+            self._miss(variable, chunk, array)
+        with self._blame(variable, chunk, array, is_decoding=True):
+            if route == "indexed":
+                array.index(chunk, cut, out)
+            else:
+                self._decoded.read(variable, chunk, cut, out)
+        return is_there
+
+    def _blame(
+        self, variable: str, chunk: tuple[int, ...], array: StoredArray, *, is_decoding: bool
+    ) -> _Blame:
+        return _Blame(self._name, variable, chunk, array, is_decoding)
+
+    def _miss(self, variable: str, chunk: tuple[int, ...], array: StoredArray) -> None:
+        key = array.key(chunk)
+        with self._lock:
+            self._num_missing += 1
+            is_first = self._num_missing == 1
+        if self._on_missing == "raise":
+            raise MissingChunkError(
+                "a chunk is absent from the store",
+                store=self._name,
+                variable=variable,
+                chunk=chunk,
+                key=key,
+                remedy='restore it, or open with on_missing="fill" to read the fill value',
+            )
+        if self._on_missing == "warn" and is_first:
+            warnings.warn(
+                f"chunk {chunk} of variable {variable!r} (key {key!r}) is absent from "
+                f"{self._name} and is read as the fill value; so are others, which are "
+                'counted without a warning. Pass on_missing="fill" if this is meant, or '
+                'on_missing="raise" to stop at it.',
+                MissingChunkWarning,
+                stacklevel=3,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_num_missing")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_counters()
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """Turns whatever a store or a codec raises into one error that names the chunk."""
+
+    store: str
+    variable: str
+    chunk: tuple[int, ...]
+    array: StoredArray
+    is_decoding: bool
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, XloaderError | MemoryError):
+            return
+        place = {
+            "store": self.store,
+            "variable": self.variable,
+            "key": self.array.key(self.chunk),
+        }
+        # gzip's error for damaged data is an OSError too.
+        is_failed_read = isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile)
+        if is_failed_read or not self.is_decoding:
+            # The text of a store's own error may carry a signed URL, so only its kind is told.
+            raise ChunkError(
+                f"a chunk could not be read ({type(error).__name__})", chunk=self.chunk, **place
+            ) from error
+        raise CorruptChunkError(
+            f"the bytes of a chunk do not decode ({type(error).__name__}: {error})",
+            chunk=self.chunk,
+            remedy="fetch or write this chunk again",
+            **place,
+        ) from error
+
+
+def _array(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    array = group[name]
+    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
+    return array
+
+
+def _variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
+    return Variable(
+        name=str(decoded.name),
+        dims=tuple(str(dim) for dim in decoded.dims),
+        shape=tuple(array.shape),
+        dtype=catalog.decoded_dtype(decoded, dtype),
+        chunks=chunk_shape_of(array),
+        attrs=dict(decoded.attrs),
+    )
+
+
+def _record(decoded: xr.DataArray, array: zarr.Array[Any]) -> _Record:
+    route: Route
+    stored = np.dtype(array.dtype).newbyteorder("=")
+    is_changed = (
+        not DECODING_KEYS.isdisjoint(decoded.encoding)
+        or np.dtype(decoded.dtype).newbyteorder("=") != stored
+        or _is_masked(decoded, stored)
+    )
+    if is_changed:
+        route, words = "decoded", "block by block through xarray, for its CF decoding"
+    elif chain_of(array.metadata) is None:
+        route, words = "indexed", "chunk by chunk through zarr's own indexing"
+    else:
+        route, words = "direct", "direct"
+    return _Record(array.path, array.metadata, route, f"{words}: {codecs_in_words(array)}")
+
+
+def _is_masked(decoded: xr.DataArray, stored: np.dtype) -> bool:
+    fill = decoded.encoding.get("_FillValue")
+    # Masking NaN as NaN changes nothing.
+    return fill is not None and not (stored.kind == "f" and bool(np.isnan(fill)))
+
+
+def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset]) -> xr.Dataset:
+    return open_dataset(True).coords.to_dataset()
