@@ -14,10 +14,12 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 PURE = frozenset(
-    {"errors", "grid", "world", "windows", "layout", "footprint", "cohorts", "keyed", "order"}
-    | {"schedule", "mixing", "plan"}
+    {"errors", "grid", "world", "windows", "keyed", "footprint", "cohorts", "order", "pace"}
+    | {"schedule", "mixing", "plan", "recipe", "layout"}
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
+PURE_PROTOCOLS = ("xloader.sources.base",)
+"""What a pure file may name besides other pure files: a contract, and nothing that runs."""
 IMPURE_IMPORTS = frozenset(
     {"xarray", "zarr", "dask", "torch", "time", "datetime", "os", "io", "pathlib", "random"}
     | {"threading", "asyncio", "multiprocessing", "subprocess"}
@@ -109,19 +111,27 @@ def find_cycle(edges: dict[str, set[str]]) -> list[str]:
     return []
 
 
+def _root_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
 def impure_imports(module: Module) -> list[str]:
-    """What a pure file imports although it must not, itself and not through others."""
+    """What a pure file imports although it must not: pure files know only pure files."""
     if module.short_name not in PURE or module.name.count(".") != 1:
         return []
     banned = IMPURE_IMPORTS - ALLOWED_IMPORTS.get(module.short_name, frozenset())
-    roots = {name.partition(".")[0] for name in imports_of(module)}
-    return sorted(f"{module.name} imports {root}" for root in roots & banned)
+    found = {root for root in map(_root_of, imports_of(module)) if root in banned}
+    for name in imports_of(module):
+        is_ours = _root_of(name) == _root_of(module.name)
+        if is_ours and name.split(".")[1] not in PURE and not name.startswith(PURE_PROTOCOLS):
+            found.add(name)
+    return sorted(f"{module.name} imports {name}" for name in found)
 
 
 def misplaced_imports(module: Module) -> list[str]:
     """Imports of a library outside the parts of the house that may know it."""
     found = []
-    for root in sorted({name.partition(".")[0] for name in imports_of(module)}):
+    for root in sorted({_root_of(name) for name in imports_of(module)}):
         homes = ONLY_UNDER.get(root, (module.name,))
         if not any(module.name == home or module.name.startswith(home + ".") for home in homes):
             found.append(f"{module.name} imports {root}")

@@ -88,6 +88,17 @@ def test_a_ring_through_a_package_is_found():
         ("xloader.plan", "def f():\n    from os import path", ["xloader.plan imports os"]),
         ("xloader.world", "import os", []),
         ("xloader.world", "import threading", ["xloader.world imports threading"]),
+        (
+            "xloader.plan",
+            "from xloader.order import Order\nfrom xloader.report import Report",
+            ["xloader.plan imports xloader.report.Report"],
+        ),
+        ("xloader.recipe", "from xloader.sources.base import Source", []),
+        (
+            "xloader.recipe",
+            "from xloader.sources.opening import open_source",
+            ["xloader.recipe imports xloader.sources.opening.open_source"],
+        ),
         ("xloader.report", "import time", []),
         ("xloader.torch.order", "import time", []),
     ],
