@@ -1,0 +1,160 @@
+"""The command line: ``xloader demo``."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from xloader.errors import MissingDependencyError, XloaderError
+
+_DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="xloader")
+def main() -> None:
+    """Plan shuffled epochs over chunked arrays, and run them."""
+
+
+def _split_names(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> tuple[str, ...]:
+    """Turn ``a,b`` into its names."""
+    return tuple(name.strip() for name in (value or "").split(",") if name.strip())
+
+
+@main.command()
+@click.option(
+    "--store",
+    metavar="PATH",
+    help="A Zarr store or netCDF file of your own. Without it the demo makes a store, once.",
+)
+@click.option(
+    "--variables",
+    metavar="A,B",
+    callback=_split_names,
+    help="Variables to forecast. Default: every float variable that is a map over time.",
+)
+@click.option("--time-dim", default="time", show_default=True, help="The dimension of time.")
+@click.option(
+    "--lead",
+    type=click.IntRange(min=1),
+    default=6,
+    show_default=True,
+    help="Forecast this many steps ahead.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="The loader's memory. Default: 128MiB for the demo's store, 1GiB for yours.",
+)
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Samples."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=75.0,
+    show_default=True,
+    help="Train for this long.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="Stop after this many epochs if there is time left.",
+)
+@click.option(
+    "--plain-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Time a plain torch dataset for this long.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("xloader-demo.png"),
+    show_default=True,
+    help="Where to write the maps.",
+)
+@click.option(
+    "--cache",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the demo's store is kept. Default: the user's cache folder.",
+)
+def demo(
+    store: str | None,
+    variables: tuple[str, ...],
+    time_dim: str,
+    lead: int,
+    memory: str | None,
+    batch_size: int,
+    seconds: float,
+    epochs: int,
+    plain_seconds: float,
+    seed: int,
+    picture: Path,
+    cache: Path | None,
+) -> None:
+    """Train a small forecast model from a chunked store, in about two minutes.
+
+    Prints the plan, the forecast's errors beside those of persistence and climatology, what
+    was read and how fast, and the speed of a plain torch dataset; writes a picture.
+    """
+    try:
+        require_libraries(_DEMO_LIBRARIES)
+        # The demo imports torch, which the other commands and --help do without.
+        from xloader.demo.options import DemoOptions
+        from xloader.demo.run import run_demo
+
+        options = DemoOptions(
+            store=store,
+            variables=variables,
+            time_dim=time_dim,
+            lead=lead,
+            batch_size=batch_size,
+            memory=memory,
+            seconds=seconds,
+            plain_seconds=plain_seconds,
+            epochs=epochs,
+            seed=seed,
+            picture=picture,
+            cache=cache,
+        )
+        run_demo(options)
+    except XloaderError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+
+
+def require_libraries(names: tuple[str, ...]) -> None:
+    """See that optional libraries are installed, without importing them.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names as in an import.
+
+    Raises
+    ------
+    MissingDependencyError
+        One is not there.
+
+    Examples
+    --------
+    >>> require_libraries(("numpy",))
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"the demo needs {', '.join(missing)}",
+            given="not installed",
+            remedy='pip install "xloader[torch,viz]"',
+        )

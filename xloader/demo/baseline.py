@@ -1,0 +1,113 @@
+"""The plain way: a torch dataset that reads each sample from the store by itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from xloader.demo.task import Task, stack_channels
+
+
+class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
+    """Map-style dataset over ``dataset.isel``: the two time steps of one sample at a time.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data, opened lazily and without dask.
+    task : Task
+        Names variables and dims, and says where the training part ends.
+    """
+
+    def __init__(self, dataset: xr.Dataset, task: Task) -> None:
+        self._dataset = dataset[list(task.variables)]
+        self._task = task
+
+    def __len__(self) -> int:
+        return self._task.num_train_samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        steps = [index, index + self._task.lead]
+        pair = stack_channels(self._dataset.isel({self._task.time_dim: steps}), self._task)
+        inputs, targets = torch.from_numpy(pair.astype(np.float32, copy=False))
+        return inputs, targets
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How much came out of a loader, and how fast.
+
+    Parameters
+    ----------
+    num_batches : int
+        Batches delivered.
+    delivered_nbytes : int
+        Their size in bytes.
+    seconds : float
+        The time that took.
+    is_whole_epoch : bool
+        Whether the epoch came to its end.
+    """
+
+    num_batches: int
+    delivered_nbytes: int
+    seconds: float
+    is_whole_epoch: bool
+
+    @property
+    def gb_per_second(self) -> float:
+        """Delivered bytes per second, in units of 10^9."""
+        return self.delivered_nbytes / self.seconds / 1e9
+
+
+def measure_plain(
+    dataset: xr.Dataset, task: Task, *, batch_size: int, seed: int, seconds: float
+) -> Speed:
+    """Run a stock ``DataLoader(shuffle=True)`` for some seconds, without a model.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    task : Task
+        What a sample is.
+    batch_size : int
+        Samples a batch.
+    seed : int
+        Seed of the shuffle.
+    seconds : float
+        Stop after the first batch that comes later than this.
+
+    Returns
+    -------
+    Speed
+    """
+    loader = DataLoader(
+        PlainDataset(dataset, task),
+        batch_size=batch_size,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return measure_speed(loader, seconds=seconds)
+
+
+def measure_speed(loader: object, *, seconds: float) -> Speed:
+    """Time the batches of ``loader``, an iterable of (inputs, targets), without a model."""
+    begin = time.perf_counter()
+    num_batches = num_bytes = 0
+    elapsed = 0.0
+    is_whole = True
+    for inputs, targets in loader:  # type: ignore[attr-defined]
+        num_batches += 1
+        num_bytes += inputs.nbytes + targets.nbytes
+        elapsed = time.perf_counter() - begin
+        if elapsed > seconds:
+            is_whole = False
+            break
+    return Speed(num_batches, num_bytes, max(elapsed, 1e-9), is_whole)

@@ -1,0 +1,125 @@
+"""What the coordinates of a dataset say of its maps: weights, axes, labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.demo.task import Task
+
+
+def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
+    """Weight of each row of a map, with a mean of 1: the cosine of its latitude.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data; a coordinate ``rows`` in degrees north gives the latitudes.
+    rows : str
+        Name of the rows' dim.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (row,); ones where the rows are not latitudes.
+
+    Examples
+    --------
+    >>> row_weights(xr.Dataset(coords={"lat": [60.0, 0.0]}), "lat").round(3).tolist()
+    [0.667, 1.333]
+    """
+    if not is_latitude(dataset, rows):
+        return np.ones(dataset.sizes[rows])
+    weights = np.maximum(np.cos(np.deg2rad(dataset[rows].values.astype(np.float64))), 0.0)
+    return np.asarray(weights / weights.mean())
+
+
+def is_latitude(dataset: xr.Dataset, dim: str) -> bool:
+    """Whether the coordinate of ``dim`` is a latitude, by its CF attributes or its name."""
+    if dim not in dataset.coords:
+        return False
+    attrs = dataset[dim].attrs
+    return (
+        attrs.get("standard_name") == "latitude"
+        or str(attrs.get("units", "")).startswith("degrees_north")
+        or dim.lower() in ("lat", "latitude")
+    )
+
+
+def coordinate(dataset: xr.Dataset, dim: str) -> NDArray[np.float64]:
+    """The coordinate of a dim, or its offsets where it has no numeric one.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    dim : str
+        Name of a dim.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, one value for each element.
+
+    Examples
+    --------
+    >>> coordinate(xr.Dataset(coords={"lat": ("lat", [5, -5])}), "lat").tolist()
+    [5.0, -5.0]
+    """
+    if dim in dataset.coords and dataset[dim].dtype.kind in "fiu":
+        return dataset[dim].values.astype(np.float64)
+    return np.arange(dataset.sizes[dim], dtype=np.float64)
+
+
+def axis_label(dataset: xr.Dataset, dim: str) -> str:
+    """Name and units of a dim, for an axis.
+
+    Examples
+    --------
+    >>> axis_label(xr.Dataset(coords={"x": ("x", [1.0], {"units": "km"})}), "x")
+    'x (km)'
+    """
+    attrs = dataset[dim].attrs if dim in dataset.coords else {}
+    name = str(attrs.get("standard_name", dim))
+    return f"{name} ({attrs['units']})" if "units" in attrs else name
+
+
+def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
+    """Whether the columns go round the Earth: one more step closes 360 degrees.
+
+    Examples
+    --------
+    >>> is_periodic(xr.Dataset(coords={"lon": np.arange(0.0, 360.0, 2.5)}), "lon")
+    True
+    >>> is_periodic(xr.Dataset(coords={"lon": np.arange(-20.0, 40.0, 2.5)}), "lon")
+    False
+    """
+    if dim not in dataset.coords or dataset.sizes[dim] < 4:
+        return False
+    values = coordinate(dataset, dim)
+    step = (values[-1] - values[0]) / (len(values) - 1)
+    return bool(abs(abs(values[-1] - values[0] + step) - 360.0) < abs(step) / 2)
+
+
+def lead_label(dataset: xr.Dataset, task: Task) -> str:
+    """The lead in hours or days where the time coordinate says so, else in steps.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    task : Task
+        Names the dim of time and the lead.
+
+    Returns
+    -------
+    str
+        Such as ``36 h`` or ``6 steps (about 181 days)``.
+    """
+    steps = f"{task.lead} step{'s' if task.lead != 1 else ''}"
+    times = dataset[task.time_dim].values if task.time_dim in dataset.coords else np.zeros(0)
+    if times.dtype.kind != "M":
+        return steps
+    hours = float((times[task.lead] - times[0]) / np.timedelta64(1, "h"))
+    return f"{hours:g} h" if hours <= 240 else f"{steps} (about {hours / 24:.0f} days)"

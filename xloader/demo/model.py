@@ -1,0 +1,142 @@
+"""A small convolutional network that forecasts maps from maps."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+_DILATIONS = (1, 2, 4, 1)
+_NUM_ROW_FEATURES = 8
+_NUM_POINT_FEATURES = 4
+
+
+class MapConv(nn.Module):
+    """A 3x3 convolution that keeps the map's size.
+
+    Parameters
+    ----------
+    num_in, num_out : int
+        Channels.
+    dilation : int
+        Grid points between the taps.
+    is_periodic : bool
+        Whether the last column neighbours the first, as on a sphere.
+    """
+
+    def __init__(self, num_in: int, num_out: int, dilation: int, *, is_periodic: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(num_in, num_out, 3, dilation=dilation)
+        self.dilation = dilation
+        self.is_periodic = is_periodic
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Convolve (batch, num_in, row, column) to (batch, num_out, row, column)."""
+        edge = self.dilation
+        maps = pad_columns(maps, edge, edge, is_periodic=self.is_periodic)
+        padded: Tensor = self.conv(functional.pad(maps, (0, 0, edge, edge)))
+        return padded
+
+
+def pad_columns(maps: Tensor, left: int, right: int, *, is_periodic: bool) -> Tensor:
+    """Pad (batch, channel, row, column) with columns, from the other side or with the edge.
+
+    Examples
+    --------
+    >>> pad_columns(torch.arange(3.0).reshape(1, 1, 1, 3), 1, 1, is_periodic=True).tolist()
+    [[[[2.0, 0.0, 1.0, 2.0, 0.0]]]]
+    """
+    size = maps.shape[-1]
+    # Torch wraps round at most once, and a coarse map may be narrower than a wide tap.
+    if is_periodic and max(left, right) <= size:
+        return functional.pad(maps, (left, right, 0, 0), mode="circular")
+    return functional.pad(maps, (left, right, 0, 0), mode="replicate")
+
+
+class ForecastNet(nn.Module):
+    """Forecast the change of all channels from their anomalies now.
+
+    ::
+
+        maps -> anomalies -> 2x2 points to channels -> stem -> blocks -> head -> points -> change
+                                        + what it learns of each row and point
+
+    The rows matter: waves move at other speeds at other latitudes, which no convolution can
+    tell from the map alone. The last layer starts at zero, so training starts at persistence.
+
+    Parameters
+    ----------
+    climatology : numpy.ndarray
+        Mean state in the units of the inputs, shape (channel, row, column).
+    spread : numpy.ndarray
+        Standard deviation about it in the units of the inputs, shape (channel,).
+    mask : numpy.ndarray
+        Where the inputs have values, bool (channel, row, column); elsewhere anomalies are 0.
+    is_periodic : bool
+        Whether the last column neighbours the first.
+    num_hidden : int
+        Channels within.
+    """
+
+    climatology: Tensor
+    spread: Tensor
+    mask: Tensor
+
+    def __init__(
+        self,
+        climatology: NDArray[np.float32],
+        spread: NDArray[np.float32],
+        mask: NDArray[np.bool_],
+        *,
+        is_periodic: bool,
+        num_hidden: int = 48,
+    ) -> None:
+        super().__init__()
+        num_channels, num_rows, num_columns = climatology.shape
+        self.is_periodic = is_periodic
+        self.register_buffer("climatology", torch.from_numpy(climatology).float())
+        self.register_buffer("spread", torch.from_numpy(spread).float()[:, None, None])
+        self.register_buffer("mask", torch.from_numpy(mask).float())
+        rows, columns = -(-num_rows // 2), -(-num_columns // 2)
+        self.row_features = nn.Parameter(0.1 * torch.randn(_NUM_ROW_FEATURES, rows, 1))
+        self.point_features = nn.Parameter(0.1 * torch.randn(_NUM_POINT_FEATURES, rows, columns))
+        num_in = 4 * num_channels + _NUM_ROW_FEATURES + _NUM_POINT_FEATURES
+        self.stem = MapConv(num_in, num_hidden, 1, is_periodic=is_periodic)
+        self.blocks = nn.ModuleList(
+            MapConv(num_hidden, num_hidden, dilation, is_periodic=is_periodic)
+            for dilation in _DILATIONS
+        )
+        # Each row scales what a block adds: a cheap way for speeds to differ by latitude.
+        self.row_gains = nn.Parameter(torch.ones(len(_DILATIONS), num_hidden, rows, 1))
+        self.head = MapConv(num_hidden, 4 * num_channels, 1, is_periodic=is_periodic)
+        nn.init.zeros_(self.head.conv.weight)
+        nn.init.zeros_(self.head.conv.bias)  # type: ignore[arg-type]
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Forecast maps.
+
+        Parameters
+        ----------
+        maps : torch.Tensor
+            float32 (batch, channel, row, column), normalised, nothing missing.
+
+        Returns
+        -------
+        torch.Tensor
+            float32 of the same shape and units: the inputs plus the forecast change.
+        """
+        num_rows, num_columns = maps.shape[-2:]
+        anomalies = self.mask * (maps - self.climatology) / self.spread
+        if num_columns % 2:
+            anomalies = pad_columns(anomalies, 0, 1, is_periodic=self.is_periodic)
+        anomalies = functional.pad(anomalies, (0, 0, 0, num_rows % 2))
+        coarse = functional.pixel_unshuffle(anomalies, 2)
+        where = torch.cat([self.row_features.expand(-1, -1, coarse.shape[-1]), self.point_features])
+        coarse = torch.cat([coarse, where.expand(len(coarse), -1, -1, -1)], dim=1)
+        hidden: Tensor = self.stem(coarse)
+        for block, gain in zip(self.blocks, self.row_gains, strict=True):
+            hidden = hidden + gain * block(functional.gelu(hidden))
+        change = functional.pixel_shuffle(self.head(hidden), 2)[..., :num_rows, :num_columns]
+        return maps + self.spread * change

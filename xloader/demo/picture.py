@@ -1,0 +1,134 @@
+"""Truth, forecast and errors of one held-out sample as maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+_DPI = 150
+
+
+@dataclass(frozen=True)
+class Panels:
+    """What the picture shows: one variable of one sample.
+
+    Parameters
+    ----------
+    title : str
+        Name of the variable, the lead and the date.
+    units : str
+        Units of the maps.
+    truth, forecast, persistence : numpy.ndarray
+        Maps, shape (row, column); NaN where there is no value.
+    weights : numpy.ndarray
+        Weight of each grid point in the RMSE, shape (row, column).
+    rows, columns : numpy.ndarray
+        Coordinates of the grid points.
+    row_label, column_label : str
+        Labels of the axes.
+    """
+
+    title: str
+    units: str
+    truth: NDArray[np.float32]
+    forecast: NDArray[np.float32]
+    persistence: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    columns: NDArray[np.float64]
+    row_label: str
+    column_label: str
+
+    def rmse(self, guess: NDArray[np.float32]) -> float:
+        """Weighted RMSE of a guess, in the maps' units."""
+        square = np.where(self.weights > 0, np.square(guess - self.truth, dtype=np.float64), 0.0)
+        return float(np.sqrt((square * self.weights).sum() / self.weights.sum()))
+
+
+def draw(panels: Panels, path: Path) -> None:
+    """Write a PNG of four maps.
+
+    ::
+
+        truth       forecast               one colour scale
+        forecast    persistence
+          error       error                one colour scale, white at 0
+
+    Parameters
+    ----------
+    panels : Panels
+        What to draw.
+    path : pathlib.Path
+        Where to write; its folder is made if absent.
+    """
+    with mpl.rc_context({"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"}):
+        figure = Figure(figsize=(11, 6.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(2, 2, sharex=True, sharey=True)
+        figure.suptitle(panels.title, fontsize=12)
+        _draw_states(figure, axes[0], panels)
+        _draw_errors(figure, axes[1], panels)
+        for axis in axes[1]:
+            axis.set_xlabel(panels.column_label)
+        for axis in axes[:, 0]:
+            axis.set_ylabel(panels.row_label)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=_DPI, format="png")
+
+
+def _draw_states(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
+    """Truth and forecast, coloured alike."""
+    both = np.stack([panels.truth, panels.forecast])
+    low, high = np.nanpercentile(both, [0.5, 99.5])
+    levels = np.linspace(low, high, 13)
+    for axis, values, title in zip(axes, both, ("Truth", "Forecast"), strict=True):
+        mesh = _mesh(axis, panels, values, "viridis", float(low), float(high))
+        if high > low and not np.isnan(values).any():
+            axis.contour(
+                panels.columns, panels.rows, values, levels, colors="white", linewidths=0.4
+            )
+        axis.set_title(title)
+    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, shrink=0.9)
+
+
+def _draw_errors(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
+    """Errors of forecast and persistence, coloured alike."""
+    guesses = {
+        "Forecast minus truth": panels.forecast,
+        "Persistence minus truth": panels.persistence,
+    }
+    edge = float(np.nanpercentile(np.abs(panels.persistence - panels.truth), 99.5)) or 1.0
+    for axis, (title, guess) in zip(axes, guesses.items(), strict=True):
+        mesh = _mesh(axis, panels, guess - panels.truth, "RdBu_r", -edge, edge)
+        axis.set_title(f"{title}: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip())
+    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, shrink=0.9)
+
+
+def _mesh(
+    axis: Axes,
+    panels: Panels,
+    values: NDArray[np.float32],
+    colours: str,
+    low: float,
+    high: float,
+) -> QuadMesh:
+    """One map; points without a value are grey."""
+    axis.set_facecolor("0.8")
+    return axis.pcolormesh(
+        panels.columns,
+        panels.rows,
+        values,
+        cmap=colours,
+        vmin=low,
+        vmax=high,
+        shading="nearest",
+        rasterized=True,
+    )

@@ -1,0 +1,314 @@
+"""The story that ``xloader demo`` tells: data, plan, training, scores, report, speed, picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+import xloader
+from xloader.demo import picture
+from xloader.demo.baseline import Speed, measure_plain, measure_speed
+from xloader.demo.climate import Climate, measure_climate
+from xloader.demo.maps import (
+    axis_label,
+    coordinate,
+    is_latitude,
+    is_periodic,
+    lead_label,
+    row_weights,
+)
+from xloader.demo.model import ForecastNet
+from xloader.demo.options import DemoOptions
+from xloader.demo.scores import Score, format_scores, make_scores
+from xloader.demo.store import default_cache_dir, ensure_store, store_path
+from xloader.demo.task import Task, find_task, open_dataset
+from xloader.demo.training import Example, Progress, evaluate, loss_weights, train
+from xloader.demo.waves import VARIABLE_ATTRS
+
+if TYPE_CHECKING:
+    from xloader.explain import Explanation
+    from xloader.loader import Loader
+    from xloader.report import Report
+    from xloader.samples import Samples
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What a demo found.
+
+    Parameters
+    ----------
+    scores : tuple of Score
+        One a variable, and last one of all.
+    explanation, report : Explanation, Report
+        Prediction and measurement of the same training epoch.
+    speed, plain : Speed
+        An epoch without a model, through xloader and through a plain dataset.
+    picture : pathlib.Path
+        The PNG.
+    """
+
+    scores: tuple[Score, ...]
+    explanation: Explanation
+    report: Report
+    speed: Speed
+    plain: Speed
+    picture: Path
+
+
+def run_demo(options: DemoOptions) -> DemoResult:
+    """Train a small forecast model from a chunked store, and print what happens.
+
+    Parameters
+    ----------
+    options : DemoOptions
+        What to do.
+
+    Returns
+    -------
+    DemoResult
+
+    Raises
+    ------
+    XloaderError
+        The data or the options will not do; the message says what would.
+    """
+    path = options.store or str(_own_store(options))
+    with open_dataset(path) as dataset:
+        names = options.variables or (() if options.store else tuple(VARIABLE_ATTRS))
+        task = find_task(dataset, variables=names, time_dim=options.time_dim, lead=options.lead)
+        climate = measure_climate(dataset, task)
+        _print_data(path, dataset, task, climate)
+        train_part, test_part = _split(path, task, climate)
+        loader = train_part.loader(
+            batch_size=options.batch_size,
+            shuffle=True,
+            seed=options.seed,
+            memory=options.budget,
+            output="torch",
+        )
+        with loader:
+            print(f"\nThe plan, before the first read\n{loader.explain()}\n", flush=True)
+            net, explanation, report = _train(loader, dataset, task, climate, options)
+        tests = test_part.loader(
+            batch_size=options.batch_size, shuffle=False, memory=options.budget, output="torch"
+        )
+        with tests:
+            scores, example = _score(net, tests, dataset, task, climate, options)
+        print(f"\nThe last training epoch, as measured\n{report}")
+        print(_agreement(explanation, report), flush=True)
+        speed, plain = _compare(train_part, dataset, task, options)
+        _draw(example, dataset, task, climate, options.picture)
+    print(f"\nPicture: {options.picture.resolve()}")
+    return DemoResult(scores, explanation, report, speed, plain, options.picture)
+
+
+def _own_store(options: DemoOptions) -> Path:
+    """The demo's own store, made now with a progress bar or found in the cache."""
+    cache = options.cache or default_cache_dir()
+    spec = options.spec
+    if store_path(cache, spec).is_dir():
+        return ensure_store(cache, spec)
+    with tqdm(total=spec.num_steps, desc="Making waves", unit=" steps") as bar:
+        return ensure_store(cache, spec, on_progress=lambda done, _: bar.update(done - bar.n))
+
+
+def _print_data(path: str, dataset: xr.Dataset, task: Task, climate: Climate) -> None:
+    """Say what was opened, how it is split and what happens to missing values."""
+    sizes = " x ".join(f"{size} {dim}" for dim, size in dataset[task.variables[0]].sizes.items())
+    nbytes = sum(dataset[name].nbytes for name in task.variables)
+    print(f"Data      {path}")
+    print(f"          {', '.join(task.variables)}: {sizes} each, {nbytes / 1e6:.0f} MB decoded")
+    print(f"Forecast  {lead_label(dataset, task)} ahead, all variables from all variables")
+    print(
+        f"Split     trained on the first {task.num_train} steps of {task.time_dim}, "
+        f"scored on the last {task.num_steps - task.num_train}"
+    )
+    print(f"Scaling   mean and spread from {climate.num_steps} of the training steps")
+    for name, share in climate.nan_share.items():
+        if share > 0:
+            print(
+                f"NaN       {100 * share:.0f} % of {name}; filled with the mean after "
+                "normalising; points that lack a value at any step are not scored"
+            )
+
+
+def _split(path: str, task: Task, climate: Climate) -> tuple[Samples, Samples]:
+    """Samples of the training and of the held-out part; no window crosses between them."""
+    dim = task.time_dim
+    stats = {name: (climate.mean[name], climate.std[name]) for name in task.variables}
+    opened = xloader.open(path, variables=list(task.variables))
+
+    def samples(part: slice) -> Samples:
+        return (
+            opened.isel({dim: part})
+            .window({dim: task.lead + 1}, stride={dim: 1})
+            .inputs(*task.variables, **{dim: 0})
+            .targets(*task.variables, **{dim: task.lead})
+            .normalize(stats)
+            .fillna(0.0)
+        )
+
+    return samples(slice(0, task.num_train)), samples(slice(task.num_train, task.num_steps))
+
+
+def _make_net(
+    dataset: xr.Dataset, task: Task, climate: Climate, seed: int
+) -> tuple[ForecastNet, NDArray[np.float64]]:
+    """The network, which works on normalised values, and the spread of its channels there."""
+    scale = climate.channel_std
+    climatology = (climate.cycle.mean(axis=0) - climate.channel_mean) / scale
+    spread = climate.spread / scale[:, 0, 0]
+    # The seed must not change what the caller draws from torch's own generator.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = ForecastNet(
+            climatology.astype(np.float32),
+            spread.astype(np.float32),
+            climate.mask,
+            is_periodic=is_periodic(dataset, task.space_dims[1]),
+        )
+    return net.to("cuda" if torch.cuda.is_available() else "cpu"), spread
+
+
+def _train(
+    loader: Loader, dataset: xr.Dataset, task: Task, climate: Climate, options: DemoOptions
+) -> tuple[ForecastNet, Explanation, Report]:
+    """Train behind a progress bar."""
+    net, spread = _make_net(dataset, task, climate, options.seed)
+    style = "{desc} {percentage:3.0f}% |{bar}| {elapsed} {postfix}"
+    with tqdm(total=100, desc="Training", bar_format=style) as bar:
+
+        def show(progress: Progress) -> None:
+            bar.set_postfix_str(
+                f"epoch {progress.epoch}, step {progress.step}, loss {progress.loss:.3f}",
+                refresh=False,
+            )
+            bar.update(100 * progress.share - bar.n)
+
+        training = train(
+            net,
+            loader,
+            weights=loss_weights(row_weights(dataset, task.space_dims[0]), climate),
+            spread=spread,
+            seconds=options.seconds,
+            epochs=options.epochs,
+            on_progress=show,
+        )
+    print(
+        f"Trained {training.num_steps} steps, {training.num_epochs} whole epochs, "
+        f"in {training.seconds:.0f} s",
+        flush=True,
+    )
+    return net, training.explanation, training.report
+
+
+def _score(
+    net: ForecastNet,
+    loader: Loader,
+    dataset: xr.Dataset,
+    task: Task,
+    climate: Climate,
+    options: DemoOptions,
+) -> tuple[tuple[Score, ...], Example]:
+    """Print and give the scores on held-out time."""
+    rows = row_weights(dataset, task.space_dims[0])
+    sums, example = evaluate(
+        net,
+        loader,
+        climate=climate,
+        weights=loss_weights(rows, climate),
+        target_phases=climate.phases[task.num_train + task.lead :],
+        example_index=task.num_test_samples // 2,
+        seconds=max(30.0, options.seconds / 2),
+    )
+    units = {name: str(dataset[name].attrs.get("units", "")) for name in task.variables}
+    scores = make_scores(sums, climate, units)
+    weighting = ", weighted by latitude" if is_latitude(dataset, task.space_dims[0]) else ""
+    mean = "each calendar month" if len(climate.cycle) > 1 else "the training part"
+    print(
+        f"\nRMSE {lead_label(dataset, task)} ahead on {sums.num_samples} of "
+        f"{task.num_test_samples} held-out samples{weighting}; "
+        f"climatology is the mean of {mean}\n{format_scores(scores)}",
+        flush=True,
+    )
+    return scores, example
+
+
+def _agreement(explanation: Explanation, report: Report) -> str:
+    """Predicted beside measured reads, in one line."""
+    return (
+        f"Predicted {explanation.num_reads} reads, amplification "
+        f"{explanation.read_amplification:.3f}; measured {report.num_reads} reads, "
+        f"{report.read_amplification:.3f}"
+    )
+
+
+def _compare(
+    samples: Samples, dataset: xr.Dataset, task: Task, options: DemoOptions
+) -> tuple[Speed, Speed]:
+    """Time an epoch without a model, here and through a plain torch dataset."""
+    print("\nThe same epoch without a model", flush=True)
+    # A fresh loader, so that nothing is left in memory from training.
+    with samples.loader(
+        batch_size=options.batch_size,
+        shuffle=True,
+        seed=options.seed,
+        memory=options.budget,
+        output="torch",
+    ) as loader:
+        speed = measure_speed(loader, seconds=max(options.plain_seconds, 1.0))
+    plain = measure_plain(
+        dataset,
+        task,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        seconds=options.plain_seconds,
+    )
+    for name, result in (("xloader", speed), ("DataLoader(shuffle=True) over isel", plain)):
+        part = "whole epoch" if result.is_whole_epoch else f"cut off after {result.seconds:.0f} s"
+        print(
+            f"  {name:<36}{result.gb_per_second:8.3f} GB/s   "
+            f"{result.num_batches} batches in {result.seconds:.1f} s ({part})"
+        )
+    print(f"  xloader delivers {speed.gb_per_second / plain.gb_per_second:.0f} x as fast")
+    return speed, plain
+
+
+def _draw(example: Example, dataset: xr.Dataset, task: Task, climate: Climate, path: Path) -> None:
+    """Write the picture of the first channel of the example."""
+    row_dim, column_dim = task.space_dims
+    name = climate.channel_variables[0]
+    mask = climate.mask[0]
+    rows = row_weights(dataset, row_dim)
+    attrs = dataset[name].attrs
+    target = task.num_train + example.index + task.lead
+
+    def shown(maps: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.where(mask, maps[0], np.float32(np.nan))
+
+    when = ""
+    if task.time_dim in dataset.coords:
+        label = dataset[task.time_dim].values[target]
+        when = f", {str(label)[:16].replace('T', ' ')}"
+    panels = picture.Panels(
+        title=f"{attrs.get('long_name', name)} ({name}), "
+        f"{lead_label(dataset, task)} forecast{when}",
+        units=str(attrs.get("units", "")),
+        truth=shown(example.truth),
+        forecast=shown(example.forecast),
+        persistence=shown(example.persistence),
+        weights=mask * rows[:, None],
+        rows=coordinate(dataset, row_dim),
+        columns=coordinate(dataset, column_dim),
+        row_label=axis_label(dataset, row_dim),
+        column_label=axis_label(dataset, column_dim),
+    )
+    picture.draw(panels, path)

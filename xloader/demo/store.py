@@ -1,0 +1,181 @@
+"""The world of waves as a Zarr v3 store, made once and kept in the user's cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec
+
+from xloader.demo.waves import VARIABLE_ATTRS, Waves, WaveSpec
+
+_VERSION = 1  # of the waves: a store of another version is never taken for this one
+_STALE_SECONDS = 3600.0
+
+
+def default_cache_dir() -> Path:
+    r"""The folder in which this platform keeps what can be made again.
+
+    Returns
+    -------
+    pathlib.Path
+        ``$XDG_CACHE_HOME/xloader`` where set; else ``~/Library/Caches/xloader`` on macOS,
+        ``%LOCALAPPDATA%\xloader`` on Windows, and ``~/.cache/xloader`` elsewhere. It need not
+        exist.
+    """
+    explicit = os.environ.get("XDG_CACHE_HOME")
+    if explicit:
+        return Path(explicit) / "xloader"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "xloader"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "xloader"
+    return Path.home() / ".cache" / "xloader"
+
+
+def store_path(cache: Path, spec: WaveSpec) -> Path:
+    """Where in ``cache`` the store of ``spec`` lies; the name says all that shaped it.
+
+    Examples
+    --------
+    >>> store_path(Path("cache"), WaveSpec()).name
+    'waves-v1-1792x73x144-by16-seed0.zarr'
+    """
+    size = f"{spec.num_steps}x{spec.num_lats}x{spec.num_lons}-by{spec.chunk_steps}"
+    return cache / f"waves-v{_VERSION}-{size}-seed{spec.seed}.zarr"
+
+
+def ensure_store(
+    cache: Path, spec: WaveSpec, *, on_progress: Callable[[int, int], None] | None = None
+) -> Path:
+    """The store of ``spec`` in ``cache``, made now if it is not there.
+
+    It is written beside its place and renamed when whole, so a run that is killed leaves no
+    half store, and two runs at once do not disturb each other.
+
+    Parameters
+    ----------
+    cache : pathlib.Path
+        Folder for stores; made if absent.
+    spec : WaveSpec
+        Size and seed of the waves.
+    on_progress : callable, optional
+        Called with (time steps written, time steps in all) after each chunk.
+
+    Returns
+    -------
+    pathlib.Path
+        A Zarr v3 group.
+    """
+    path = store_path(cache, spec)
+    if path.is_dir():
+        return path
+    cache.mkdir(parents=True, exist_ok=True)
+    _remove_stale(cache)
+    partial = Path(tempfile.mkdtemp(prefix=f"{path.stem}.partial-", dir=cache))
+    try:
+        write_waves(partial, spec, on_progress=on_progress)
+        # mkdtemp keeps others out; a cache may be shared like any other folder.
+        partial.chmod(0o755)
+        partial.rename(path)
+    except OSError:
+        # Another run finished first: a folder that is not empty cannot be replaced.
+        if not path.is_dir():
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return path
+
+
+def write_waves(
+    path: Path, spec: WaveSpec, *, on_progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Write the waves of ``spec`` to ``path``, one chunk of time after another.
+
+    Memory stays at one chunk of every variable and the waves' own few MB.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Folder of the Zarr v3 group; what it held is replaced.
+    spec : WaveSpec
+        Size and seed of the waves.
+    on_progress : callable, optional
+        Called with (time steps written, time steps in all) after each chunk.
+    """
+    waves = Waves(spec)
+    group = zarr.create_group(
+        path,
+        zarr_format=3,
+        overwrite=True,
+        attributes={
+            "Conventions": "CF-1.10",
+            "title": "Moving waves on a sphere, made by `xloader demo`",
+            "comment": "Synthetic: it has the look and the units of the atmosphere, no more.",
+        },
+    )
+    _write_coordinates(group, spec)
+    arrays = {
+        name: group.create_array(
+            name,
+            shape=(spec.num_steps, spec.num_lats, spec.num_lons),
+            chunks=(min(spec.chunk_steps, spec.num_steps), spec.num_lats, spec.num_lons),
+            dtype="float32",
+            fill_value=float("nan"),
+            compressors=BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=4),
+            dimension_names=("time", "lat", "lon"),
+            attributes=dict(attrs),
+        )
+        for name, attrs in VARIABLE_ATTRS.items()
+    }
+    for start in range(0, spec.num_steps, spec.chunk_steps):
+        stop = min(start + spec.chunk_steps, spec.num_steps)
+        for name, block in waves.block(start, stop).items():
+            arrays[name][start:stop] = block
+        if on_progress is not None:
+            on_progress(stop, spec.num_steps)
+
+
+def _write_coordinates(group: zarr.Group, spec: WaveSpec) -> None:
+    """Write time, lat and lon, each in one chunk."""
+    hours = 6 * np.arange(spec.num_steps, dtype=np.int64)
+    time_attrs = {
+        "standard_name": "time",
+        "units": "hours since 2000-01-01 00:00:00",
+        "calendar": "proleptic_gregorian",
+    }
+    lat_attrs = {"standard_name": "latitude", "units": "degrees_north"}
+    lon_attrs = {"standard_name": "longitude", "units": "degrees_east"}
+    for name, values, attrs in (
+        ("time", hours, time_attrs),
+        ("lat", spec.lats, lat_attrs),
+        ("lon", spec.lons, lon_attrs),
+    ):
+        array = group.create_array(
+            name,
+            shape=values.shape,
+            chunks=values.shape,
+            dtype=values.dtype,
+            dimension_names=(name,),
+            attributes=dict(attrs),
+        )
+        array[:] = values
+
+
+def _remove_stale(cache: Path) -> None:
+    """Clear what killed runs left; young ones may belong to a run that is still writing."""
+    for leftover in cache.glob("waves-v*.partial-*"):
+        try:
+            is_stale = time.time() - leftover.stat().st_mtime > _STALE_SECONDS
+        except FileNotFoundError:
+            continue
+        if is_stale:
+            shutil.rmtree(leftover, ignore_errors=True)

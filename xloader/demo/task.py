@@ -1,0 +1,268 @@
+"""What the demo forecasts from what: the variables of a dataset, its dims, the split of time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.errors import (
+    EmptySamplesError,
+    MissingDependencyError,
+    OptionError,
+    SourceNotFoundError,
+    UnknownNameError,
+    UnsupportedDataError,
+)
+
+_TRAIN_SHARE = 0.8
+_MIN_TRAIN_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """Forecast all variables ``lead`` steps ahead; train on the early part, score on the late.
+
+    ::
+
+        steps    0 ............ num_train ............ num_steps
+                 [   training   )[   held-out   )
+
+    Parameters
+    ----------
+    variables : tuple of str
+        Names of the forecast variables, which are also the inputs.
+    time_dim : str
+        The dimension along which is forecast.
+    space_dims : tuple of str
+        The last two dims of every variable, as rows and columns of a map.
+    lead : int
+        Steps from input to target.
+    num_steps, num_train : int
+        Time steps in all, and in the training part.
+    """
+
+    variables: tuple[str, ...]
+    time_dim: str
+    space_dims: tuple[str, str]
+    lead: int
+    num_steps: int
+    num_train: int
+
+    @property
+    def num_train_samples(self) -> int:
+        """Number of (input, target) pairs within the training part."""
+        return self.num_train - self.lead
+
+    @property
+    def num_test_samples(self) -> int:
+        """Number of (input, target) pairs within the held-out part."""
+        return self.num_steps - self.num_train - self.lead
+
+
+def open_dataset(path: str) -> xr.Dataset:
+    """Open a Zarr store or a file that xarray knows, lazily and without dask.
+
+    Parameters
+    ----------
+    path : str
+        Folder, file or URL.
+
+    Returns
+    -------
+    xarray.Dataset
+        Nothing but coordinates has been read.
+
+    Raises
+    ------
+    SourceNotFoundError
+        Nothing is there.
+    UnsupportedDataError
+        What is there cannot be opened.
+    MissingDependencyError
+        It is netCDF, and no library that reads it is installed.
+    """
+    is_url = "://" in path
+    if not is_url and not Path(path).exists():
+        raise SourceNotFoundError(
+            "there is no store or file to open",
+            given=path,
+            remedy="check the path; without --store the demo makes a store of its own",
+        )
+    is_netcdf = path.endswith((".nc", ".nc4", ".cdf", ".h5"))
+    is_zarr = path.rstrip("/").endswith(".zarr") or (not is_url and Path(path).is_dir())
+    try:
+        with warnings.catch_warnings():
+            # Zarr v3 has no consolidated metadata yet; its absence is nothing to warn of.
+            warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated")
+            return xr.open_dataset(path, engine="zarr" if is_zarr else None, chunks=None)
+    except (OSError, ValueError, KeyError) as error:
+        if is_netcdf and not any(find_spec(name) for name in ("netCDF4", "h5netcdf")):
+            raise MissingDependencyError(
+                "xarray needs another library to open netCDF files",
+                given=path,
+                remedy="pip install netCDF4",
+            ) from error
+        raise UnsupportedDataError(
+            f"the data cannot be opened: {error}",
+            given=path,
+            allowed="a Zarr group, or a file that xarray.open_dataset opens",
+        ) from error
+
+
+def find_task(
+    dataset: xr.Dataset,
+    *,
+    variables: Sequence[str] = (),
+    time_dim: str = "time",
+    lead: int = 6,
+) -> Task:
+    """Choose variables and split time.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    variables : sequence of str, optional
+        Names to forecast; by default every float variable that has ``time_dim`` and ends in
+        the same two dims as the first of them.
+    time_dim : str, optional
+        The dimension along which is forecast.
+    lead : int, optional
+        Steps ahead.
+
+    Returns
+    -------
+    Task
+
+    Raises
+    ------
+    UnknownNameError
+        A variable or the dimension is not there.
+    UnsupportedDataError
+        No variable is a map over time.
+    OptionError, EmptySamplesError
+        Variables on different maps; a lead below 1; too few time steps.
+
+    Examples
+    --------
+    >>> steps = xr.Dataset({"sst": (("time", "lat", "lon"), np.zeros((100, 4, 8)))})
+    >>> task = find_task(steps, lead=6)
+    >>> task.variables, task.space_dims, task.num_train, task.num_test_samples
+    (('sst',), ('lat', 'lon'), 80, 14)
+    """
+    if time_dim not in dataset.dims:
+        raise UnknownNameError(
+            "the time dimension is not there",
+            given=time_dim,
+            allowed=", ".join(str(dim) for dim in dataset.dims),
+            remedy="name it with --time-dim",
+        )
+    names = _named(dataset, variables) if variables else _mappable(dataset, time_dim)
+    space_dims = _space_dims(dataset, names, time_dim)
+    num_steps = dataset.sizes[time_dim]
+    num_train = int(num_steps * _TRAIN_SHARE)
+    task = Task(names, time_dim, space_dims, lead, num_steps, num_train)
+    if lead < 1:
+        raise OptionError("lead is too small", given=lead, allowed=">= 1")
+    if task.num_train_samples < _MIN_TRAIN_SAMPLES or task.num_test_samples < 1:
+        raise EmptySamplesError(
+            f"too few time steps to train and score a forecast {lead} steps ahead",
+            given=f"{num_steps} steps along {time_dim!r}",
+            allowed=f">= {_least_steps(lead)} steps",
+            remedy="pass a smaller --lead, or name another dimension with --time-dim",
+        )
+    return task
+
+
+def stack_channels(dataset: xr.Dataset, task: Task) -> NDArray[np.floating]:
+    """The task's variables as one array, channels variable-major as `Samples.channels` has them.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        Some time steps of the data.
+    task : Task
+        Names the variables and dims.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (time, channel, row, column), in the variables' units and widest dtype.
+    """
+    parts = []
+    for name in task.variables:
+        variable = dataset[name].transpose(task.time_dim, ..., *task.space_dims)
+        values = variable.values
+        parts.append(values.reshape(values.shape[0], -1, *values.shape[-2:]))
+    return np.concatenate(parts, axis=1)
+
+
+def channel_variables(dataset: xr.Dataset, task: Task) -> tuple[str, ...]:
+    """The variable of each channel: a name occurs once for each level it has."""
+    maps = {task.time_dim, *task.space_dims}
+    names: list[str] = []
+    for name in task.variables:
+        sizes = dataset[name].sizes
+        names += [name] * int(np.prod([sizes[dim] for dim in sizes if dim not in maps]))
+    return tuple(names)
+
+
+def _least_steps(lead: int) -> int:
+    """The fewest time steps for which both parts hold enough samples."""
+    num_steps = 1
+    while (
+        int(num_steps * _TRAIN_SHARE) - lead < _MIN_TRAIN_SAMPLES
+        or num_steps - int(num_steps * _TRAIN_SHARE) - lead < 1
+    ):
+        num_steps += 1
+    return num_steps
+
+
+def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:
+    known = [str(name) for name in dataset.data_vars]
+    for name in variables:
+        if name not in known:
+            raise UnknownNameError(
+                "there is no such variable", given=name, allowed=", ".join(known)
+            )
+    return tuple(dict.fromkeys(variables))
+
+
+def _mappable(dataset: xr.Dataset, time_dim: str) -> tuple[str, ...]:
+    """Every float variable over time that shares the first one's map."""
+    names = [
+        str(name)
+        for name, variable in dataset.data_vars.items()
+        if variable.dtype.kind == "f" and time_dim in variable.dims[:-2]
+    ]
+    if not names:
+        raise UnsupportedDataError(
+            "no float variable is a map over time",
+            given=", ".join(f"{name}{v.dims}" for name, v in dataset.data_vars.items()),
+            allowed=f"dims ({time_dim!r}, ..., rows, columns)",
+        )
+    first = dataset[names[0]].dims[-2:]
+    return tuple(name for name in names if dataset[name].dims[-2:] == first)
+
+
+def _space_dims(dataset: xr.Dataset, names: tuple[str, ...], time_dim: str) -> tuple[str, str]:
+    """The last two dims of the first variable, once all others are seen to share them."""
+    space_dims = tuple(str(dim) for dim in dataset[names[0]].dims[-2:])
+    for name in names:
+        dims = dataset[name].dims
+        if time_dim not in dims[:-2] or dims[-2:] != space_dims:
+            raise OptionError(
+                f"variable {name!r} is no map over time like the others",
+                given=f"dims {dims}",
+                allowed=f"dims ({time_dim!r}, ..., rows, columns), the same map for all",
+                remedy="name the variables to use with --variables",
+            )
+    rows, columns = space_dims
+    return rows, columns

@@ -1,0 +1,260 @@
+"""Training within a budget of seconds, and evaluation on held-out time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from xloader.demo.climate import Climate
+from xloader.demo.scores import ErrorSums
+from xloader.errors import UnsupportedDataError
+
+if TYPE_CHECKING:
+    from xloader.explain import Explanation
+    from xloader.loader import Loader
+    from xloader.report import Report
+
+_PEAK_RATE = 2e-3
+_WARMUP_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training has come.
+
+    Parameters
+    ----------
+    share : float
+        Of the budget, 0 to 1.
+    epoch, step : int
+        Counted from 1.
+    loss : float
+        RMSE of the training batches, smoothed, in units of each channel's spread in time.
+    """
+
+    share: float
+    epoch: int
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """What training did.
+
+    Parameters
+    ----------
+    num_steps, num_epochs : int
+        Batches trained on; complete passes over the training part.
+    seconds : float
+        Wall time.
+    explanation, report : Explanation, Report
+        Prediction and measurement of the last complete epoch, or of the only one begun.
+    """
+
+    num_steps: int
+    num_epochs: int
+    seconds: float
+    explanation: Explanation
+    report: Report
+
+
+def loss_weights(rows: NDArray[np.float64], climate: Climate) -> NDArray[np.float64]:
+    """Weight of each grid point: its row's, and 0 where it has no value.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Weight of each row, shape (row,).
+    climate : Climate
+        Holds the mask.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (channel, row, column).
+    """
+    return np.asarray(climate.mask * rows[:, None])
+
+
+def train(
+    net: nn.Module,
+    loader: Loader,
+    *,
+    weights: NDArray[np.float64],
+    spread: NDArray[np.float64],
+    seconds: float,
+    epochs: int,
+    on_progress: Callable[[Progress], None],
+) -> Training:
+    """Train until the seconds or the epochs are used up, one step at least.
+
+    Parameters
+    ----------
+    net : torch.nn.Module
+        Trained in place, on the device that it is on.
+    loader : Loader
+        Yields normalised (inputs, targets).
+    weights : numpy.ndarray
+        Weight of each grid point, shape (channel, row, column).
+    spread : numpy.ndarray
+        What an error of 1 is in each channel, in normalised units, shape (channel,).
+    seconds : float
+        Wall time after which no further step begins. The learning rate falls to 0 by then.
+    epochs : int
+        Passes after which training ends if there is time left.
+    on_progress : callable
+        Called after each step.
+
+    Returns
+    -------
+    Training
+
+    Raises
+    ------
+    UnsupportedDataError
+        The loss is not finite.
+    """
+    device = next(net.parameters()).device
+    scale = weights / weights.mean() / np.square(spread)[:, None, None]
+    point_scale = torch.from_numpy(scale.astype(np.float32)).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=_PEAK_RATE, weight_decay=1e-2)
+    num_total = max(1, epochs * len(loader))
+    begin = time.perf_counter()
+    smooth, step, share = 0.0, 0, 0.0
+    num_epochs = 0
+    kept: tuple[Explanation, Report] | None = None
+    while kept is None or (share < 1 and num_epochs < epochs):
+        predicted = loader.explain()
+        for inputs, targets in loader:
+            _set_rate(optimizer, share)
+            loss = _step(net, optimizer, inputs.to(device), targets.to(device), point_scale)
+            step += 1
+            smooth += (loss - smooth) / min(step, 20)
+            share = max((time.perf_counter() - begin) / seconds, step / num_total)
+            on_progress(Progress(min(share, 1.0), num_epochs + 1, step, smooth**0.5))
+            if share >= 1 and step % len(loader):
+                break
+        else:
+            num_epochs += 1
+            kept = predicted, loader.report()
+        kept = kept or (predicted, loader.report())
+    return Training(step, num_epochs, time.perf_counter() - begin, *kept)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
+    """Warm up, then fall to 0 along a cosine by the end of the budget."""
+    fall = 0.5 + 0.5 * np.cos(np.pi * min(share, 1.0))
+    rate = _PEAK_RATE * min(1.0, (share + 0.005) / _WARMUP_SHARE) * fall
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _step(
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: Tensor,
+    targets: Tensor,
+    point_scale: Tensor,
+) -> float:
+    """One step of the optimizer; returns the loss before it."""
+    error = net(inputs.float()) - targets.float()
+    loss = (error.square() * point_scale).mean()
+    value = loss.item()
+    if not np.isfinite(value):
+        raise UnsupportedDataError(
+            "the loss is not finite",
+            given=value,
+            remedy="look for infinite values in the data, or for a very short record",
+        )
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return value
+
+
+@dataclass(frozen=True)
+class Example:
+    """One forecast, to be looked at.
+
+    Parameters
+    ----------
+    index : int
+        Which held-out sample it is.
+    truth, forecast, persistence : numpy.ndarray
+        Maps in the variables' units, shape (channel, row, column).
+    """
+
+    index: int
+    truth: NDArray[np.float32]
+    forecast: NDArray[np.float32]
+    persistence: NDArray[np.float32]
+
+
+def evaluate(
+    net: nn.Module,
+    loader: Iterable[Iterable[Tensor]],
+    *,
+    climate: Climate,
+    weights: NDArray[np.float64],
+    target_phases: NDArray[np.int64],
+    example_index: int,
+    seconds: float,
+) -> tuple[ErrorSums, Example]:
+    """Forecast the held-out samples in order, for some seconds at most.
+
+    Parameters
+    ----------
+    net : torch.nn.Module
+        The trained network.
+    loader : iterable
+        Yields normalised (inputs, targets) in the order of time.
+    climate : Climate
+        Turns normalised values back into units, and gives the climatology.
+    weights : numpy.ndarray
+        Weight of each grid point, shape (channel, row, column).
+    target_phases : numpy.ndarray
+        Phase of the climatology at the target of each sample.
+    example_index : int
+        The sample to keep; the first one if it is not reached.
+    seconds : float
+        Stop after the first batch that comes later than this.
+
+    Returns
+    -------
+    tuple of (ErrorSums, Example)
+    """
+    device = next(net.parameters()).device
+    sums = ErrorSums(weights)
+    kept: Example | None = None
+    begin = time.perf_counter()
+    net.eval()
+    for inputs, targets in loader:
+        with torch.inference_mode():
+            outputs = net(inputs.to(device).float()).cpu()
+        now, forecast, truth = (_to_units(maps, climate) for maps in (inputs, outputs, targets))
+        first = sums.num_samples
+        means = climate.cycle[target_phases[first : first + len(truth)]]
+        sums.add(truth, forecast=forecast, persistence=now, climatology=means)
+        row = example_index - first
+        if kept is None or 0 <= row < len(truth):
+            row = row if 0 <= row < len(truth) else 0
+            kept = Example(first + row, truth[row], forecast[row], now[row])
+        if time.perf_counter() - begin > seconds:
+            break
+    if kept is None:
+        raise UnsupportedDataError("there is no held-out sample")
+    return sums, kept
+
+
+def _to_units(maps: Tensor, climate: Climate) -> NDArray[np.float32]:
+    """Normalised maps in the variables' units; copied, as a batch may be reused."""
+    values = maps.detach().cpu().float().numpy()
+    return np.asarray(values * climate.channel_std + climate.channel_mean)

@@ -1,0 +1,272 @@
+"""A small world of moving waves: four linked variables that a network can learn to forecast.
+
+Each wave has a zonal wavenumber and lives in a band of latitudes. It rides on the zonal flow of
+its band (so that the flow's shear pulls the pattern apart), drifts west against it as a Rossby
+wave does (so that long waves stand nearly still and short ones race), and slowly forgets itself::
+
+    amplitude(t + 1) = memory * exp(-i * frequency) * amplitude(t) + kick
+
+The amplitudes of all steps are a few MB, so any block of time can be made alone. This is no
+simulation of the atmosphere: it only has its look, its units and its time scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.errors import OptionError
+
+EARTH_RADIUS = 6.371e6  # m
+EARTH_ROTATION = 7.292e-5  # rad/s
+GRAVITY = 9.81  # m/s2
+STEP_SECONDS = 6 * 3600.0
+
+VARIABLE_ATTRS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "z500": {
+            "long_name": "geopotential height at 500 hPa",
+            "standard_name": "geopotential_height",
+            "units": "m",
+        },
+        "t2m": {
+            "long_name": "air temperature at 2 m",
+            "standard_name": "air_temperature",
+            "units": "K",
+        },
+        "u10": {
+            "long_name": "eastward wind at 10 m",
+            "standard_name": "eastward_wind",
+            "units": "m s-1",
+        },
+        "v10": {
+            "long_name": "northward wind at 10 m",
+            "standard_name": "northward_wind",
+            "units": "m s-1",
+        },
+    }
+)
+"""The variables of the demo's store, in order, with their CF attributes."""
+
+# Archives keep only the digits they trust; a power of two leaves zero bits, which compress.
+_PRECISION = {"z500": 1 / 8, "t2m": 1 / 64, "u10": 1 / 64, "v10": 1 / 64}
+_NOISE = {"z500": 2.0, "t2m": 0.3, "u10": 0.3, "v10": 0.3}
+
+_WAVENUMBERS = np.arange(1, 11)
+_BANDS = np.arange(-70.0, 71.0, 10.0)  # degrees north
+_BAND_WIDTH = 12.0  # degrees
+_MEMORY_STEPS = 80  # a wave forgets itself in 20 days
+
+
+@dataclass(frozen=True)
+class WaveSpec:
+    """Size and seed of a world of waves.
+
+    Parameters
+    ----------
+    num_steps : int
+        Number of 6-hourly time steps.
+    num_lats, num_lons : int
+        Number of grid points, poles included, longitude periodic.
+    chunk_steps : int
+        Time steps in a chunk; a chunk holds the whole sphere.
+    seed : int
+        Seed of all randomness.
+
+    Raises
+    ------
+    OptionError
+        A size below what makes a grid.
+
+    Examples
+    --------
+    >>> WaveSpec().nbytes // 10**6
+    301
+    """
+
+    num_steps: int = 1792
+    num_lats: int = 73
+    num_lons: int = 144
+    chunk_steps: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"num_steps": 1, "num_lats": 3, "num_lons": 4, "chunk_steps": 1, "seed": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value < low:
+                raise OptionError(f"{name} is too small", given=value, allowed=f">= {low}")
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded size of all variables, in bytes."""
+        return 4 * len(VARIABLE_ATTRS) * self.num_steps * self.num_lats * self.num_lons
+
+    @property
+    def lats(self) -> NDArray[np.float64]:
+        """Latitudes from north to south, degrees, shape (num_lats,)."""
+        return np.linspace(90.0, -90.0, self.num_lats, dtype=np.float64)
+
+    @property
+    def lons(self) -> NDArray[np.float64]:
+        """Longitudes from 0 eastwards, degrees, shape (num_lons,)."""
+        return np.arange(self.num_lons, dtype=np.float64) * (360.0 / self.num_lons)
+
+
+class Waves:
+    """The waves of a spec, ready to be drawn for any block of time.
+
+    Parameters
+    ----------
+    spec : WaveSpec
+        Size and seed.
+
+    Examples
+    --------
+    >>> waves = Waves(WaveSpec(num_steps=32, num_lats=19, num_lons=36))
+    >>> block = waves.block(0, 16)
+    >>> block["z500"].shape, block["z500"].dtype
+    ((16, 19, 36), dtype('float32'))
+    """
+
+    def __init__(self, spec: WaveSpec) -> None:
+        self.spec = spec
+        self._amplitudes = _amplitudes(spec)
+        self._patterns = _patterns(spec)
+        self._means = _means(spec)
+
+    def block(self, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
+        """All variables for the time steps ``[start, stop)``.
+
+        Parameters
+        ----------
+        start, stop : int
+            First time step and the one after the last.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            float32 arrays of shape (stop - start, num_lats, num_lons), in the units of
+            `VARIABLE_ATTRS`. The noise is keyed by (seed, start), so a block is the same
+            whenever it is made.
+        """
+        spec = self.spec
+        # A separate stream for the noise: the amplitudes are drawn with the seed alone.
+        rng = np.random.default_rng([spec.seed, 1, start])
+        shape = (stop - start, spec.num_lats, spec.num_lons)
+        amplitudes = self._amplitudes[start:stop]
+        fields = {}
+        for name in VARIABLE_ATTRS:
+            field = (amplitudes @ self._patterns[name]).reshape(shape)
+            field += self._means[name]
+            field += _NOISE[name] * rng.standard_normal(shape, dtype=np.float32)
+            step = np.float32(_PRECISION[name])
+            fields[name] = np.rint(field / step) * step
+        return fields
+
+
+def _zonal_flow(lats: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mid-tropospheric zonal wind in m/s: a jet in each hemisphere, easterlies between."""
+    jets = 19.0 * np.exp(-(((np.abs(lats) - 45.0) / 16.0) ** 2))
+    return jets - 5.0 * np.exp(-((lats / 12.0) ** 2)) + 3.0
+
+
+def _modes() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Wavenumber and central latitude (degrees) of every wave."""
+    numbers, bands = np.meshgrid(_WAVENUMBERS, _BANDS, indexing="ij")
+    return numbers.ravel(), bands.ravel()
+
+
+def _frequencies() -> NDArray[np.float64]:
+    """Phase that each wave gains a step, in radians; positive is eastwards."""
+    numbers, bands = _modes()
+    cosine = np.cos(np.deg2rad(bands))
+    beta = 2 * EARTH_ROTATION * cosine / EARTH_RADIUS
+    zonal = numbers / (EARTH_RADIUS * cosine)
+    meridional = np.pi / (EARTH_RADIUS * np.deg2rad(4 * _BAND_WIDTH))
+    # Long waves would race west on an infinite plane; on Earth they are held near standstill.
+    drift = np.minimum(beta / (zonal**2 + meridional**2), 12.0)
+    speed = _zonal_flow(bands) - drift
+    return np.asarray(zonal * speed * STEP_SECONDS)
+
+
+def _amplitudes(spec: WaveSpec) -> NDArray[np.float32]:
+    """Real and imaginary part of every wave at every step, shape (num_steps, 2 * num_waves)."""
+    numbers, bands = _modes()
+    spectrum = np.exp(-(((numbers - 6.0) / 2.5) ** 2)) + 0.15
+    tracks = np.exp(-(((np.abs(bands) - 48.0) / 18.0) ** 2)) + 0.15
+    scale = spectrum * tracks
+    rng = np.random.default_rng([spec.seed, 0])
+    kicks = rng.standard_normal((spec.num_steps, numbers.size, 2)) @ np.array([1.0, 1.0j])
+    memory = np.exp(-1.0 / _MEMORY_STEPS)
+    turn = memory * np.exp(-1j * _frequencies())
+    kicks[1:] *= np.sqrt(1 - memory**2)
+    waves = np.empty_like(kicks)
+    waves[0] = kicks[0]
+    for step in range(1, spec.num_steps):
+        waves[step] = turn * waves[step - 1] + kicks[step]
+    waves *= scale
+    return np.concatenate([waves.real, waves.imag], axis=1).astype(np.float32)
+
+
+def _patterns(spec: WaveSpec) -> dict[str, NDArray[np.float32]]:
+    """What one unit of each wave adds to each variable, shape (2 * num_waves, lat * lon)."""
+    numbers, bands = _modes()
+    lats, lons = np.deg2rad(spec.lats), np.deg2rad(spec.lons)
+    cosine = np.maximum(np.cos(lats), 0.02)
+    width = np.deg2rad(_BAND_WIDTH)
+    distance = (lats - np.deg2rad(bands)[:, None]) / width
+    # No wave crosses a pole, so all of them vanish there.
+    bump = 38.0 * np.exp(-0.5 * distance**2) * np.minimum(np.cos(lats) / 0.35, 1.0)
+    slope = np.gradient(bump, lats, axis=1) / EARTH_RADIUS
+    phase = np.exp(1j * numbers[:, None] * lons)
+
+    height = bump[:, :, None] * phase[:, None, :]
+    height_x = 1j * numbers[:, None, None] * height / (EARTH_RADIUS * cosine[:, None])
+    height_y = slope[:, :, None] * phase[:, None, :]
+    coriolis = 2 * EARTH_ROTATION * np.sin(lats)
+    weakest = 2 * EARTH_ROTATION * np.sin(np.deg2rad(20.0))
+    # g/f, without its pole at the equator.
+    balance = (GRAVITY * coriolis / (coriolis**2 + weakest**2))[:, None]
+    u_free, v_free = -balance * height_y, balance * height_x
+    # Friction slows the wind near the ground and turns it towards the low.
+    turn = (np.deg2rad(25.0) * np.tanh(np.rad2deg(lats) / 10.0))[:, None]
+    u_ground = 0.5 * (u_free * np.cos(turn) - v_free * np.sin(turn))
+    v_ground = 0.5 * (u_free * np.sin(turn) + v_free * np.cos(turn))
+    # The warmest air lies an eighth of a wave west of the ridge, and swings most over land.
+    warm = 0.075 * height * np.exp(0.25j * np.pi) * (0.7 + 0.6 * _land(spec))
+    fields = {"z500": height, "t2m": warm, "u10": u_ground, "v10": v_ground}
+    return {name: _real_rows(field) for name, field in fields.items()}
+
+
+def _real_rows(pattern: NDArray[np.complex128]) -> NDArray[np.float32]:
+    """Rows that multiply the real and the imaginary part of an amplitude."""
+    flat = pattern.reshape(len(pattern), -1)
+    return np.concatenate([flat.real, -flat.imag]).astype(np.float32)
+
+
+def _land(spec: WaveSpec) -> NDArray[np.float64]:
+    """Share of land, 0 to 1: smooth continents, shape (num_lats, num_lons)."""
+    lats, lons = np.deg2rad(spec.lats)[:, None], np.deg2rad(spec.lons)[None, :]
+    hills = np.cos(2 * lons + 0.6) * np.cos(lats) + 0.6 * np.cos(3 * lons - 2 * lats)
+    return np.asarray(1 / (1 + np.exp(-6 * (hills + 0.5 * np.sin(lats)))))
+
+
+def _means(spec: WaveSpec) -> dict[str, NDArray[np.float32]]:
+    """The state about which the waves move, shape (num_lats, num_lons) each."""
+    lats = spec.lats[:, None]
+    sine = np.sin(np.deg2rad(lats))
+    land = _land(spec)
+    flow = _zonal_flow(lats)
+    means = {
+        "z500": 5880.0 - 780.0 * np.abs(sine) ** 2.2 - 20.0 * land,
+        "t2m": 302.0 - 52.0 * sine**2 + 6.0 * (land - 0.5) * np.cos(2 * np.deg2rad(lats)),
+        "u10": 0.35 * flow - 3.0,
+        "v10": -2.0 * np.sin(np.deg2rad(3 * lats)) * np.exp(-((lats / 35.0) ** 2)),
+    }
+    shape = (spec.num_lats, spec.num_lons)
+    return {name: np.broadcast_to(mean, shape).astype(np.float32) for name, mean in means.items()}
