@@ -6,7 +6,10 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Twice quiet: an index of the user's own may warn once for every package that it lacks.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+INSTALL := @echo "installing into $(VENV); PyTorch is large, so the first time takes a while" && \
+	$(PIP) -c constraints.txt -e ".[torch,viz]"
 # The first interpreter that both runs and is new enough: a name on PATH may be an empty shim.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
@@ -56,17 +59,17 @@ clean:
 $(VENV)/.base:
 	@test -n "$(PYTHON)" || { echo "xloader needs Python 3.11 or newer; pass PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	touch $@
+	@$(PIP) --upgrade "pip>=25.1"
+	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.base
-	$(PIP_INSTALL) -e ".[torch,viz]"
-	touch $@
+	$(INSTALL)
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.base
-	$(PIP_INSTALL) -e ".[torch,viz]" --group dev
-	touch $@
+	$(INSTALL) --group dev
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.base
-	$(PIP_INSTALL) -e ".[torch,viz]" --group bench
-	touch $@
+	$(INSTALL) --group bench
+	@touch $@
