@@ -1,0 +1,36 @@
+"""For tests, ours and yours: stores that count, delay and fail, and datasets to try.
+
+A claim about reads is checked by a store that records them, never by a clock::
+
+    store = CountingStore(write_store(dataset, chunks))
+    loader = xloader.open(store).window(time=3).loader(batch_size=4)
+    for batch in loader: ...
+    assert store.num_reads == loader.explain().num_reads
+
+`datasets` needs hypothesis, and imports it only when called.
+"""
+
+from __future__ import annotations
+
+from xloader.testing.data import datasets, write_store
+from xloader.testing.recorder import SourceRecorder
+from xloader.testing.stores import (
+    CountingStore,
+    FaultyStore,
+    LatencyStore,
+    garble,
+    is_chunk_key,
+    truncate,
+)
+
+__all__ = [
+    "CountingStore",
+    "FaultyStore",
+    "LatencyStore",
+    "SourceRecorder",
+    "datasets",
+    "garble",
+    "is_chunk_key",
+    "truncate",
+    "write_store",
+]

@@ -1,0 +1,113 @@
+"""Datasets to try, and the stores that hold them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, MemoryStore
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+def write_store(
+    dataset: xr.Dataset,
+    chunks: Mapping[str, tuple[int, ...]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    zarr_format: int = 3,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Store:
+    """Write a dataset to a Zarr store, each variable in its own chunks.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What to write.
+    chunks : mapping of str to tuple of int
+        Shape of the chunks of each data variable, in elements.
+    path : path-like, optional
+        A directory to make; by default the store lies in memory.
+    zarr_format : {3, 2}
+        Version of the format.
+    encoding : mapping of str to mapping, optional
+        More of xarray's encoding by variable, such as ``shards`` or ``compressors``.
+
+    Returns
+    -------
+    zarr.abc.store.Store
+        The store. Every chunk is there, those equal to the fill value too.
+    """
+    store: Store = MemoryStore() if path is None else LocalStore(os.fspath(path))
+    more = encoding or {}
+    dataset.to_zarr(
+        store,
+        mode="w",
+        zarr_format=zarr_format,
+        consolidated=False,
+        write_empty_chunks=True,
+        encoding={
+            name: {"chunks": tuple(shape), **more.get(name, {})} for name, shape in chunks.items()
+        },
+    )
+    return store
+
+
+def datasets(
+    *,
+    max_dims: int = 3,
+    max_size: int = 12,
+    max_variables: int = 3,
+    dtypes: tuple[str, ...] = ("float32", "float64", "int16", "int32", "int64", "uint16"),
+) -> SearchStrategy[tuple[xr.Dataset, dict[str, tuple[int, ...]]]]:
+    """Small datasets in which every value tells where it comes from, with chunks for them.
+
+    Parameters
+    ----------
+    max_dims : int, default 3
+        The most dimensions: of "time", "lat" and "lon", in this order.
+    max_size : int, default 12
+        The most elements along a dimension.
+    max_variables : int, default 3
+        The most data variables. The first has every dimension, others a part of them in any
+        order.
+    dtypes : tuple of str
+        Dtypes to choose from. They must hold the number of all elements exactly.
+
+    Returns
+    -------
+    hypothesis.strategies.SearchStrategy
+        Of pairs ``(dataset, chunks)``: the values count up from 1 through all variables, and
+        chunks, as `write_store` takes them, may be longer than their dimension.
+    """
+    from hypothesis import strategies as st
+
+    names = ("time", "lat", "lon")[:max_dims]
+
+    @st.composite
+    def draw_dataset(draw: st.DrawFn) -> tuple[xr.Dataset, dict[str, tuple[int, ...]]]:
+        dims = names[: draw(st.integers(1, len(names)))]
+        sizes = {dim: draw(st.integers(1, max_size)) for dim in dims}
+        dataset, chunks, first = xr.Dataset(), {}, 1
+        for number in range(draw(st.integers(1, max_variables))):
+            own = dims
+            if number:
+                ordered = draw(st.permutations(dims))
+                own = tuple(ordered[: draw(st.integers(1, len(dims)))])
+            shape = tuple(sizes[dim] for dim in own)
+            last = first + int(np.prod(shape))
+            values = np.arange(first, last).astype(draw(st.sampled_from(dtypes)))
+            name = f"v{number}"
+            dataset[name] = (own, values.reshape(shape))
+            chunks[name] = tuple(draw(st.integers(1, size + 1)) for size in shape)
+            first = last
+        if draw(st.booleans()):
+            dataset = dataset.assign_coords({dim: np.arange(sizes[dim]) * 0.5 for dim in dims})
+        return dataset, chunks
+
+    return draw_dataset()

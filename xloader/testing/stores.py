@@ -1,0 +1,249 @@
+"""Stores that count, delay and fail: wrappers of any Zarr store."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import Final, Self
+
+from zarr.abc.store import ByteRequest, Store, SupportsGetSync
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.storage import WrapperStore
+
+from xloader.testing.tally import Tally
+
+METADATA_NAMES: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+"""Last parts of the keys that hold metadata; every other key holds a chunk or a shard."""
+
+Fault = Exception | None | Callable[[bytes], bytes]
+"""What becomes of a read: an error, an absent key, or other bytes than are stored."""
+
+
+class _TappedStore(WrapperStore[Store]):
+    """A store with one tap on every way it can be read.
+
+    Subclasses see each read twice: `_ask` before it, `_answer` after it. ``get_sync`` is there
+    where the wrapped store has it, as zarr takes its presence for a promise.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._bind()
+
+    def _bind(self) -> None:
+        self.__dict__.pop("get_sync", None)
+        if isinstance(self._store, SupportsGetSync):
+            self.get_sync = self._get_sync
+
+    def _with_store(self, store: Store) -> Self:
+        # zarr makes read-only copies of a store; they share this one's records.
+        other = copy.copy(self)
+        other._store = store
+        other._bind()
+        return other
+
+    def _ask(self, key: str, byte_range: ByteRequest | None) -> None:
+        """See a read before it is made."""
+
+    def _answer(self, key: str, buffer: Buffer | None) -> Buffer | None:
+        """See what a read gave, or give something else."""
+        return buffer
+
+    async def _pause(self) -> None:
+        """Wait before an asynchronous request."""
+
+    def _get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        self._ask(key, byte_range)
+        assert isinstance(self._store, SupportsGetSync)
+        buffer = self._store.get_sync(
+            key, prototype=prototype or default_buffer_prototype(), byte_range=byte_range
+        )
+        return self._answer(key, buffer)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Read one key, or a range of it."""
+        await self._pause()
+        self._ask(key, byte_range)
+        return self._answer(key, await self._store.get(key, prototype, byte_range))
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Read ranges of several keys: each is a read."""
+        await self._pause()
+        asked = list(key_ranges)
+        for key, byte_range in asked:
+            self._ask(key, byte_range)
+        buffers = await self._store.get_partial_values(prototype, asked)
+        return [self._answer(key, buffer) for (key, _), buffer in zip(asked, buffers, strict=True)]
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        await self._pause()
+        asked = list(requests)
+        for key, _, byte_range in asked:
+            self._ask(key, byte_range)
+        async for key, buffer in self._store._get_many(asked):
+            yield key, self._answer(key, buffer)
+
+
+class CountingStore(_TappedStore):
+    """Records every read of a store, by every way a store can be read.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store to read.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, zarr
+    >>> from xloader.testing.data import write_store
+    >>> store = CountingStore(write_store(xr.Dataset({"t": ("x", np.arange(4.0))}), {"t": (2,)}))
+    >>> zarr.open_group(store, mode="r")["t"][:].tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    >>> store.num_reads, store.reads["t/c/0"]
+    (2, 1)
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._tally = Tally()
+
+    @property
+    def reads(self) -> Counter[str]:
+        """How often each key of a chunk or shard was read; a range counts as a read."""
+        return Counter({key: n for key, n in self._tally.snapshot().items() if is_chunk_key(key)})
+
+    @property
+    def metadata_reads(self) -> Counter[str]:
+        """How often each key of metadata was read."""
+        return Counter(
+            {key: n for key, n in self._tally.snapshot().items() if not is_chunk_key(key)}
+        )
+
+    @property
+    def num_reads(self) -> int:
+        """Number of reads of chunks or shards, absent ones included; metadata is left out."""
+        return self.reads.total()
+
+    def reset(self) -> None:
+        """Start counting from zero."""
+        self._tally.reset()
+
+    def _ask(self, key: str, byte_range: ByteRequest | None) -> None:
+        self._tally.add(key)
+
+
+class LatencyStore(_TappedStore):
+    """Delays every read, as a distant store does.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store to read.
+    seconds : float
+        The delay of each request.
+    """
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        super().__init__(store)
+        self.seconds = seconds
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self.seconds)
+
+    def _get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        time.sleep(self.seconds)
+        return super()._get_sync(key, prototype=prototype, byte_range=byte_range)
+
+
+class FaultyStore(_TappedStore):
+    """Fails, loses or damages chosen keys.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store to read.
+    faults : mapping of str to (Exception, None or callable)
+        By key: an error to raise, None for an absent key, or a function from the stored bytes
+        to those given in their place, such as `truncate`.
+    times : int, optional
+        How many reads of each key go wrong before it heals; by default all.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, zarr
+    >>> from xloader.testing.data import write_store
+    >>> inner = write_store(xr.Dataset({"t": ("x", np.arange(4.0))}), {"t": (2,)})
+    >>> store = FaultyStore(inner, {"t/c/0": None})
+    >>> bool(np.isnan(zarr.open_group(store, mode="r")["t"][:2]).all()), store.num_faults
+    (True, 1)
+    """
+
+    def __init__(
+        self, store: Store, faults: Mapping[str, Fault], *, times: int | None = None
+    ) -> None:
+        super().__init__(store)
+        self._faults = dict(faults)
+        self._times = times
+        self._tally = Tally()
+
+    @property
+    def num_faults(self) -> int:
+        """How many reads went wrong."""
+        return self._tally.snapshot().total()
+
+    def _answer(self, key: str, buffer: Buffer | None) -> Buffer | None:
+        if key not in self._faults:
+            return buffer
+        if self._times is not None and self._tally.snapshot()[key] >= self._times:
+            return buffer
+        self._tally.add(key)
+        fault = self._faults[key]
+        if isinstance(fault, Exception):
+            raise fault
+        if fault is None or buffer is None:
+            return None
+        return type(buffer).from_bytes(fault(buffer.to_bytes()))
+
+
+def truncate(data: bytes) -> bytes:
+    """The first half of some bytes: what an interrupted copy leaves."""
+    return data[: len(data) // 2]
+
+
+def garble(data: bytes) -> bytes:
+    """As many bytes, and none of them right."""
+    return bytes(byte ^ 0xA5 for byte in data)
+
+
+def is_chunk_key(key: str) -> bool:
+    """Whether a key holds a chunk or a shard, and no metadata.
+
+    Examples
+    --------
+    >>> is_chunk_key("t2m/c/0/0"), is_chunk_key("t2m/zarr.json")
+    (True, False)
+    """
+    return key.rpartition("/")[2] not in METADATA_NAMES
