@@ -1,0 +1,288 @@
+"""Samples: windows of a chunked store as a sequence of arrays, and the door that opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, overload
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from xloader import describing, selecting
+from xloader.batch import Batch
+from xloader.errors import OptionError, SampleIndexError
+from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
+from xloader.grid import Ints
+from xloader.layout import FieldLayout, make_layouts
+from xloader.reading import read_samples
+from xloader.recipe import Recipe, find
+from xloader.sources.opening import DEFAULT_DTYPE, open_source
+from xloader.transforms import Output, finish, finish_frame, make_outputs
+from xloader.verbs import Verbs
+
+
+def open(  # noqa: A001
+    source: object,
+    *,
+    variables: Iterable[str] | str | None = None,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dtype: DTypeLike | None = DEFAULT_DTYPE,
+    on_missing: Literal["warn", "raise", "fill"] = "warn",
+    **open_kwargs: Any,
+) -> Samples:
+    """Open chunked arrays to take samples from. No value is read.
+
+    Parameters
+    ----------
+    source : str, os.PathLike, zarr store, zarr.Group, xarray.Dataset or xarray.DataArray
+        A Zarr store, a file that xarray opens, or an open Dataset of any backing.
+    variables : iterable of str, optional
+        The data variables to offer; by default all that hold bool, integers or floats.
+    group : str, optional
+        Path of the group within a store or file.
+    storage_options : mapping, optional
+        Options for the file system of a URL.
+    dtype : dtype-like or None, default "float32"
+        What packed integers decode to, where the source is opened by path: those of four bytes
+        or more to float64 unless a dtype is passed. ``None`` leaves it to xarray.
+    on_missing : {"warn", "raise", "fill"}, default "warn"
+        What to do about chunks that are absent.
+    **open_kwargs
+        Passed to :func:`xarray.open_dataset`.
+
+    Returns
+    -------
+    Samples
+        Everything the source offers, with no windows yet.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there is nothing to open.
+    UnknownNameError
+        If a variable asked for is not there.
+    UnsupportedDataError
+        If a variable asked for holds no numbers, or nothing can open the source.
+    OptionError
+        If an option is out of range.
+
+    Examples
+    --------
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = open(ds).window(time=3, stride=1).inputs("t2m", time=slice(0, 2))
+    >>> len(samples), samples[7][0].tolist()
+    (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
+    """
+    opened = open_source(
+        source,
+        variables=variables,
+        group=group,
+        storage_options=storage_options,
+        dtype=dtype,
+        on_missing=on_missing,
+        **open_kwargs,
+    )
+    return Samples(Recipe(opened))
+
+
+@dataclass(frozen=True, repr=False)
+class Samples(Verbs):
+    """Windows of a source as a sequence: each id names a sample, a tuple of arrays.
+
+    Made by :func:`xloader.open` or ``ds.xloader``. :class:`xloader.verbs.Verbs` describes them;
+    the recorded methods of :class:`xarray.Dataset` are listed in :mod:`xloader.recorded`.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+
+    Examples
+    --------
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = ds.xloader.window(time=6, stride=1).inputs("t2m").targets("t2m", time=5)
+    >>> samples.fields, samples.shapes
+    (('inputs', 'targets'), {'inputs': (1, 6, 4), 'targets': (1, 4)})
+    """
+
+    # What there is
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dimensions that the selection leaves."""
+        return tuple(self.recipe.dim_sizes)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Number of selected elements along each of them."""
+        return dict(self.recipe.dim_sizes)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields, as delivered."""
+        return tuple(output.name for output in self._outputs)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one sample of each field, as delivered."""
+        return {output.name: output.shape for output in self._outputs}
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype]:
+        """Dtype of each field, as delivered."""
+        return {output.name: output.dtype for output in self._outputs}
+
+    def channels(self, field: str) -> tuple[str, ...]:
+        """Names of a field's channels, such as ``("t2m", "z_500")``.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        OptionError
+            If the field has no channels.
+        """
+        find(field, self.fields, "field")
+        channels = {output.name: output.channels for output in self._outputs}[field]
+        if channels is None:
+            raise OptionError(
+                f"the field {field!r} has no channels",
+                given=f"shape {self.shapes[field]}",
+                allowed="fields named by inputs, targets or field, their channels kept",
+                remedy=f'name it, as in .field("{field}", ...)',
+            )
+        return channels
+
+    @property
+    def coordinates(self) -> xr.Dataset:
+        """The source's coordinates, as selected, with no data variable."""
+        coords = self.recipe.source.coordinates()
+        selection = {
+            dim: slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else kept
+            for dim, kept in self.recipe.selection
+            if dim in coords.dims
+        }
+        indexers = {d: list(k) if isinstance(k, tuple) else k for d, k in selection.items()}
+        return coords.isel(indexers)
+
+    def positions(self, ids: ArrayLike) -> xr.Dataset:
+        """Where samples begin in the store.
+
+        Parameters
+        ----------
+        ids : array-like of int
+            Sample ids, 1-d.
+
+        Returns
+        -------
+        xarray.Dataset
+            Along ``sample``: for every windowed dimension the stored offset of the window's
+            first element, and its label as a coordinate ``<dim>_label`` where there is one.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        """
+        windows = self.recipe.require_windows()
+        ids = self._normal_ids(np.atleast_1d(np.asarray(ids)))
+        offsets = windows.positions_of(ids) * np.asarray(windows.strides, np.int64)
+        coords: dict[str, Any] = {SAMPLE: ids}
+        variables = {}
+        for axis, dim in enumerate(windows.dims):
+            kept = self.recipe.kept_of(dim)
+            assert not isinstance(kept, int)
+            variables[dim] = xr.Variable(SAMPLE, selecting.stored(kept, offsets[:, axis]))
+            labels = self.recipe.source.coordinates()
+            if dim in labels.indexes:
+                coords[dim + LABEL] = labels[dim].variable.to_base_variable()[variables[dim]]
+        return xr.Dataset(variables, coords)
+
+    # Samples, read one by one
+
+    def __len__(self) -> int:
+        return len(self.recipe.require_windows())
+
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> tuple[NDArray[Any], ...]: ...
+    @overload
+    def __getitem__(self, key: slice | list[int] | NDArray[Any]) -> Batch: ...
+    def __getitem__(self, key: Any) -> tuple[NDArray[Any], ...] | Batch:
+        """Read one sample as a tuple of arrays, or several as a batch, without a plan."""
+        if isinstance(key, slice):
+            ids: Any = np.arange(*key.indices(len(self)), dtype=np.int64)
+        else:
+            ids = np.asarray(key)
+            if ids.dtype == bool and ids.shape == (len(self),):
+                ids = np.flatnonzero(ids)
+        checked = self._normal_ids(np.atleast_1d(ids))
+        arrays = read_samples(self.recipe, self._layouts, checked)
+        arrays = finish(self.recipe, self._layouts, arrays, checked)
+        if np.ndim(ids):
+            return Batch(arrays.values(), arrays, checked)
+        return tuple(array[0] for array in arrays.values())
+
+    def to_xarray(self, index: int) -> xr.Dataset:
+        """One sample as a Dataset, with labels, channel names and attributes.
+
+        Parameters
+        ----------
+        index : int
+            The sample's id; a negative one counts from the end.
+
+        Returns
+        -------
+        xarray.Dataset
+            The fields as delivered. A dimension that two fields have in different sizes,
+            offsets or channels is called ``<field>_<dim>``.
+
+        Raises
+        ------
+        SampleIndexError
+            If the id is out of range.
+        """
+        ids = self._normal_ids(np.atleast_1d(np.asarray(index)))
+        arrays = read_samples(self.recipe, self._layouts, ids)
+        frame = finish_frame(self.recipe, self._layouts, arrays, ids)
+        frame = show_labels(frame.isel({SAMPLE: 0}))
+        if not self.recipe.is_mapped:
+            frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))
+        return frame
+
+    def __repr__(self) -> str:
+        return describing.as_text(self.recipe)
+
+    def _repr_html_(self) -> str:
+        return describing.as_html(self.recipe)
+
+    @cached_property
+    def _layouts(self) -> tuple[FieldLayout, ...]:
+        return make_layouts(self.recipe)
+
+    @cached_property
+    def _outputs(self) -> tuple[Output, ...]:
+        return make_outputs(self.recipe, self._layouts)
+
+    def _normal_ids(self, ids: NDArray[Any]) -> Ints:
+        """Ids in ``[0, len(self))``, negative ones counted from the end."""
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise SampleIndexError(
+                "this names no samples",
+                given=f"{ids.dtype} of shape {ids.shape}",
+                allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
+            )
+        size = len(self)
+        ids = ids.astype(np.int64)
+        outside = ids[(ids < -size) | (ids >= size)]
+        if outside.size:
+            raise SampleIndexError(
+                "the sample id is out of range",
+                given=int(outside[0]),
+                allowed=f"[{-size}, {size})",
+                remedy="len(samples) counts the ids",
+            )
+        return np.where(ids < 0, ids + size, ids)

@@ -1,0 +1,227 @@
+"""Choosing along a dimension, by position or by label, as stored elements.
+
+Choices compose without a look at the data: the second choice counts in what the first has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.grid import Ints, Selection
+from xloader.recipe import Kept, Recipe, find
+
+_INCREASING = "elements in the order they are stored in, each once"
+
+
+def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
+    """Compose a selection by position with the recipe's own.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe to choose from.
+    indexers : mapping of str to (int, slice, sequence of int, boolean mask)
+        Per dimension, positions in what is selected so far. An int drops the dimension.
+
+    Returns
+    -------
+    tuple of (str, range or tuple of int or int)
+        The new selection, in stored elements.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension is not there.
+    OptionError
+        If positions leave the dimension, or do not increase.
+    EmptySamplesError
+        If nothing is left.
+    """
+    chosen = dict(recipe.selection)
+    for dim, indexer in indexers.items():
+        find(dim, recipe.dim_sizes, "dimension")
+        kept = recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        chosen[dim] = take(dim, kept, indexer)
+    return tuple(chosen.items())
+
+
+def sel(
+    recipe: Recipe, indexers: Mapping[str, Any], *, method: str | None, tolerance: Any
+) -> tuple[tuple[str, Kept], ...]:
+    """Compose a selection by label with the recipe's own, with xarray's own semantics.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe to choose from.
+    indexers : mapping of str to (label, slice of labels, sequence of labels)
+        Per dimension, what to keep. A dimension without labels is chosen from by position.
+    method, tolerance : optional
+        As in :meth:`xarray.Dataset.sel`.
+
+    Returns
+    -------
+    tuple of (str, range or tuple of int or int)
+        The new selection, in stored elements.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension or a label is not there.
+    OptionError
+        If xarray refuses the request, or the elements do not increase.
+    EmptySamplesError
+        If nothing is left.
+    """
+    coords = recipe.source.coordinates()
+    chosen: dict[str, Any] = {}
+    for dim, label in indexers.items():
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim in coords.indexes:
+            chosen[dim] = _positions(recipe, coords, dim, label, method, tolerance)
+        elif method is not None:
+            raise OptionError(
+                f"the dimension {dim!r} has no labels to come close to",
+                given=f"method={method!r}",
+                allowed="positions: an int, a slice or a list of ints",
+                remedy=f"use .isel({dim}=...)",
+            )
+        else:
+            chosen[dim] = label
+    return isel(recipe, chosen)
+
+
+def stored(kept: Selection, offsets: Ints) -> Ints:
+    """Stored elements at offsets into a selection, in the offsets' shape."""
+    if isinstance(kept, range):
+        return np.asarray(kept.start + kept.step * offsets, np.int64)
+    return np.asarray(kept, np.int64)[offsets]
+
+
+def take(dim: str, kept: Selection, indexer: Any) -> Kept:
+    """Stored elements at positions into a selection of the dimension ``dim``."""
+    if isinstance(indexer, slice):
+        return _take_slice(dim, kept, indexer)
+    positions = np.asarray(indexer)
+    if positions.dtype == bool and positions.shape == (len(kept),):
+        positions = np.flatnonzero(positions)
+    if (positions.size and positions.dtype.kind not in "iu") or positions.ndim > 1:
+        raise OptionError(
+            f"what is asked of the dimension {dim!r} is no position",
+            given=repr(indexer),
+            allowed="an int, a slice, a 1-d sequence of ints, or a mask of the dimension's length",
+            remedy=f"use .sel({dim}=...) for labels",
+        )
+    positions = positions.astype(np.int64)
+    outside = positions[(positions < -len(kept)) | (positions >= len(kept))]
+    if outside.size:
+        raise OptionError(
+            f"a position leaves the dimension {dim!r}",
+            given=int(outside.flat[0]),
+            allowed=f"[{-len(kept)}, {len(kept)})",
+            remedy="positions count in what is selected so far",
+        )
+    positions = np.where(positions < 0, positions + len(kept), positions)
+    if positions.ndim == 0:
+        return int(kept[int(positions)])
+    _require_some(dim, len(positions), indexer)
+    if (np.diff(positions) <= 0).any():
+        raise _not_increasing(dim, indexer)
+    return as_selection(stored(kept, positions))
+
+
+def as_selection(elements: Ints) -> Selection:
+    """A range where the elements are equally spaced, else a tuple."""
+    steps = np.diff(elements)
+    step = int(steps[0]) if len(steps) else 1
+    if len(elements) and (steps == step).all():
+        return range(int(elements[0]), int(elements[-1]) + 1, step)
+    return tuple(elements.tolist())
+
+
+def _take_slice(dim: str, kept: Selection, indexer: slice) -> Selection:
+    try:
+        taken = kept[indexer]
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"the slice of the dimension {dim!r} does not count positions",
+            given=repr(indexer),
+            allowed="whole numbers, the step not 0",
+            remedy=f"use .sel({dim}=...) for labels",
+        ) from error
+    _require_some(dim, len(taken), indexer)
+    if indexer.step is not None and indexer.step < 0 and len(taken) > 1:
+        raise _not_increasing(dim, indexer)
+    if isinstance(taken, range):
+        return range(taken[0], taken[-1] + 1, abs(taken.step))
+    return as_selection(np.asarray(taken, np.int64))
+
+
+def _positions(
+    recipe: Recipe, coords: xr.Dataset, dim: str, label: Any, method: str | None, tolerance: Any
+) -> Any:
+    kept = recipe.kept_of(dim)
+    assert not isinstance(kept, int)
+    index = coords.indexes[dim]
+    # The coordinate is in memory as an index already, so a number beside each label is cheap.
+    where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
+    probe = xr.DataArray(np.arange(len(kept)), dims=dim, coords={dim: index[where]})
+    try:
+        found = probe.sel({dim: label}, method=method, tolerance=tolerance)
+    except KeyError as error:
+        raise UnknownNameError(
+            f"the dimension {dim!r} has no such label",
+            given=repr(label),
+            allowed=f"labels from {index[kept[0]]} to {index[kept[-1]]}",
+            remedy='pass method="nearest" to take the closest one, or a slice',
+        ) from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise OptionError(
+            f"xarray cannot choose these labels of {dim!r}: {error}",
+            given=f"{label!r}, method={method!r}, tolerance={tolerance!r}",
+            allowed=f"labels from {index[kept[0]]} to {index[kept[-1]]}",
+            remedy=f"try the same .sel({dim}=...) on the xarray Dataset",
+        ) from error
+    if found.ndim and found.dims != (dim,):
+        raise OptionError(
+            f"pointwise labels would replace the dimension {dim!r}",
+            given=f"labels with the dimensions {found.dims}",
+            allowed="labels along the dimension itself",
+            remedy=f"pass a list of labels of {dim!r}",
+        )
+    if not found.size:
+        raise EmptySamplesError(
+            f"no label of the dimension {dim!r} is selected",
+            given=repr(label),
+            allowed=f"labels from {index[kept[0]]} to {index[kept[-1]]}, in that order",
+            remedy="give the bounds of a slice in the order of the coordinate",
+        )
+    positions = found.to_numpy()
+    if found.ndim and (np.diff(positions) <= 0).any():
+        raise _not_increasing(dim, label)
+    return positions
+
+
+def _require_some(dim: str, count: int, indexer: object) -> None:
+    if not count:
+        raise EmptySamplesError(
+            f"nothing is selected of the dimension {dim!r}",
+            given=repr(indexer),
+            allowed="at least one element",
+            remedy="widen the selection",
+        )
+
+
+def _not_increasing(dim: str, indexer: object) -> OptionError:
+    return OptionError(
+        f"the elements selected of {dim!r} do not increase",
+        given=repr(indexer),
+        allowed=_INCREASING,
+        remedy="select in stored order, and reorder the sample in .map(fn)",
+    )

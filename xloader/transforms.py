@@ -1,0 +1,296 @@
+"""Steps that run on whole batches, in the order they were recorded.
+
+Steps in place change the gathered arrays; from the first other step on, a batch is an xarray
+Dataset (see `frames`) until it is handed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.errors import OptionError
+from xloader.filling import Fillna
+from xloader.frames import LABEL, SAMPLE, from_frame, hide_labels, show_labels, to_frame
+from xloader.grid import Ints
+from xloader.layout import FieldLayout
+from xloader.normalizing import Normalize
+from xloader.recipe import Recipe
+
+
+class _Pickled:
+    """Functions written in a notebook or as a lambda pickle by value."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        import cloudpickle
+
+        return _unpickle, (type(self), cloudpickle.dumps(self.__dict__))
+
+
+def _unpickle(kind: type[Any], state: bytes) -> Any:
+    import cloudpickle
+
+    return kind(**cloudpickle.loads(state))
+
+
+@dataclass(frozen=True)
+class Map(_Pickled):
+    """The step that calls a user's function.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes and returns an :class:`xarray.Dataset`.
+    per : {"batch", "sample"}
+        What the Dataset holds.
+    """
+
+    fn: Callable[[xr.Dataset], xr.Dataset]
+    per: Literal["batch", "sample"] = "batch"
+
+    @property
+    def is_in_place(self) -> bool:
+        """Never."""
+        return False
+
+    def describe(self) -> str:
+        """The function by its name: a change of its body is not seen."""
+        return f"map({_name_of(self.fn)}, per={self.per!r})"
+
+    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
+        """The dtype as it is."""
+        return dtype
+
+    def changes_units(self, variables: tuple[str, ...]) -> bool:
+        """Never: what the function returns has the attributes that it gave."""
+        return False
+
+    def apply(self, frame: xr.Dataset) -> xr.Dataset:
+        """Call the function on a batch."""
+        if self.per == "batch":
+            return self._call(frame)
+        outputs = [
+            hide_labels(self._call(show_labels(frame.isel({SAMPLE: row}))))
+            for row in range(frame.sizes[SAMPLE])
+        ]
+        return _stack(outputs)
+
+    def _call(self, frame: xr.Dataset) -> xr.Dataset:
+        result = self.fn(frame)
+        if not isinstance(result, xr.Dataset):
+            raise OptionError(
+                f"the function {_name_of(self.fn)} did not return a Dataset",
+                given=type(result).__name__,
+                allowed="an xarray.Dataset whose data variables are the fields",
+                remedy='return ds.assign(name=array), or array.to_dataset(name="name")',
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class Method(_Pickled):
+    """The step that calls a method of :class:`xarray.Dataset` by its name.
+
+    Parameters
+    ----------
+    name : str
+        The method.
+    args : tuple
+        Its positional arguments.
+    kwargs : dict
+        Its keyword arguments.
+    over_rest : bool
+        Whether it is to work over every dimension but ``sample``.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    over_rest: bool = False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Never."""
+        return False
+
+    def describe(self) -> str:
+        """The call."""
+        given = [_text_of(value) for value in self.args]
+        given += [f"{key}={_text_of(value)}" for key, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(given)})"
+
+    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
+        """The dtype as it is."""
+        return dtype
+
+    def changes_units(self, variables: tuple[str, ...]) -> bool:
+        """Never: xarray keeps or drops attributes by its own rules."""
+        return False
+
+    def apply(self, frame: xr.Dataset) -> xr.Dataset:
+        """Call the method on a batch."""
+        kwargs = dict(self.kwargs)
+        if self.over_rest:
+            dims = {dim for variable in frame.data_vars.values() for dim in variable.dims}
+            kwargs["dim"] = [dim for dim in frame.dims if dim in dims - {SAMPLE}]
+        result: xr.Dataset = getattr(frame, self.name)(*self.args, **kwargs)
+        return result
+
+
+def finish(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    arrays: dict[str, NDArray[Any]],
+    ids: Ints,
+) -> dict[str, NDArray[Any]]:
+    """Run a recipe's steps on a gathered batch.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe.
+    layouts : tuple of FieldLayout
+        Its layouts.
+    arrays : dict of str to numpy.ndarray
+        By field, C-contiguous, shape ``(n, *layout.shape)``. They are changed in place.
+    ids : numpy.ndarray
+        Ids of the samples, int64, shape ``(n,)``.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The fields as delivered. Without :attr:`Recipe.is_mapped` these are ``arrays``.
+
+    Raises
+    ------
+    OptionError
+        If a step loses samples, or returns no Dataset.
+    """
+    if not recipe.is_mapped:
+        _run_in_place(recipe, layouts, arrays)
+        return arrays
+    return from_frame(finish_frame(recipe, layouts, arrays, ids), len(ids))
+
+
+def finish_frame(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    arrays: dict[str, NDArray[Any]],
+    ids: Ints,
+) -> xr.Dataset:
+    """As :func:`finish`, as a Dataset with its labels. Arguments and errors are the same."""
+    num_done = _run_in_place(recipe, layouts, arrays)
+    frame = to_frame(recipe, layouts, arrays, ids)
+    for step in recipe.steps[num_done:]:
+        assert isinstance(step, Map | Method)
+        try:
+            frame = step.apply(frame)
+        except Exception as error:
+            error.add_note(f"raised in {step.describe()}, recorded on samples")
+            raise
+    return frame
+
+
+@dataclass(frozen=True)
+class Output:
+    """A field as delivered: dimensions, shape and dtype of one sample, and channel names."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    channels: tuple[str, ...] | None
+
+
+def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Output, ...]:
+    """What the steps make of the fields, found by running them on one sample of zeros.
+
+    Nothing is run where no step can change names and shapes.
+
+    Raises
+    ------
+    OptionError
+        If a step fails on the sample of zeros.
+    """
+    if not recipe.is_mapped:
+        return tuple(Output(x.name, x.dims, x.shape, x.dtype, x.channels) for x in layouts)
+    zeros = {layout.name: np.zeros((1, *layout.shape), layout.dtype) for layout in layouts}
+    try:
+        frame = finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))
+        arrays = from_frame(frame, 1)
+    except OptionError:
+        raise
+    except Exception as error:
+        raise OptionError(
+            f"a transform failed on a sample of zeros: {error}",
+            given=", ".join(step.describe() for step in recipe.steps),
+            allowed="functions that work on any batch, of one sample too",
+            remedy="see the error above; it is the function's own",
+        ) from error
+    return tuple(_output(frame, name, array) for name, array in arrays.items())
+
+
+def _output(frame: xr.Dataset, name: str, array: NDArray[Any]) -> Output:
+    dims = tuple(str(dim) for dim in frame[name].transpose(SAMPLE, ...).dims[1:])
+    channels = None
+    for dim in dims:
+        if dim in ("channel", f"{name}_channel") and dim + LABEL in frame.coords:
+            labels = frame[dim + LABEL].isel({SAMPLE: 0}, missing_dims="ignore")
+            channels = tuple(str(label) for label in labels.to_numpy())
+    return Output(name, dims, array.shape[1:], array.dtype, channels)
+
+
+def _run_in_place(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], arrays: dict[str, NDArray[Any]]
+) -> int:
+    """Run the steps up to the first that is not in place; the number of them."""
+    for number, step in enumerate(recipe.steps):
+        if not isinstance(step, Fillna | Normalize):
+            return number
+        step.apply(layouts, arrays)
+    return len(recipe.steps)
+
+
+def _stack(outputs: list[xr.Dataset]) -> xr.Dataset:
+    """Samples stacked along ``sample``; labels that all share stay as they are."""
+    first = outputs[0]
+    stacked: dict[str, xr.Variable] = {}
+    for name in [*first.data_vars, *first.coords]:
+        variables = [output.variables.get(name) for output in outputs]
+        if any(
+            v is None or v.dims != first[name].dims or v.shape != first[name].shape
+            for v in variables
+        ):
+            if name in first.coords:
+                continue
+            raise OptionError(
+                f"samples differ in the dimensions of {str(name)!r} after a transform",
+                given=sorted({str(v if v is None else dict(v.sizes)) for v in variables}),
+                allowed="the same dimensions and sizes for every sample",
+                remedy="pad or cut in the function",
+            )
+        arrays = [v.transpose(*first[name].dims).to_numpy() for v in variables if v is not None]
+        dims = (SAMPLE, *first[name].dims)
+        stacked[str(name)] = xr.Variable(dims, np.stack(arrays), first[name].attrs)
+    coords = {str(name): stacked.pop(str(name)) for name in first.coords if str(name) in stacked}
+    return xr.Dataset(stacked, coords)
+
+
+def _text_of(value: object) -> str:
+    """A value as text that is the same in every process, so without addresses."""
+    if isinstance(value, np.ndarray | xr.DataArray | xr.Dataset | xr.Variable):
+        plain = value.to_dict() if isinstance(value, xr.Dataset) else np.asarray(value).tolist()
+        digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
+        return f"{type(value).__name__}({digest})"
+    return _name_of(value) if callable(value) else repr(value)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    module, name = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", "")
+    return f"{module}.{name}" if name else type(fn).__qualname__
