@@ -31,8 +31,7 @@ class Climate:
     phases : numpy.ndarray
         Phase of every time step of the data, int64 (num_steps,).
     spread : numpy.ndarray
-        Standard deviation about the mean of the grid point, float64 (channel,), in the
-        variables' units.
+        Standard deviation about the cycle, float64 (channel,), in the variables' units.
     mask : numpy.ndarray
         Where every step looked at has a value, bool (channel, row, column).
     nan_share : dict of str to float
@@ -136,7 +135,7 @@ def _sum_up(
     points = count.sum(axis=0)
     point_mean = np.where(points > 0, total.sum(axis=0) / np.maximum(points, 1), fill)
     cycle = np.where(count > 0, total / np.maximum(count, 1), point_mean)
-    scatter = square.sum(axis=0) / np.maximum(points, 1) - point_mean**2
+    scatter = (square - total**2 / np.maximum(count, 1)).sum(axis=0) / np.maximum(points, 1)
     spread = np.sqrt([np.mean(np.maximum(s[m], 0.0)) for s, m in zip(scatter, mask, strict=True)])
     for name, size in zip(names, spread, strict=True):
         # Sums of squares keep about half of the digits of a float64.

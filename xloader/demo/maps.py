@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from xloader.demo.task import Task
 
+_SHORT_UNITS = {"degrees_north": "°N", "degrees_east": "°E"}
+
 
 def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
     """Weight of each row of a map, with a mean of 1: the cosine of its latitude.
@@ -82,7 +84,8 @@ def axis_label(dataset: xr.Dataset, dim: str) -> str:
     """
     attrs = dataset[dim].attrs if dim in dataset.coords else {}
     name = str(attrs.get("standard_name", dim))
-    return f"{name} ({attrs['units']})" if "units" in attrs else name
+    units = _SHORT_UNITS.get(str(attrs.get("units", "")), str(attrs.get("units", "")))
+    return f"{name} ({units})" if units else name
 
 
 def is_periodic(dataset: xr.Dataset, dim: str) -> bool:

@@ -56,7 +56,7 @@ def pad_columns(maps: Tensor, left: int, right: int, *, is_periodic: bool) -> Te
 
 
 class ForecastNet(nn.Module):
-    """Forecast the change of all channels from their anomalies now.
+    """Forecast how the anomalies of all channels change.
 
     ::
 
@@ -64,12 +64,14 @@ class ForecastNet(nn.Module):
                                         + what it learns of each row and point
 
     The rows matter: waves move at other speeds at other latitudes, which no convolution can
-    tell from the map alone. The last layer starts at zero, so training starts at persistence.
+    tell from the map alone. The last layer starts at zero, so training starts at persistence:
+    of the maps, or of their anomalies where the climatology has months.
 
     Parameters
     ----------
     climatology : numpy.ndarray
-        Mean state in the units of the inputs, shape (channel, row, column).
+        Mean state of each phase, in the units of the inputs, shape
+        (phase, channel, row, column).
     spread : numpy.ndarray
         Standard deviation about it in the units of the inputs, shape (channel,).
     mask : numpy.ndarray
@@ -94,7 +96,7 @@ class ForecastNet(nn.Module):
         num_hidden: int = 48,
     ) -> None:
         super().__init__()
-        num_channels, num_rows, num_columns = climatology.shape
+        num_channels, num_rows, num_columns = climatology.shape[1:]
         self.is_periodic = is_periodic
         self.register_buffer("climatology", torch.from_numpy(climatology).float())
         self.register_buffer("spread", torch.from_numpy(spread).float()[:, None, None])
@@ -114,21 +116,24 @@ class ForecastNet(nn.Module):
         nn.init.zeros_(self.head.conv.weight)
         nn.init.zeros_(self.head.conv.bias)  # type: ignore[arg-type]
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def forward(self, maps: Tensor, phases: Tensor, target_phases: Tensor) -> Tensor:
         """Forecast maps.
 
         Parameters
         ----------
         maps : torch.Tensor
             float32 (batch, channel, row, column), normalised, nothing missing.
+        phases, target_phases : torch.Tensor
+            int64 (batch,): phase of the climatology now, and at the time forecast.
 
         Returns
         -------
         torch.Tensor
-            float32 of the same shape and units: the inputs plus the forecast change.
+            float32 of the same shape and units as the maps.
         """
         num_rows, num_columns = maps.shape[-2:]
-        anomalies = self.mask * (maps - self.climatology) / self.spread
+        departures = maps - self.climatology[phases]
+        anomalies = self.mask * departures / self.spread
         if num_columns % 2:
             anomalies = pad_columns(anomalies, 0, 1, is_periodic=self.is_periodic)
         anomalies = functional.pad(anomalies, (0, 0, 0, num_rows % 2))
@@ -139,4 +144,5 @@ class ForecastNet(nn.Module):
         for block, gain in zip(self.blocks, self.row_gains, strict=True):
             hidden = hidden + gain * block(functional.gelu(hidden))
         change = functional.pixel_shuffle(self.head(hidden), 2)[..., :num_rows, :num_columns]
-        return maps + self.spread * change
+        forecast: Tensor = self.climatology[target_phases] + departures + self.spread * change
+        return forecast

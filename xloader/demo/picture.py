@@ -96,7 +96,7 @@ def _draw_states(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> N
                 panels.columns, panels.rows, values, levels, colors="white", linewidths=0.4
             )
         axis.set_title(title)
-    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, shrink=0.9)
+    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, aspect=22, pad=0.01)
 
 
 def _draw_errors(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
@@ -109,7 +109,7 @@ def _draw_errors(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> N
     for axis, (title, guess) in zip(axes, guesses.items(), strict=True):
         mesh = _mesh(axis, panels, guess - panels.truth, "RdBu_r", -edge, edge)
         axis.set_title(f"{title}: RMSE {panels.rmse(guess):.3g} {panels.units}".rstrip())
-    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, shrink=0.9)
+    figure.colorbar(mesh, ax=list(axes), extend="both", label=panels.units, aspect=22, pad=0.01)
 
 
 def _mesh(

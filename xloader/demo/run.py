@@ -29,7 +29,7 @@ from xloader.demo.options import DemoOptions
 from xloader.demo.scores import Score, format_scores, make_scores
 from xloader.demo.store import default_cache_dir, ensure_store, store_path
 from xloader.demo.task import Task, find_task, open_dataset
-from xloader.demo.training import Example, Progress, evaluate, loss_weights, train
+from xloader.demo.training import Calendar, Example, Progress, evaluate, loss_weights, train
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _make_net(
 ) -> tuple[ForecastNet, NDArray[np.float64]]:
     """The network, which works on normalised values, and the spread of its channels there."""
     scale = climate.channel_std
-    climatology = (climate.cycle.mean(axis=0) - climate.channel_mean) / scale
+    climatology = (climate.cycle - climate.channel_mean) / scale
     spread = climate.spread / scale[:, 0, 0]
     # The seed must not change what the caller draws from torch's own generator.
     with torch.random.fork_rng(devices=[]):
@@ -196,6 +196,7 @@ def _train(
         training = train(
             net,
             loader,
+            calendar=Calendar(torch.from_numpy(climate.phases[: task.num_train]), task.lead),
             weights=loss_weights(row_weights(dataset, task.space_dims[0]), climate),
             spread=spread,
             seconds=options.seconds,
@@ -223,9 +224,9 @@ def _score(
     sums, example = evaluate(
         net,
         loader,
+        calendar=Calendar(torch.from_numpy(climate.phases[task.num_train :]), task.lead),
         climate=climate,
         weights=loss_weights(rows, climate),
-        target_phases=climate.phases[task.num_train + task.lead :],
         example_index=task.num_test_samples // 2,
         seconds=max(30.0, options.seconds / 2),
     )

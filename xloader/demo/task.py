@@ -110,7 +110,7 @@ def open_dataset(path: str) -> xr.Dataset:
                 remedy="pip install netCDF4",
             ) from error
         raise UnsupportedDataError(
-            f"the data cannot be opened: {error}",
+            f"the data cannot be opened: {_first_sentence(error)}",
             given=path,
             allowed="a Zarr group, or a file that xarray.open_dataset opens",
         ) from error
@@ -212,6 +212,12 @@ def channel_variables(dataset: xr.Dataset, task: Task) -> tuple[str, ...]:
         sizes = dataset[name].sizes
         names += [name] * int(np.prod([sizes[dim] for dim in sizes if dim not in maps]))
     return tuple(names)
+
+
+def _first_sentence(error: Exception) -> str:
+    """The start of a library's message, without the advice and the addresses that follow."""
+    lines = str(error).splitlines()
+    return lines[0].partition(". ")[0].rstrip(".") if lines else type(error).__name__
 
 
 def _least_steps(lead: int) -> int:

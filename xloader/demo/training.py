@@ -17,6 +17,7 @@ from xloader.demo.scores import ErrorSums
 from xloader.errors import UnsupportedDataError
 
 if TYPE_CHECKING:
+    from xloader.batch import Batch
     from xloader.explain import Explanation
     from xloader.loader import Loader
     from xloader.report import Report
@@ -43,6 +44,30 @@ class Progress:
     epoch: int
     step: int
     loss: float
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """Phase of the climatology at each sample's input and target.
+
+    Parameters
+    ----------
+    phases : torch.Tensor
+        int64, one for each time step of the part of the data that the samples are of.
+    lead : int
+        Steps from input to target.
+    """
+
+    phases: Tensor
+    lead: int
+
+    def of_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Phases of the inputs and of the targets, int64 (batch,) each.
+
+        The windows move by one step, so a sample's id is the step of its input.
+        """
+        ids = torch.as_tensor(batch.ids)
+        return self.phases[ids], self.phases[ids + self.lead]
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,7 @@ def train(
     net: nn.Module,
     loader: Loader,
     *,
+    calendar: Calendar,
     weights: NDArray[np.float64],
     spread: NDArray[np.float64],
     seconds: float,
@@ -102,6 +128,8 @@ def train(
         Trained in place, on the device that it is on.
     loader : Loader
         Yields normalised (inputs, targets).
+    calendar : Calendar
+        Phases of the training part.
     weights : numpy.ndarray
         Weight of each grid point, shape (channel, row, column).
     spread : numpy.ndarray
@@ -133,9 +161,9 @@ def train(
     kept: tuple[Explanation, Report] | None = None
     while kept is None or (share < 1 and num_epochs < epochs):
         predicted = loader.explain()
-        for inputs, targets in loader:
+        for batch in loader:
             _set_rate(optimizer, share)
-            loss = _step(net, optimizer, inputs.to(device), targets.to(device), point_scale)
+            loss = _step(net, optimizer, batch, calendar, point_scale)
             step += 1
             smooth += (loss - smooth) / min(step, 20)
             share = max((time.perf_counter() - begin) / seconds, step / num_total)
@@ -160,14 +188,14 @@ def _set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
 def _step(
     net: nn.Module,
     optimizer: torch.optim.Optimizer,
-    inputs: Tensor,
-    targets: Tensor,
+    batch: Batch,
+    calendar: Calendar,
     point_scale: Tensor,
 ) -> float:
     """One step of the optimizer; returns the loss before it."""
-    error = net(inputs.float()) - targets.float()
+    error = _forecast(net, batch, calendar) - batch[1].to(point_scale.device).float()
     loss = (error.square() * point_scale).mean()
-    value = loss.item()
+    value = float(loss.item())
     if not np.isfinite(value):
         raise UnsupportedDataError(
             "the loss is not finite",
@@ -178,6 +206,14 @@ def _step(
     loss.backward()
     optimizer.step()
     return value
+
+
+def _forecast(net: nn.Module, batch: Batch, calendar: Calendar) -> Tensor:
+    """What the network makes of a batch, on the network's device."""
+    device = next(net.parameters()).device
+    now, then = calendar.of_batch(batch)
+    maps: Tensor = net(batch[0].to(device).float(), now.to(device), then.to(device))
+    return maps
 
 
 @dataclass(frozen=True)
@@ -200,11 +236,11 @@ class Example:
 
 def evaluate(
     net: nn.Module,
-    loader: Iterable[Iterable[Tensor]],
+    loader: Iterable[Batch],
     *,
+    calendar: Calendar,
     climate: Climate,
     weights: NDArray[np.float64],
-    target_phases: NDArray[np.int64],
     example_index: int,
     seconds: float,
 ) -> tuple[ErrorSums, Example]:
@@ -216,12 +252,12 @@ def evaluate(
         The trained network.
     loader : iterable
         Yields normalised (inputs, targets) in the order of time.
+    calendar : Calendar
+        Phases of the held-out part.
     climate : Climate
         Turns normalised values back into units, and gives the climatology.
     weights : numpy.ndarray
         Weight of each grid point, shape (channel, row, column).
-    target_phases : numpy.ndarray
-        Phase of the climatology at the target of each sample.
     example_index : int
         The sample to keep; the first one if it is not reached.
     seconds : float
@@ -231,17 +267,16 @@ def evaluate(
     -------
     tuple of (ErrorSums, Example)
     """
-    device = next(net.parameters()).device
     sums = ErrorSums(weights)
     kept: Example | None = None
     begin = time.perf_counter()
     net.eval()
-    for inputs, targets in loader:
+    for batch in loader:
         with torch.inference_mode():
-            outputs = net(inputs.to(device).float()).cpu()
-        now, forecast, truth = (_to_units(maps, climate) for maps in (inputs, outputs, targets))
+            outputs = _forecast(net, batch, calendar)
+        now, forecast, truth = (_to_units(maps, climate) for maps in (batch[0], outputs, batch[1]))
         first = sums.num_samples
-        means = climate.cycle[target_phases[first : first + len(truth)]]
+        means = climate.cycle[calendar.of_batch(batch)[1].numpy()]
         sums.add(truth, forecast=forecast, persistence=now, climatology=means)
         row = example_index - first
         if kept is None or 0 <= row < len(truth):
