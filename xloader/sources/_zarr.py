@@ -24,7 +24,7 @@ from zarr.codecs import (
     TransposeCodec,
     ZstdCodec,
 )
-from zarr.core.buffer import NDBuffer, default_buffer_prototype
+from zarr.core.buffer import default_buffer_prototype
 from zarr.core.chunk_grids import RegularChunkGrid
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import sync
@@ -240,4 +240,5 @@ class StoredArray:
 
     def _select(self, selection: tuple[slice, ...], out: NDArray[Any]) -> None:
         # zarr's basic indexing knows no strides in what it writes to but takes any NumPy view.
-        self._array.get_basic_selection(selection, out=NDBuffer.from_numpy_array(out))
+        buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
+        self._array.get_basic_selection(selection, out=buffer)

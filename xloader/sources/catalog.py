@@ -51,7 +51,7 @@ def choose(
     Returns
     -------
     tuple of str
-        The names, in the order asked for.
+        The names, in the order asked for; all of them in the dataset's order.
 
     Raises
     ------

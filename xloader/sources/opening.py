@@ -47,7 +47,8 @@ def open_source(
         store or group, or an open dataset of any backing. An unnamed DataArray is offered as
         ``"data"``.
     variables : iterable of str, optional
-        The data variables to offer; by default all that hold bool, integers or floats.
+        The data variables to offer; by default all that hold bool, integers or floats, those
+        of a Zarr group sorted by name.
     group : str, optional
         Path of the group within a store or file.
     storage_options : mapping, optional
@@ -151,6 +152,8 @@ def _from_zarr(
             allowed="arrays with dimension names",
             remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does",
         ) from error
+    # A store lists its arrays in any order, and another machine's copy in another.
+    dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
     return ZarrSource(
         open_store=opener.open_store,
         open_dataset=opener.open_dataset,

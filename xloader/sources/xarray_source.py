@@ -88,9 +88,8 @@ class XarraySource:
         self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
     ) -> bool:
         """Read the part ``cut`` of one block into ``out``; see `Source.read`."""
-        array = self._handle.get().variables[variable]
         try:
-            values = self._values(array, self._variables[variable], chunk, cut)
+            self.load(variable, chunk, cut, out)
         except (XloaderError, MemoryError):
             raise
         except (TimeoutError, ConnectionError, PermissionError, FileNotFoundError) as error:
@@ -110,8 +109,15 @@ class XarraySource:
                 key=self._key,
                 remedy="fetch or write the file again",
             ) from error
-        np.copyto(out, values, casting="same_kind")
         return True
+
+    def load(
+        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
+    ) -> None:
+        """Read as `read` does, and let whatever xarray raises through."""
+        array = self._handle.get().variables[variable]
+        values = self._values(array, self._variables[variable], chunk, cut)
+        np.copyto(out, values, casting="same_kind")
 
     def _values(
         self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut

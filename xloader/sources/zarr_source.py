@@ -181,7 +181,8 @@ class ZarrSource:
             with self._blame(variable, chunk, array, is_decoding=True):
                 array.decode(data, cut, out, handle.scratch)
             return True
-        with self._blame(variable, chunk, array, is_decoding=False):
+        # Whether a shard holds a chunk is known from its index, which is decoded for it.
+        with self._blame(variable, chunk, array, is_decoding=True):
             is_there = array.is_there(chunk)
         if not is_there:
             self._miss(variable, chunk, array)
@@ -189,7 +190,7 @@ class ZarrSource:
             if route == "indexed":
                 array.index(chunk, cut, out)
             else:
-                self._decoded.read(variable, chunk, cut, out)
+                self._decoded.load(variable, chunk, cut, out)
         return is_there
 
     def _blame(

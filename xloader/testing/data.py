@@ -44,16 +44,16 @@ def write_store(
         The store. Every chunk is there, those equal to the fill value too.
     """
     store: Store = MemoryStore() if path is None else LocalStore(os.fspath(path))
-    more = encoding or {}
+    merged: dict[str, dict[str, Any]] = {k: dict(more) for k, more in (encoding or {}).items()}
+    for name, shape in chunks.items():
+        merged.setdefault(name, {})["chunks"] = tuple(shape)
     dataset.to_zarr(
         store,
         mode="w",
         zarr_format=zarr_format,
         consolidated=False,
         write_empty_chunks=True,
-        encoding={
-            name: {"chunks": tuple(shape), **more.get(name, {})} for name, shape in chunks.items()
-        },
+        encoding=merged,
     )
     return store
 

@@ -1,0 +1,140 @@
+"""What every source promises, tried on every kind of source."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.sources import kinds
+from tests.sources.kinds import KINDS, Opened
+from xloader.errors import UnknownNameError
+from xloader.sources.base import Source
+from xloader.sources.opening import open_source
+
+
+@pytest.fixture(params=sorted(KINDS))
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    return KINDS[request.param](tmp_path, kinds.make_dataset())
+
+
+def same(actual: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(actual, expected.astype(actual.dtype), strict=True)
+
+
+def test_offers_the_variables_of_numbers(opened: Opened):
+    source, oracle = opened.source, opened.oracle
+    assert isinstance(source, Source)
+    assert set(source.variables) == {"t", "m", "flag", "s"}
+    for name, variable in source.variables.items():
+        assert variable.name == name
+        assert variable.dims == oracle[name].dims
+        assert variable.shape == oracle[name].shape
+        assert variable.dtype.isnative
+        assert variable.dtype.kind == oracle[name].dtype.kind
+        assert len(variable.chunks) == len(variable.shape)
+        assert variable.attrs == oracle[name].attrs
+        assert source.path_of(name)
+
+
+def test_chunks_cover_each_variable(opened: Opened):
+    for name in opened.source.variables:
+        same(kinds.read_all(opened.source, name), opened.oracle[name].values)
+
+
+def test_cuts_equal_isel(opened: Opened):
+    cuts = {
+        "whole": lambda n: slice(0, n),
+        "open": lambda n: slice(None, n, None),
+        "inner": lambda n: slice(min(1, n - 1), n),
+        "stepped": lambda n: slice(0, n, 2),
+        "first": lambda n: slice(0, 1, 1),
+        "picked": lambda n: np.unique(np.array([0, n // 2, n - 1])),
+    }
+    for name, variable in opened.source.variables.items():
+        for chunk in np.ndindex(kinds.num_chunks(variable)):
+            spans = [kinds.span(variable, axis, i) for axis, i in enumerate(chunk)]
+            for number, make in enumerate(cuts.values()):
+                # Another kind of cut along each dimension, so that all pairs occur.
+                makers = [
+                    list(cuts.values())[(number * (1 + axis)) % len(cuts)] if axis else make
+                    for axis in range(len(spans))
+                ]
+                cut = tuple(
+                    maker(stop - start) for maker, (start, stop) in zip(makers, spans, strict=True)
+                )
+                wanted = {
+                    dim: np.arange(start, stop)[part]
+                    for dim, (start, stop), part in zip(variable.dims, spans, cut, strict=True)
+                }
+                actual = kinds.read(opened.source, name, chunk, cut)
+                same(actual, opened.oracle[name].isel(wanted).values)
+
+
+def test_writes_to_any_strides_and_nowhere_else(opened: Opened):
+    variable = opened.source.variables["t"]
+    chunk = (0, 0, 0)
+    expected = kinds.read(opened.source, "t", chunk)
+    shape = expected.shape
+    canvas = np.full((shape[2] * 2, shape[0] + 2, shape[1]), 77, variable.dtype)
+    out = canvas[::-2, 1:-1].transpose(1, 2, 0)
+    opened.source.read("t", chunk, kinds.whole_cut(variable, chunk), out)
+    same(out, expected)
+    out[...] = 77
+    assert (canvas == 77).all()
+
+
+def test_threads_read_what_one_thread_reads(opened: Opened):
+    variable = opened.source.variables["t"]
+    chunks = list(np.ndindex(kinds.num_chunks(variable))) * 8
+    expected = {chunk: kinds.read(opened.source, "t", chunk) for chunk in set(chunks)}
+    with ThreadPoolExecutor(4) as pool:
+        actual = pool.map(lambda chunk: kinds.read(opened.source, "t", chunk), chunks)
+    for chunk, values in zip(chunks, actual, strict=True):
+        same(values, expected[chunk])
+
+
+def test_pickles_small_and_reads_on(opened: Opened):
+    kinds.read(opened.source, "t", (0, 0, 0))
+    data = pickle.dumps(opened.source)
+    assert len(data) < 64 * 1024
+    copy = pickle.loads(data)
+    assert copy.variables == opened.source.variables
+    assert copy.fingerprint == opened.source.fingerprint
+    assert copy.name == opened.source.name
+    for name in copy.variables:
+        same(kinds.read_all(copy, name), opened.oracle[name].values)
+    xr.testing.assert_equal(copy.coordinates(), opened.oracle.coords.to_dataset())
+
+
+def test_fingerprint_tells_the_data_and_not_the_opening(
+    request: pytest.FixtureRequest, opened: Opened, tmp_path: Path
+):
+    assert opened.reopen().fingerprint == opened.source.fingerprint
+    kind = request.node.callspec.params["opened"]
+    longer = tmp_path / "longer"
+    longer.mkdir()
+    other = KINDS[kind](longer, kinds.make_dataset(num_times=12))
+    assert other.source.fingerprint != opened.source.fingerprint
+
+
+def test_coordinates_are_xarrays_own(opened: Opened):
+    coordinates = opened.source.coordinates()
+    assert not coordinates.data_vars
+    xr.testing.assert_identical(
+        coordinates.drop_attrs(), opened.oracle.coords.to_dataset().drop_attrs()
+    )
+    assert set(coordinates.xindexes) == {"time", "lat"}
+
+
+def test_unknown_variable_lists_what_is_there(tmp_path: Path):
+    opened = KINDS["zarr-direct-local"](tmp_path, kinds.make_dataset())
+    for subject in (str(tmp_path / "a.zarr"), opened.oracle):
+        with pytest.raises(UnknownNameError, match="did you mean 'flag'") as caught:
+            open_source(subject, variables=["t", "flags"])
+        assert {"t", "m", "flag", "s"} == set(caught.value.allowed.split(", "))
+        assert set(open_source(subject, variables=("flag", "t")).variables) == {"flag", "t"}

@@ -1,0 +1,219 @@
+"""open_source: what it takes, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from tests.sources import kinds
+from xloader.errors import (
+    OptionError,
+    SourceNotFoundError,
+    UnknownNameError,
+    UnsupportedDataError,
+)
+from xloader.sources.openers import safe_name
+from xloader.sources.opening import open_source
+from xloader.sources.xarray_source import XarraySource
+from xloader.sources.zarr_source import ZarrSource
+from xloader.testing import SourceRecorder
+
+
+def test_nothing_at_the_path(tmp_path: Path):
+    with pytest.raises(SourceNotFoundError, match=r"nothing\.zarr") as caught:
+        open_source(tmp_path / "nothing.zarr")
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_a_directory_without_a_store(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("no zarr here")
+    with pytest.raises(SourceNotFoundError, match="no Zarr group") as caught:
+        open_source(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_group_that_is_not_there(tmp_path: Path):
+    opened = kinds.KINDS["zarr-direct-local"](tmp_path, kinds.make_dataset())
+    with pytest.raises(SourceNotFoundError, match="'deep'"):
+        open_source(opened.source.name, group="deep")
+
+
+def test_a_single_array_and_arrays_without_dims(tmp_path: Path):
+    zarr.create_array(tmp_path / "a", shape=(3,), dtype="f4")
+    with pytest.raises(UnsupportedDataError, match="single Zarr array"):
+        open_source(tmp_path / "a")
+    zarr.create_group(tmp_path / "g").create_array("a", shape=(3,), dtype="f4")
+    with pytest.raises(UnsupportedDataError, match="dimension names"):
+        open_source(tmp_path / "g")
+
+
+def test_a_file_that_is_no_dataset(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("no dataset here")
+    with pytest.raises(UnsupportedDataError, match="cannot open this file"):
+        open_source(tmp_path / "notes.txt")
+    (tmp_path / "cut.nc").write_bytes(b"CDF\x01\x00")
+    with pytest.raises(UnsupportedDataError, match="cannot open this file"):
+        open_source(tmp_path / "cut.nc")
+
+
+def test_no_source_at_all():
+    with pytest.raises(UnsupportedDataError, match=r"builtins\.int"):
+        open_source(42)
+
+
+def test_only_numbers_are_offered_and_others_refused():
+    dataset = kinds.make_dataset()
+    dataset["when"] = ("time", dataset["time"].values)
+    dataset["wave"] = ("time", np.ones(11, complex))
+    assert set(open_source(dataset).variables) == {"t", "m", "flag", "s"}
+    for name in ("label", "when", "wave"):
+        with pytest.raises(UnsupportedDataError, match=f"'{name}'") as caught:
+            open_source(dataset, variables=["t", name])
+        assert str(dataset[name].dtype) in str(caught.value)
+    with pytest.raises(UnsupportedDataError, match="no data variable of numbers"):
+        open_source(dataset[["label"]])
+    with pytest.raises(OptionError, match="names no variable"):
+        open_source(dataset, variables=[])
+
+
+def test_datetimes_of_a_store_are_not_numbers(tmp_path: Path):
+    dataset = kinds.numeric(kinds.make_dataset())
+    dataset["when"] = ("time", dataset["time"].values)
+    dataset.to_zarr(tmp_path / "z", zarr_format=3, consolidated=False)
+    assert set(open_source(tmp_path / "z").variables) == {"t", "m", "flag", "s"}
+    with pytest.raises(UnsupportedDataError, match="datetime64"):
+        open_source(tmp_path / "z", variables="when")
+
+
+def test_a_coordinate_is_no_variable():
+    with pytest.raises(UnknownNameError, match="reset_coords"):
+        open_source(kinds.make_dataset(), variables=["area"])
+
+
+def test_data_arrays_named_and_not():
+    values = xr.DataArray(np.arange(6.0).reshape(2, 3), dims=("x", "y"))
+    assert list(open_source(values).variables) == ["data"]
+    named = open_source(values.rename("sst"))
+    assert list(named.variables) == ["sst"]
+    np.testing.assert_array_equal(kinds.read_all(named, "sst"), values.values)
+
+
+def test_variables_keep_the_order_asked_for_else_sorted(tmp_path: Path):
+    path = kinds.KINDS["zarr-direct-local"](tmp_path, kinds.make_dataset()).source.name
+    assert list(open_source(path).variables) == ["flag", "m", "s", "t"]
+    assert list(open_source(path, variables=("t", "flag", "t")).variables) == ["t", "flag"]
+    assert list(open_source(path, variables="m").variables) == ["m"]
+
+
+def test_options_out_of_range(tmp_path: Path):
+    dataset = kinds.make_dataset()
+    with pytest.raises(OptionError, match="on_missing") as caught:
+        open_source(dataset, on_missing="ignore")
+    assert '"warn", "raise", "fill"' in str(caught.value)
+    with pytest.raises(OptionError, match="engine, decode_times"):
+        open_source(dataset, engine="netcdf4", decode_times=False)
+    path = kinds.KINDS["zarr-direct-local"](tmp_path, dataset).source.name
+    for dtype in ("int16", "no dtype"):
+        with pytest.raises(OptionError, match="decode to floats"):
+            open_source(path, dtype=dtype)
+
+
+def test_sources_pass_through():
+    recorder = SourceRecorder(open_source(kinds.make_dataset()))
+    assert open_source(recorder) is recorder
+
+
+def test_names_hold_no_credential():
+    assert safe_name("s3://key:canary@bucket/era5.zarr") == "s3://bucket/era5.zarr"
+    assert safe_name("https://host/a.zarr?X-Amz-Signature=canary#x") == "https://host/a.zarr"
+    assert safe_name("/data/a@b?.zarr") == "/data/a@b?.zarr"
+    dataset = kinds.make_dataset()
+    dataset.encoding["source"] = "https://me:canary@host/a.nc?sig=canary"
+    source = open_source(dataset)
+    assert "canary" not in source.name
+    assert "host/a.nc" in source.name
+
+
+def test_paths_hold_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kinds.KINDS["zarr-direct-local"](tmp_path, kinds.make_dataset())
+    monkeypatch.chdir(tmp_path)
+    data = pickle.dumps(open_source("a.zarr"))
+    monkeypatch.chdir("/")
+    assert kinds.read(pickle.loads(data), "s", ()) == 2.5
+
+
+def test_blocks_of_datasets_without_chunks():
+    values = np.zeros((100, 180, 360), "f4")
+    source = open_source(xr.Dataset({"a": (("t", "y", "x"), values)}))
+    assert source.variables["a"].chunks == (16, 180, 360)
+
+
+def test_blocks_follow_the_file_and_dask(tmp_path: Path):
+    dataset = kinds.make_dataset()
+    source = kinds.KINDS["netcdf4"](tmp_path, dataset).source
+    assert source.variables["m"].chunks == (7, 3)
+    chunked = dataset.chunk({"time": (4, 4, 3), "lat": (3, 1, 3)})
+    source = open_source(chunked)
+    assert source.variables["t"].chunks == (4, (3, 1, 3), 5)
+    assert source.path_of("t").endswith("dask")
+    assert open_source(dataset).path_of("t").endswith("numpy")
+
+
+def test_dask_blocks_are_computed_once_and_on_this_thread():
+    import threading
+
+    import dask.array
+
+    calls = []
+
+    def block(info=None):
+        calls.append(threading.get_ident())
+        return np.ones((2, 3))
+
+    array = dask.array.map_blocks(block, chunks=((2, 2), (3,)), dtype="f8", meta=np.empty((0, 0)))
+    source = open_source(xr.Dataset({"a": (("x", "y"), array)}))
+    calls.clear()
+    kinds.read(source, "a", (1, 0), (slice(0, 2), np.array([0, 2])))
+    assert calls == [threading.get_ident()]
+
+
+def test_empty_dimension():
+    source = open_source(xr.Dataset({"a": (("x", "y"), np.zeros((0, 5)))}))
+    assert source.variables["a"].shape == (0, 5)
+    assert kinds.read_all(source, "a").shape == (0, 5)
+
+
+# xarray says so of one of these files: its integers name NaN as their fill value.
+@pytest.mark.filterwarnings("ignore:variable .* has non-conforming '_FillValue'")
+@pytest.mark.parametrize("name", ["sst.mnmean.nc", "eraint_uvz.nc"])
+def test_real_files(data_folder: Path, tmp_path: Path, name: str):
+    path = data_folder / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    source = open_source(path, dtype=None)
+    assert isinstance(source, XarraySource)
+    with xr.open_dataset(path) as opened:
+        dataset = opened.load()
+    assert source.variables
+    for variable in source.variables:
+        np.testing.assert_array_equal(
+            kinds.read_all(source, variable), dataset[variable].values, strict=True
+        )
+    xr.testing.assert_identical(source.coordinates(), dataset.coords.to_dataset())
+
+    for array in dataset.variables.values():
+        array.encoding.clear()
+    plain = dataset[list(source.variables)]
+    plain.to_zarr(tmp_path / "z", zarr_format=3, consolidated=False)
+    direct = open_source(tmp_path / "z")
+    assert isinstance(direct, ZarrSource)
+    for variable in direct.variables:
+        assert direct.path_of(variable).startswith("direct")
+        np.testing.assert_array_equal(
+            kinds.read_all(direct, variable), dataset[variable].values, strict=True
+        )

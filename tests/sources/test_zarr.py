@@ -1,0 +1,320 @@
+"""ZarrSource: which path a variable takes, how often it reads, what an absent chunk is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import time
+import tracemalloc
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
+from zarr.storage import MemoryStore
+
+from tests.sources import kinds
+from xloader.errors import (
+    ChunkError,
+    ForkError,
+    MissingChunkError,
+    MissingChunkWarning,
+)
+from xloader.sources.opening import open_source
+from xloader.testing import CountingStore, FaultyStore, LatencyStore, write_store
+
+COMPRESSORS = {
+    "none": [],
+    "blosc-zstd": [BloscCodec(cname="zstd", shuffle="shuffle")],
+    "blosc-lz4": [BloscCodec(cname="lz4", shuffle="bitshuffle")],
+    "blosc-zlib": [BloscCodec(cname="zlib", shuffle="noshuffle")],
+    "zstd": [ZstdCodec(level=3)],
+    "zstd-checksum": [ZstdCodec(checksum=True)],
+    "gzip": [GzipCodec()],
+    "crc32c": [Crc32cCodec()],
+    "crc32c-outside": [ZstdCodec(), Crc32cCodec()],
+    "crc32c-inside": [Crc32cCodec(), BloscCodec()],
+    "crc32c-twice": [Crc32cCodec(), GzipCodec(), Crc32cCodec()],
+}
+DTYPES = ["bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
+LAYOUTS = {
+    "little": {"serializer": BytesCodec(endian="little")},
+    "big": {"serializer": BytesCodec(endian="big")},
+    "fortran": {"filters": [TransposeCodec(order=(2, 1, 0))]},
+    "turned": {
+        "filters": [TransposeCodec(order=(1, 2, 0)), TransposeCodec(order=(0, 2, 1))],
+        "serializer": BytesCodec(endian="big"),
+    },
+}
+
+
+def make_array(codecs: dict, dtype: str, shape=(5, 6, 7), chunks=(2, 3, 7)) -> tuple:
+    store = MemoryStore()
+    group = zarr.create_group(store, zarr_format=3)
+    array = group.create_array(
+        "a", shape=shape, chunks=chunks, dtype=dtype, dimension_names=("x", "y", "z"), **codecs
+    )
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 256, np.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
+    values = (bits % 2).astype(bool) if dtype == "bool" else bits.view(dtype)
+    array[:] = values.reshape(shape)
+    return store, values.reshape(shape)
+
+
+@pytest.mark.parametrize("compressors", COMPRESSORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_codec_and_dtype_directly(compressors: str, layout: str):
+    for dtype in DTYPES:
+        codecs = {**LAYOUTS[layout], "compressors": COMPRESSORS[compressors]}
+        if np.dtype(dtype).itemsize == 1 and "filters" not in codecs:
+            codecs.pop("serializer", None)
+        elif np.dtype(dtype).itemsize == 1:
+            codecs = {k: v for k, v in codecs.items() if k != "serializer"}
+        store, values = make_array(codecs, dtype)
+        source = open_source(store)
+        assert source.path_of("a").startswith("direct: zarr v3")
+        actual = kinds.read_all(source, "a")
+        # By bits: random floats hold NaNs of every kind.
+        assert actual.tobytes() == values.tobytes()
+
+
+def test_one_request_per_read():
+    dataset = kinds.numeric(kinds.make_dataset())
+    store = CountingStore(write_store(dataset, kinds.CHUNKS))
+    source = open_source(store)
+    # xarray looks at the ends of the time coordinate to know its dtype, and at nothing else.
+    assert {key.split("/")[0] for key in store.reads} <= {"time"}
+    for name, variable in source.variables.items():
+        for chunk in np.ndindex(kinds.num_chunks(variable)):
+            store.reset()
+            kinds.read(source, name, chunk)
+            assert store.reads == {source._handle.get().arrays[name].key(chunk): 1}
+            assert not store.metadata_reads
+
+
+def test_stores_without_get_sync_are_read_too():
+    dataset = kinds.numeric(kinds.make_dataset())
+    inner = LatencyStore(write_store(dataset, kinds.CHUNKS), 0.0)
+    inner.__dict__.pop("get_sync")
+    store = CountingStore(inner)
+    assert not hasattr(store, "get_sync")
+    source = open_source(store)
+    store.reset()
+    np.testing.assert_array_equal(kinds.read_all(source, "t"), dataset["t"].values)
+    assert store.num_reads == 9
+    assert max(store.reads.values()) == 1
+
+
+def test_each_variable_takes_its_own_path(tmp_path: Path):
+    dataset = kinds.numeric(kinds.make_dataset())
+    dataset["masked"] = ("time", np.arange(11.0))
+    dataset["nan_masked"] = ("time", np.arange(11.0))
+    encoding = {
+        "t": {"dtype": "i2", "scale_factor": 0.125, "_FillValue": -9999},
+        "m": {"shards": (7, 6)},
+        "masked": {"_FillValue": -1.0},
+        "nan_masked": {"_FillValue": np.nan},
+    }
+    write_store(dataset, kinds.CHUNKS, tmp_path / "z", encoding=encoding)
+    source = open_source(tmp_path / "z")
+    assert source.path_of("flag") == "direct: zarr v3, bytes, zstd"
+    assert source.path_of("nan_masked").startswith("direct: ")
+    assert source.path_of("masked").startswith("block by block through xarray, for its CF")
+    assert source.path_of("t").startswith("block by block through xarray, for its CF")
+    assert source.path_of("m").startswith("chunk by chunk through zarr's own indexing: zarr v3")
+    raw = open_source(tmp_path / "z", mask_and_scale=False)
+    assert raw.path_of("t").startswith("direct: ")
+    assert raw.variables["t"].dtype == np.int16
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("zarr-direct-local", "a.zarr/t/c/1/0/0"),
+        ("zarr-unknown-chain", "u.zarr/t/c/1/0/0"),
+        ("zarr-packed", "p.zarr/t/c/1/0/0"),
+        ("zarr-v2", "v2.zarr/t/1.0.0"),
+        ("zarr-sharded", "s.zarr/t/c/0/0/0"),
+    ],
+)
+def test_absent_chunks_are_filled_counted_and_told(tmp_path: Path, kind: str, key: str):
+    opened = kinds.KINDS[kind](tmp_path, kinds.make_dataset())
+    chunk = (1, 0, 0)
+    (tmp_path / key).unlink()
+    path = (tmp_path / key.split("/")[0]).as_posix()
+    out = np.empty((4, 3, 5), "f4")
+    cut = (slice(0, 4), slice(0, 3), slice(0, 5))
+    source = open_source(path)
+    with pytest.warns(MissingChunkWarning, match=r"chunk \(1, 0, 0\) of variable 't'") as caught:
+        were_there = [source.read("t", chunk, cut, out) for _ in range(2)]
+    assert were_there == [False, False]
+    assert len(caught) == 1
+    assert source.num_missing == 2
+    with xr.open_dataset(path, **kinds.zarr_kwargs()) as dataset:
+        expected = dataset["t"][4:8, :3].values
+    np.testing.assert_array_equal(out, expected)
+    assert source.read("t", (2, 0, 0), (slice(0, 3), slice(0, 3), slice(0, 5)), out[:3])
+    np.testing.assert_array_equal(out[:3], opened.oracle["t"][8:, :3].values)
+
+    with pytest.raises(MissingChunkError, match="absent") as refused:
+        open_source(path, on_missing="raise").read("t", chunk, cut, out)
+    assert refused.value.key == key.partition("/")[2]
+    assert (refused.value.variable, refused.value.chunk) == ("t", chunk)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not open_source(path, on_missing="fill").read("t", chunk, cut, out)
+
+
+def test_an_absent_chunk_of_a_shard_is_absent():
+    store = MemoryStore()
+    group = zarr.create_group(store, zarr_format=3)
+    array = group.create_array(
+        "a", shape=(8,), chunks=(2,), shards=(4,), dtype="i4", dimension_names=("x",)
+    )
+    array[2:4] = [5, 6]
+    source = open_source(store, on_missing="fill")
+    out = np.empty(2, "i4")
+    assert source.read("a", (1,), (slice(0, 2),), out)
+    assert out.tolist() == [5, 6]
+    assert not source.read("a", (0,), (slice(0, 2),), out)
+    assert out.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("fill", [np.nan, -np.inf, 3.5])
+def test_fill_value_of_the_array(fill: float):
+    store = MemoryStore()
+    zarr.create_group(store, zarr_format=3).create_array(
+        "a", shape=(5,), chunks=(2,), dtype=">f4", fill_value=fill, dimension_names=("x",)
+    )
+    source = open_source(store, on_missing="fill")
+    np.testing.assert_array_equal(kinds.read_all(source, "a"), np.full(5, fill, "f4"), strict=True)
+
+
+def test_a_failed_request_names_the_chunk_and_tells_no_secret():
+    dataset = kinds.numeric(kinds.make_dataset())
+    inner = write_store(dataset, kinds.CHUNKS)
+    store = FaultyStore(inner, {"m/c/0/1": PermissionError("signed ?sig=canary")}, times=1)
+    source = open_source(store)
+    with pytest.raises(ChunkError, match="PermissionError") as caught:
+        kinds.read(source, "m", (0, 1))
+    assert caught.value.key == "m/c/0/1"
+    assert "canary" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, PermissionError)
+    # The fault has passed, and so the next read succeeds.
+    np.testing.assert_array_equal(kinds.read(source, "m", (0, 1)), dataset["m"][:, 3:6].values)
+
+
+def test_a_store_of_metadata_only_opens_at_once():
+    store = MemoryStore()
+    group = zarr.create_group(store, zarr_format=3)
+    group.create_array("a", shape=(10**9,), chunks=(1000,), dtype="f4", dimension_names=("time",))
+    group.create_array(
+        "b", shape=(10**6, 1000), chunks=(1, 1000), dtype="f8", dimension_names=("step", "x")
+    )
+    open_source(store)
+    tracemalloc.start()
+    start = time.process_time()
+    source = open_source(store)
+    assert not source.coordinates().variables
+    assert source.fingerprint
+    assert len(pickle.dumps(source)) < 16 * 1024
+    seconds = time.process_time() - start
+    _, peak_nbytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_nbytes < 4 * 2**20
+    assert seconds < 3.0
+    out = np.empty(1000, "f4")
+    with pytest.warns(MissingChunkWarning):
+        source.read("a", (10**6 - 1,), (slice(0, 1000),), out)
+    assert (out == 0).all()
+
+
+def test_packed_integers_decode_to_the_asked_dtype(tmp_path: Path):
+    values = np.arange(10) / 4 + 1e6
+    dataset = xr.Dataset({"short": ("x", values), "long": ("x", values), "plain": ("x", values)})
+    packing = {"scale_factor": 0.25, "add_offset": 1e6, "_FillValue": -1}
+    encoding = {"short": {"dtype": "i2", **packing}, "long": {"dtype": "i4", **packing}}
+    dataset.to_zarr(tmp_path / "z", zarr_format=3, consolidated=False, encoding=encoding)
+    dataset.to_netcdf(tmp_path / "a.nc", encoding=encoding)
+    for path, name in itertools.product(["z", "a.nc"], ["short", "long", "plain"]):
+        for kwargs, expected in [
+            ({}, {"short": "f4", "long": "f8", "plain": "f8"}),
+            ({"dtype": "float32"}, {"short": "f4", "long": "f4", "plain": "f8"}),
+            ({"dtype": np.float64}, {"short": "f8", "long": "f8", "plain": "f8"}),
+            ({"dtype": None}, {"short": "f8", "long": "f8", "plain": "f8"}),
+        ]:
+            source = open_source(tmp_path / path, **kwargs)
+            assert source.variables[name].dtype == expected[name]
+            np.testing.assert_array_equal(
+                kinds.read_all(source, name), values.astype(expected[name]), strict=True
+            )
+    with xr.open_dataset(tmp_path / "a.nc") as opened:
+        assert open_source(opened).variables["short"].dtype == opened["short"].dtype
+
+
+FORK = """
+import os, sys, warnings
+import numpy as np
+from xloader.errors import ForkError
+from xloader.sources.opening import open_source
+
+def read(source):
+    return source.read("t", (0, 0, 0), (slice(0, 1),) * 3, np.empty((1, 1, 1), "f4"))
+
+source = open_source(sys.argv[1])
+if sys.argv[2] == "after":
+    read(source)
+# Forking beside threads is the fault under test.
+warnings.simplefilter("ignore", DeprecationWarning)
+child = os.fork()
+if child == 0:
+    try:
+        os._exit(0 if read(source) else 1)
+    except ForkError as error:
+        os._exit(42 if "forkserver" in str(error) and "__main__" in str(error) else 2)
+    except BaseException:
+        os._exit(3)
+_, status = os.waitpid(child, 0)
+assert read(source)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize(("when", "code"), [("before", 0), ("after", 42)])
+@pytest.mark.parametrize("kind", ["zarr-direct-local", "netcdf4"])
+def test_a_handle_is_refused_on_the_wrong_side_of_a_fork(
+    tmp_path: Path, kind: str, when: str, code: int
+):
+    kinds.KINDS[kind](tmp_path, kinds.make_dataset())
+    path = tmp_path / ("a.zarr" if kind.startswith("zarr") else "netcdf4.nc")
+    run = subprocess.run(
+        [sys.executable, "-c", FORK, str(path), when],
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == code, run.stderr
+
+
+def test_a_given_store_is_refused_after_a_fork_before_any_read(monkeypatch: pytest.MonkeyPatch):
+    store = write_store(kinds.numeric(kinds.make_dataset()), kinds.CHUNKS)
+    source = open_source(store)
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    with pytest.raises(ForkError, match="forked"):
+        kinds.read(source, "t", (0, 0, 0))
