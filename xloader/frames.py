@@ -154,7 +154,7 @@ def auxiliary_coords(
     names = dim_names(layouts)
     coords = recipe.source.coordinates()
     found: dict[str, xr.Variable] = {}
-    for name, coord in coords.items():
+    for name, coord in coords.coords.items():
         if name in coords.indexes:
             continue
         of_field = {

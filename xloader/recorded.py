@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import xarray as xr
 
@@ -36,36 +36,35 @@ REFUSED = (
 class Recorded:
     """What a class of samples gains: each method of the lists above, recorded as a step."""
 
-    if TYPE_CHECKING:
-        all: Callable[..., Self]
-        any: Callable[..., Self]
-        assign: Callable[..., Self]
-        astype: Callable[..., Self]
-        clip: Callable[..., Self]
-        count: Callable[..., Self]
-        cumprod: Callable[..., Self]
-        cumsum: Callable[..., Self]
-        diff: Callable[..., Self]
-        drop_vars: Callable[..., Self]
-        expand_dims: Callable[..., Self]
-        isin: Callable[..., Self]
-        isnull: Callable[..., Self]
-        max: Callable[..., Self]
-        mean: Callable[..., Self]
-        median: Callable[..., Self]
-        min: Callable[..., Self]
-        notnull: Callable[..., Self]
-        prod: Callable[..., Self]
-        quantile: Callable[..., Self]
-        rename: Callable[..., Self]
-        roll: Callable[..., Self]
-        round: Callable[..., Self]
-        shift: Callable[..., Self]
-        std: Callable[..., Self]
-        sum: Callable[..., Self]
-        transpose: Callable[..., Self]
-        var: Callable[..., Self]
-        where: Callable[..., Self]
+    all: Callable[..., Self]
+    any: Callable[..., Self]
+    assign: Callable[..., Self]
+    astype: Callable[..., Self]
+    clip: Callable[..., Self]
+    count: Callable[..., Self]
+    cumprod: Callable[..., Self]
+    cumsum: Callable[..., Self]
+    diff: Callable[..., Self]
+    drop_vars: Callable[..., Self]
+    expand_dims: Callable[..., Self]
+    isin: Callable[..., Self]
+    isnull: Callable[..., Self]
+    max: Callable[..., Self]
+    mean: Callable[..., Self]
+    median: Callable[..., Self]
+    min: Callable[..., Self]
+    notnull: Callable[..., Self]
+    prod: Callable[..., Self]
+    quantile: Callable[..., Self]
+    rename: Callable[..., Self]
+    roll: Callable[..., Self]
+    round: Callable[..., Self]
+    shift: Callable[..., Self]
+    std: Callable[..., Self]
+    sum: Callable[..., Self]
+    transpose: Callable[..., Self]
+    var: Callable[..., Self]
+    where: Callable[..., Self]
 
     def with_step(self, step: Step) -> Self:
         """The samples with one more transform."""

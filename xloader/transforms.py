@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.errors import OptionError
+from xloader.errors import OptionError, XloaderError
 from xloader.filling import Fillna
 from xloader.frames import LABEL, SAMPLE, from_frame, hide_labels, show_labels, to_frame
 from xloader.grid import Ints
@@ -224,7 +224,7 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
     try:
         frame = finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))
         arrays = from_frame(frame, 1)
-    except OptionError:
+    except XloaderError:
         raise
     except Exception as error:
         raise OptionError(

@@ -1,0 +1,215 @@
+"""Layouts: what a field's array looks like, and the views that chunks are copied into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
+from xloader.layout import FieldLayout, make_layouts
+
+SIZES = {"time": 8, "level": 3, "lat": 4, "lon": 5, "member": 2}
+
+
+def _variable(*dims: str, dtype: str = "float32") -> tuple[tuple[str, ...], np.ndarray]:
+    shape = [SIZES[dim] for dim in dims]
+    return dims, np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+def _dataset() -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "t2m": _variable("time", "lat", "lon"),
+            "z": _variable("time", "level", "lat", "lon"),
+            "ens": _variable("member", "time", "level", "lat", "lon"),
+            "oro": _variable("lat", "lon", dtype="float64"),
+            "co2": _variable("time"),
+            "swapped": _variable("time", "lon", "lat"),
+            "mask": _variable("lat", "lon", dtype="int8"),
+            "soil": _variable("time", "level", "lat"),
+            "born": (("time",), np.zeros(8, "datetime64[ns]")),
+        },
+        coords={"level": [500.0, 850.0, 0.5]},
+    )
+
+
+def _layout(*variables: str, dims: Any = None, **offsets: Any) -> FieldLayout:
+    samples = _dataset().drop_vars("born").xloader.window(dims or {"time": 3})
+    return make_layouts(samples.inputs(*variables, **offsets).recipe)[0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "dims", "shape"),
+    [
+        (_layout("t2m"), ("channel", "time", "lat", "lon"), (1, 3, 4, 5)),
+        (_layout("t2m", "z"), ("channel", "time", "lat", "lon"), (4, 3, 4, 5)),
+        (_layout("ens"), ("channel", "time", "lat", "lon"), (6, 3, 4, 5)),
+        (_layout("oro", "t2m", "co2"), ("channel", "time", "lat", "lon"), (3, 3, 4, 5)),
+        (_layout("t2m", time=2), ("channel", "lat", "lon"), (1, 4, 5)),
+        (_layout("z", time=slice(1, None)), ("channel", "time", "lat", "lon"), (3, 2, 4, 5)),
+        (_layout("co2"), ("channel", "time"), (1, 3)),
+        (_layout("co2", time=0), ("channel",), (1,)),
+        (_layout("soil"), ("channel", "time", "level", "lat"), (1, 3, 3, 4)),
+        (
+            _layout("z", dims={"time": 2, "level": 2}),
+            ("channel", "time", "level", "lat", "lon"),
+            (1, 2, 2, 4, 5),
+        ),
+        (
+            _layout("t2m", "oro", dims={"lon": 2, "time": 3}, lon=1),
+            ("channel", "time", "lat"),
+            (2, 3, 4),
+        ),
+    ],
+)
+def test_dims_and_shape(layout: FieldLayout, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    assert (layout.dims, layout.shape) == (dims, shape)
+
+
+def test_channels_are_named_variable_by_variable() -> None:
+    assert _layout("z", "t2m").channels == ("z_500", "z_850", "z_0.5", "t2m")
+    assert _layout("ens").channels[:4] == ("ens_0_500", "ens_0_850", "ens_0_0.5", "ens_1_500")
+
+
+def test_channels_of_a_selection() -> None:
+    samples = _dataset()[["z"]].xloader.isel(level=[0, 2]).window(time=1).inputs("z")
+    assert samples.channels("inputs") == ("z_500", "z_0.5")
+    one = _dataset()[["z"]].xloader.sel(level=850).window(time=1).inputs("z")
+    assert one.channels("inputs") == ("z",)
+
+
+def test_dates_as_channels_are_short() -> None:
+    ds = xr.Dataset(
+        {"t": (("time", "step", "y", "x"), np.zeros((4, 2, 3, 3)))},
+        coords={"step": np.array(["2000-01-01", "2000-01-01T06"], "datetime64[ns]")},
+    )
+    channels = ds.xloader.window(time=1).inputs("t").channels("inputs")
+    assert channels == ("t_2000-01-01", "t_2000-01-01T06:00:00")
+
+
+def test_dtype_is_what_numpy_promotes_to() -> None:
+    assert _layout("t2m").dtype == np.float32
+    assert _layout("t2m", "oro").dtype == np.float64
+    assert _layout("mask", "t2m").dtype == np.float32
+
+
+def test_accesses_count_elements_with_the_dilation_in() -> None:
+    samples = _dataset().drop_vars("born").xloader.window(time=3, lat=2, dilation={"time": 2})
+    (layout,) = make_layouts(samples.inputs("t2m", "co2", "oro", time=slice(1, None)).recipe)
+    t2m, co2, oro = layout.parts
+    assert t2m.accesses == ((2, 2, 2), (0, 1, 2))
+    assert co2.accesses == ((2, 2, 2), None)
+    assert oro.accesses == (None, (0, 1, 2))
+    assert layout.accesses == t2m.accesses
+
+
+def test_without_fields_each_windowed_numeric_variable_is_one() -> None:
+    layouts = make_layouts(_dataset().xloader.window(time=3).recipe)
+    assert [layout.name for layout in layouts] == ["t2m", "z", "ens", "co2", "swapped", "soil"]
+    by_name = {layout.name: layout for layout in layouts}
+    assert by_name["ens"].dims == ("member", "time", "level", "lat", "lon")
+    assert by_name["ens"].shape == (2, 3, 3, 4, 5)
+    assert by_name["ens"].channels is None
+
+
+CASES = {
+    "one variable": (("t2m",), {}),
+    "levels between": (("t2m", "z"), {}),
+    "two flattened dims": (("ens", "oro", "co2"), {}),
+    "a dropped dim": (("z", "t2m"), {"time": 1}),
+    "statics with a dropped dim": (("oro", "z"), {"time": 1}),
+}
+
+
+@pytest.mark.parametrize(("variables", "offsets"), CASES.values(), ids=CASES)
+def test_views_have_the_stored_dims_and_cover_the_field(
+    variables: tuple[str, ...], offsets: dict[str, int]
+) -> None:
+    """Each part writes its number through its view: every element is then some part's."""
+    ds = _dataset()
+    layout = _layout(*variables, **offsets)
+    array = np.full((2, *layout.shape), -1.0)
+    for number, part in enumerate(layout.parts):
+        view = part.view(array)
+        own = ds[part.variable].dims
+        dropped = set(offsets)
+        counts = {**SIZES, "time": 3, **dict.fromkeys(dropped, 1)}
+        num_missing = len([dim for dim in layout.dims[1:] if dim not in own])
+        assert np.shares_memory(view, array)
+        assert view.flags.writeable
+        assert view.shape[1 + num_missing :] == tuple(counts[dim] for dim in own)
+        assert (view == -1).all()
+        view[...] = number
+    expected = [number for number, part in enumerate(layout.parts) for _ in range(*part.channels)]
+    assert len(expected) == len(layout.channels)
+    np.testing.assert_array_equal(array, np.broadcast_to(_column(expected, array), array.shape))
+
+
+def _column(channels: list[int], array: np.ndarray) -> np.ndarray:
+    return np.array(channels).reshape(-1, *(1,) * (array.ndim - 2))
+
+
+def test_a_view_of_a_default_field() -> None:
+    by_name = {
+        x.name: x for x in make_layouts(_dataset().xloader.isel(lat=2).window(time=3).recipe)
+    }
+    layout = by_name["t2m"]
+    array = np.zeros((7, *layout.shape))
+    view = layout.parts[0].view(array)
+    assert view.shape == (7, 3, 1, 5)
+    view[0, 1, 0, 2] = 9
+    assert array[0, 1, 2] == 9
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda s: s.inputs("t2m", "swapped"),
+            StackError,
+            r"cannot share one array.*'t2m' with \('time', 'lat', 'lon'\).*'swapped' with",
+        ),
+        (lambda s: s.inputs("soil", "t2m"), StackError, "'soil' with .*'t2m' with|'t2m'.*'soil'"),
+        (lambda s: s.inputs("t2m", "t2m"), StackError, "names a variable twice"),
+        (lambda s: s.inputs(), OptionError, "has no variables"),
+        (lambda s: s.inputs("oro").shapes, EmptySamplesError, "no field has a variable along"),
+    ],
+)
+def test_what_cannot_be_laid_out(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(_dataset().xloader.window(time=3))
+
+
+def test_a_dimension_called_channel_that_is_kept() -> None:
+    ds = xr.Dataset({"s": (("time", "y", "channel"), np.zeros((4, 3, 2)))})
+    with pytest.raises(StackError, match=r"two dimensions called 'channel'"):
+        ds.xloader.window(time=1).inputs("s")
+    flattened = ds.transpose("time", "channel", "y").expand_dims(x=1, axis=-1)
+    assert flattened.xloader.window(time=1).inputs("s").channels("inputs") == ("s_0", "s_1")
+
+
+def test_dates_are_no_numbers() -> None:
+    source = _NoNumbers(xloader.open(_dataset()[["co2"]]).recipe.source)
+    samples = xloader.Samples(xloader.Recipe(source)).window(time=3)
+    with pytest.raises(UnsupportedDataError, match=r"'co2' holds no real numbers.*datetime64"):
+        samples.inputs("co2")
+
+
+class _NoNumbers:
+    """A source that offers dates, which those of xloader never do."""
+
+    def __init__(self, source: Any) -> None:
+        from dataclasses import replace
+
+        self.source = source
+        self.variables = {
+            name: replace(variable, dtype=np.dtype("datetime64[ns]"))
+            for name, variable in source.variables.items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)

@@ -1,0 +1,466 @@
+"""Samples against plain xarray: one table of expressions, and the words of every refusal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from xloader import Samples
+from xloader.errors import (
+    EmptySamplesError,
+    OptionError,
+    SampleIndexError,
+    StackError,
+    UnknownNameError,
+    WindowError,
+)
+
+
+def _dataset() -> xr.Dataset:
+    rng = np.random.default_rng(2)
+    return xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), rng.random((16, 6, 8), np.float32), {"units": "K"}),
+            "z": (("time", "level", "lat", "lon"), rng.random((16, 3, 6, 8)), {"units": "m"}),
+            "co2": (("time",), np.arange(16.0), {"units": "ppm"}),
+            "oro": (("lat", "lon"), rng.random((6, 8)), {"units": "m"}),
+        },
+        coords={
+            "time": np.arange("2000-01-01", "2000-01-17", dtype="datetime64[D]").astype("M8[ns]"),
+            "level": ("level", [500, 850, 1000], {"units": "hPa"}),
+            "lat": ("lat", np.linspace(75, -75, 6), {"units": "degrees_north"}),
+            "area": (("lat", "lon"), rng.random((6, 8)), {"units": "m2"}),
+            "season": ("time", np.repeat([1, 2], 8)),
+            "model": 7,
+        },
+    )
+
+
+@pytest.fixture(params=["in memory", "Zarr"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "in memory":
+        return _dataset()
+    chunks = {"t2m": (5, 4, 3), "z": (4, 1, 6, 8), "co2": (7,), "oro": (6, 8)}
+    encoding = {name: {"chunks": chunk} for name, chunk in chunks.items()}
+    path = tmp_path / "toy.zarr"
+    _dataset().to_zarr(path, zarr_format=3, consolidated=False, encoding=encoding)
+    return path
+
+
+Row = tuple[Callable[[Samples], Samples], int, Callable[[xr.Dataset], xr.Dataset]]
+
+DEFAULT_FIELDS: dict[str, Row] = {
+    "one step": (lambda s: s.window(time=1), 5, lambda d: d.isel(time=[5])),
+    "the last window": (
+        lambda s: s.window(time=3, stride=2),
+        -1,
+        lambda d: d.isel(time=slice(12, 15)),
+    ),
+    "dilation": (
+        lambda s: s.window(time=3, stride=1, dilation=2),
+        4,
+        lambda d: d.isel(time=slice(4, 9, 2)),
+    ),
+    "patches": (
+        lambda s: s.window(time=2, lat=4, lon=3, stride={"lat": 2, "lon": 2}),
+        2 * 6 + 1 * 3 + 2,
+        lambda d: d.isel(time=slice(4, 6), lat=slice(2, 6), lon=slice(4, 7)),
+    ),
+    "dims in another order": (
+        lambda s: s.window(lon=4, time=4),
+        5,
+        lambda d: d.isel(time=slice(4, 8), lon=slice(4, 8)),
+    ),
+    "a selection by label": (
+        lambda s: s.sel(time=slice("2000-01-04", "2000-01-12"), lat=slice(50, -50)).window(time=2),
+        3,
+        lambda d: d.isel(time=slice(9, 11), lat=slice(1, 5)),
+    ),
+    "a label that drops its dim": (
+        lambda s: s.sel(level=850).window(time=2),
+        1,
+        lambda d: d.isel(time=slice(2, 4), level=1),
+    ),
+    "unequal positions": (
+        lambda s: s.isel(time=[0, 1, 5, 6, 13], lon=[1, 4, 5]).window(time=2, stride=1),
+        1,
+        lambda d: d.isel(time=[1, 5], lon=[1, 4, 5]),
+    ),
+    "every third of a part": (
+        lambda s: s.isel(time=slice(1, None, 3), lat=-1).window(time=2),
+        1,
+        lambda d: d.isel(time=[7, 10], lat=-1),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "index", "plain"), DEFAULT_FIELDS.values(), ids=DEFAULT_FIELDS)
+def test_default_fields_equal_isel(source: Any, make: Any, index: int, plain: Any) -> None:
+    """Values, dims, coordinates and attributes, of everything that is windowed."""
+    samples = make(xloader.open(source))
+    expected = plain(_dataset())[list(samples.fields)]
+    actual = samples.to_xarray(index)
+    xr.testing.assert_identical(actual, expected)
+    for array, name in zip(samples[index], samples.fields, strict=True):
+        np.testing.assert_array_equal(array, expected[name])
+        assert array.dtype == expected[name].dtype
+        assert array.shape == samples.shapes[name]
+
+
+def _stack(*arrays: xr.DataArray) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(*(array.to_numpy() for array in arrays)))
+
+
+NAMED_FIELDS: dict[
+    str, tuple[Callable[[Samples], Samples], int, Callable[..., list[np.ndarray]]]
+] = {
+    "a lead": (
+        lambda s: s.window(time=6, stride=1).inputs("t2m", time=slice(0, 2)).targets("t2m", time=5),
+        3,
+        lambda d: [_stack(d.t2m[3:5]), _stack(d.t2m[8])],
+    ),
+    "levels as channels": (
+        lambda s: s.window(time=2).inputs("z", "t2m"),
+        4,
+        lambda d: [_stack(*(d.z[8:10, level] for level in range(3)), d.t2m[8:10])],
+    ),
+    "statics": (
+        lambda s: s.window(time=2, lat=3, lon=4).inputs("oro", "t2m"),
+        3,
+        lambda d: [_stack(d.oro[3:, 4:].expand_dims(time=2), d.t2m[:2, 3:, 4:])],
+    ),
+    "a series repeated in space": (
+        lambda s: s.window(time=2).inputs("t2m", "co2"),
+        3,
+        lambda d: [_stack(d.t2m[6:8], d.co2[6:8].expand_dims(lat=6, lon=8).transpose("time", ...))],
+    ),
+    "negative and spaced offsets": (
+        lambda s: (
+            s.window(time=7, stride=3).field("a", "t2m", time=[0, 3, 6]).field("b", "t2m", time=-1)
+        ),
+        2,
+        lambda d: [_stack(d.t2m[6:13:3]), _stack(d.t2m[12])],
+    ),
+    "offsets count elements of a dilated window": (
+        lambda s: s.window(time=4, dilation=3, stride=1).inputs("t2m", time=slice(1, 3)),
+        2,
+        lambda d: [_stack(d.t2m[5:9:3])],
+    ),
+    "a selected level": (
+        lambda s: s.sel(level=[500, 1000]).window(time=1).inputs("z", time=0),
+        7,
+        lambda d: [_stack(d.z[7, 0], d.z[7, 2])],
+    ),
+    "all dims dropped": (
+        lambda s: s.window(time=1, lat=1, lon=1).inputs("t2m", "oro", time=0, lat=0, lon=0),
+        8 * 48 + 3 * 8 + 5,
+        lambda d: [_stack(d.t2m[8, 3, 5], d.oro[3, 5])],
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "index", "plain"), NAMED_FIELDS.values(), ids=NAMED_FIELDS)
+def test_named_fields_equal_stacks(source: Any, make: Any, index: int, plain: Any) -> None:
+    samples = make(xloader.open(source))
+    actual, expected = samples[index], plain(_dataset())
+    assert len(actual) == len(expected) == len(samples.fields)
+    for array, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+        assert array.shape == wanted.shape
+    batch = samples[[index, 0]]
+    assert [array.shape for array in batch] == [(2, *array.shape) for array in actual]
+    np.testing.assert_array_equal(batch[0][0], actual[0])
+
+
+@given(data=st.data())
+def test_any_window_of_any_selection(data: st.DataObject) -> None:
+    """Bit for bit what isel gives, wherever the chunks of a made-up variable lie."""
+    size = data.draw(st.integers(1, 14), label="size")
+    chunk = data.draw(st.integers(1, size), label="chunk")
+    ds = xr.Dataset({"a": (("x", "y"), np.arange(size * 3).reshape(size, 3))})
+    ds["a"].encoding["preferred_chunks"] = {"x": chunk, "y": 2}
+    kept = sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1), label="kept"))
+    window = data.draw(st.integers(1, len(kept)), label="window")
+    dilation = data.draw(
+        st.integers(1, max(1, (len(kept) - 1) // max(1, window - 1))), label="dilation"
+    )
+    if (window - 1) * dilation + 1 > len(kept):
+        dilation = 1
+    stride = data.draw(st.integers(1, 4), label="stride")
+    samples = ds.xloader.isel(x=kept).window(x=window, stride=stride, dilation=dilation)
+    span = (window - 1) * dilation + 1
+    begins = range(0, len(kept) - span + 1, stride)
+    assert len(samples) == len(begins)
+    for index, begin in enumerate(begins):
+        expected = ds["a"].isel(x=kept).isel(x=slice(begin, begin + span, dilation))
+        np.testing.assert_array_equal(samples[index][0], expected)
+
+
+def test_a_lead_has_its_own_labels() -> None:
+    samples = _dataset().xloader.window(time=6, stride=1)
+    samples = samples.inputs("t2m", "z", time=slice(0, 2)).targets("t2m", time=5)
+    one = samples.to_xarray(3)
+    times = _dataset()["time"]
+    assert one["inputs"].dims == ("inputs_channel", "time", "lat", "lon")
+    assert one["targets"].dims == ("targets_channel", "lat", "lon")
+    assert one["inputs_channel"].values.tolist() == ["t2m", "z_500", "z_850", "z_1000"]
+    np.testing.assert_array_equal(one["time"], times[3:5])
+    assert one["targets_time"].item() == times[8].item()
+    assert one["targets"].attrs == {"units": "K"}
+    assert one["inputs"].attrs == {}
+    xr.testing.assert_equal(one["area"].variable, _dataset()["area"].variable)
+    assert one["lat"].attrs == {"units": "degrees_north"}
+
+
+def test_spans_of_two_fields_keep_their_labels_apart() -> None:
+    samples = _dataset()[["t2m"]].xloader.window(time=4)
+    samples = samples.inputs("t2m", time=slice(0, 2)).targets("t2m", time=slice(2, 4))
+    one = samples.to_xarray(1)
+    assert one["inputs"].dims == ("channel", "inputs_time", "lat", "lon")
+    np.testing.assert_array_equal(one["inputs_time"], _dataset()["time"][4:6])
+    np.testing.assert_array_equal(one["targets_time"], _dataset()["time"][6:8])
+    assert one["targets_season"].values.tolist() == [1, 1]
+
+
+def test_positions_map_ids_to_the_store() -> None:
+    samples = (
+        _dataset().xloader.isel(time=slice(3, None, 2)).window(time=2, lat=3, stride={"time": 1})
+    )
+    positions = samples.positions([0, 5, -1])
+    assert positions["time"].values.tolist() == [3, 7, 13]
+    assert positions["lat"].values.tolist() == [0, 3, 3]
+    np.testing.assert_array_equal(positions["time_label"], _dataset()["time"][[3, 7, 13]])
+    assert positions["sample"].values.tolist() == [0, 5, len(samples) - 1]
+
+
+def test_what_there_is() -> None:
+    samples = _dataset().xloader.isel(time=slice(0, 8, 2), level=0, lon=[0, 3, 4])
+    assert samples.dims == ("time", "lat", "lon")
+    assert samples.sizes == {"time": 4, "lat": 6, "lon": 3}
+    expected = (
+        _dataset()
+        .isel(time=slice(0, 8, 2), level=0, lon=[0, 3, 4])
+        .drop_vars(["t2m", "z", "co2", "oro"])
+    )
+    xr.testing.assert_identical(samples.coordinates, expected)
+    windowed = samples.window(time=2)
+    assert windowed.fields == ("t2m", "z", "co2")
+    assert windowed.shapes == {"t2m": (2, 6, 3), "z": (2, 6, 3), "co2": (2,)}
+    assert windowed.dtypes["z"] == np.float64
+    assert len(list(windowed)) == len(windowed) == 2
+
+
+def test_several_at_once() -> None:
+    samples = _dataset().xloader.window(time=2).inputs("co2")
+    mask = np.zeros(8, bool)
+    mask[[6, 7]] = True
+    for key, ids in [(slice(6, None), [6, 7]), ([6, -1], [6, 7]), (mask, [6, 7]), ([], [])]:
+        batch = samples[key]
+        assert batch.ids.tolist() == ids
+        assert batch.inputs.shape == (len(ids), 1, 2)
+        assert batch.inputs[:, 0, 0].tolist() == [2.0 * sample_id for sample_id in ids]
+    assert samples[np.int64(3)][0].tolist() == [[6.0, 7.0]]
+
+
+def test_repr_says_what_there_is() -> None:
+    samples = _dataset().xloader.window(time=3, stride=2, dilation=2).inputs("t2m", "z").fillna(0)
+    text = repr(samples)
+    for part in (
+        "<xloader.Samples, 6 samples>",
+        "time: 16, lat: 6, lon: 8, level: 3",
+        "3, stride 2, dilation 2: 6 positions",
+        "dropped      2 windows",
+        "inputs       (channel: 4, time: 3, lat: 6, lon: 8) float64",
+        "then         fillna(0.0)",
+    ):
+        assert part in text
+    assert "no windows yet" in repr(_dataset().xloader)
+    assert "<th style" in samples._repr_html_()
+    broken = _dataset().xloader.window(time=3).inputs("oro")
+    assert "no field has a variable along a windowed dimension" in repr(broken)
+
+
+def test_the_accessor_of_a_data_array() -> None:
+    samples = _dataset()["co2"].xloader.window(time=2)
+    assert samples.fields == ("co2",)
+    assert samples[1][0].tolist() == [2.0, 3.0]
+
+
+REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
+    "no windows": (len, OptionError, r"no samples without windows.*'time'.*call .window"),
+    "fields before windows": (lambda s: s.inputs("t2m"), OptionError, "call .window"),
+    "steps before windows": (lambda s: s.fillna(0), OptionError, "call .window"),
+    "no size": (lambda s: s.window(), OptionError, "no dimension is windowed.*'time'"),
+    "unknown dim": (lambda s: s.window(tine=2), UnknownNameError, r"'tine'.*did you mean 'time'\?"),
+    "dropped dim": (lambda s: s.isel(level=0).window(level=1), UnknownNameError, "'level'"),
+    "too long": (
+        lambda s: s.window(time=17),
+        WindowError,
+        "longer than the dimension 'time'. Given: a window that spans 17.*at most 16",
+    ),
+    "too dilated": (lambda s: s.window(time=6, dilation=4), WindowError, "spans 21 elements"),
+    "size 0": (
+        lambda s: s.window(time=0),
+        WindowError,
+        "window along 'time' is too small. Given: 0",
+    ),
+    "stride 0": (
+        lambda s: s.window(time=2, stride=0),
+        WindowError,
+        "stride along 'time'.*Given: 0",
+    ),
+    "dilation 0": (lambda s: s.window(time=2, dilation=0), WindowError, "dilation along 'time'"),
+    "half a step": (lambda s: s.window(time=2.5), OptionError, "no whole number. Given: 2.5"),
+    "a truth": (lambda s: s.window(time=True), OptionError, "no whole number. Given: True"),
+    "stride of no window": (
+        lambda s: s.window(time=2, stride={"lat": 1}),
+        UnknownNameError,
+        r"stride is for a dimension without windows. Given: 'lat'. Allowed: \['time'\]",
+    ),
+    "window twice": (
+        lambda s: s.window(time=2).window(lat=2),
+        OptionError,
+        "window comes too late",
+    ),
+    "sel after window": (
+        lambda s: s.window(time=2).sel(lat=0),
+        OptionError,
+        "sel comes too late. Given: after window.*first sel and isel",
+    ),
+    "isel after field": (
+        lambda s: s.window(time=2).inputs("t2m").isel(lat=0),
+        OptionError,
+        "isel comes too late. Given: after the field 'inputs'",
+    ),
+    "field after map": (
+        lambda s: s.window(time=2).map(lambda d: d).inputs("t2m"),
+        OptionError,
+        "field comes too late. Given: after map",
+    ),
+    "normalize after clip": (
+        lambda s: s.window(time=2).clip(0, 1).normalize({"t2m": (0, 1)}),
+        OptionError,
+        "normalize comes too late. Given: after clip",
+    ),
+    "unknown variable": (
+        lambda s: s.window(time=4).inputs("t2n"),
+        UnknownNameError,
+        r"no variable.*'t2n'. Allowed: 't2m', 'z'.*did you mean 't2m'\?",
+    ),
+    "offset outside": (
+        lambda s: s.window(time=4).inputs("t2m", time=4),
+        OptionError,
+        r"'inputs' does not fit the window along 'time'. Given: 4.*\[-4, 4\)",
+    ),
+    "offset below": (lambda s: s.window(time=4).inputs("t2m", time=-5), OptionError, "Given: -5"),
+    "empty offsets": (
+        lambda s: s.window(time=4).inputs("t2m", time=slice(2, 2)),
+        OptionError,
+        "does not fit the window",
+    ),
+    "backward offsets": (
+        lambda s: s.window(time=4).inputs("t2m", time=slice(None, None, -1)),
+        OptionError,
+        "does not fit the window",
+    ),
+    "unequal offsets": (
+        lambda s: s.window(time=4).inputs("t2m", time=[0, 1, 3]),
+        OptionError,
+        "equally spaced.*several fields",
+    ),
+    "labels as offsets": (
+        lambda s: s.window(time=4).inputs("t2m", time="2000"),
+        OptionError,
+        "does not fit the window",
+    ),
+    "offset along a whole dim": (
+        lambda s: s.window(time=4).inputs("t2m", lat=0),
+        OptionError,
+        "offsets along a dimension without windows. Given: lat",
+    ),
+    "offset along no dim": (lambda s: s.window(time=4).inputs("t2m", x=0), UnknownNameError, "'x'"),
+    "offset that no variable has": (
+        lambda s: s.window(time=4, lat=2).inputs("co2", lat=0),
+        OptionError,
+        "no variable of the field 'inputs' has the dimension",
+    ),
+    "name taken": (
+        lambda s: s.window(time=4).inputs("t2m").inputs("z"),
+        OptionError,
+        "name of a field is taken. Given: 'inputs'",
+    ),
+    "name of a dim": (lambda s: s.window(time=4).field("lat", "t2m"), OptionError, "Given: 'lat'"),
+    "cannot be stacked": (
+        lambda s: s.window(level=1).inputs("z", "co2"),
+        StackError,
+        r"'z' with \('time', 'level', 'lat', 'lon'\) and 'co2' with",
+    ),
+    "only statics": (
+        lambda s: s.window(time=4).inputs("oro")[0],
+        EmptySamplesError,
+        "no field has",
+    ),
+    "id too large": (
+        lambda s: s.window(time=4)[4],
+        SampleIndexError,
+        r"Given: 4. Allowed: \[-4, 4\)",
+    ),
+    "id too small": (lambda s: s.window(time=4)[-5], SampleIndexError, "Given: -5"),
+    "no id": (
+        lambda s: s.window(time=4)[1.5],
+        SampleIndexError,
+        "names no samples. Given: float64",
+    ),
+    "ids in 2-d": (lambda s: s.window(time=4)[[[1]]], SampleIndexError, "names no samples"),
+    "positions": (lambda s: s.window(time=4).positions([0, 9]), SampleIndexError, "Given: 9"),
+    "to_xarray": (lambda s: s.window(time=4).to_xarray(9), SampleIndexError, "Given: 9"),
+    "channels of no field": (
+        lambda s: s.window(time=4).channels("x"),
+        UnknownNameError,
+        "no field",
+    ),
+    "no channels": (lambda s: s.window(time=4).channels("z"), OptionError, "'z' has no channels"),
+}
+
+
+@pytest.mark.parametrize(("act", "error", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_bad_input_says_what_is_wrong(act: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        act(_dataset().xloader)
+    assert type(caught.value) is error
+
+
+def test_import_loads_no_heavy_library() -> None:
+    script = (
+        "import sys, xloader\n"
+        "print(sorted({'torch', 'dask', 'matplotlib'} & {m.split('.')[0] for m in sys.modules}))"
+    )
+    root = Path(__file__).resolve().parents[1]
+    run = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=root
+    )
+    assert run.stdout.strip() == "[]"
+
+
+# The file says NaN is missing in integers, which xarray warns about whoever opens it.
+@pytest.mark.filterwarnings("ignore:variable .* has non-conforming")
+def test_real_files_are_read_as_xarray_reads_them(data_folder: Path) -> None:
+    path = data_folder / "eraint_uvz.nc"
+    samples = xloader.open(path, dtype=None).window(latitude=50, longitude=60).inputs("u", "z")
+    with xr.open_dataset(path) as ds:
+        part = ds.isel(latitude=slice(50, 100), longitude=slice(120, 180))
+        expected = np.concatenate(
+            [part[name].to_numpy().reshape(-1, 50, 60) for name in ("u", "z")]
+        )
+    (actual,) = samples[8 + 2]
+    np.testing.assert_array_equal(actual, expected)

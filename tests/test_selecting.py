@@ -1,0 +1,142 @@
+"""Composed selections against xarray's own, on a coordinate that tells every element apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.selecting import take
+
+SIZE = 12
+
+
+def _dataset(size: int = SIZE) -> xr.Dataset:
+    values = np.arange(2.0 * size).reshape(size, 2)
+    return xr.Dataset(
+        {"t": (("x", "y"), values)}, coords={"x": np.arange(size) * 0.5, "name": ("y", ["a", "b"])}
+    )
+
+
+def _elements(samples: xloader.Samples, dim: str = "x") -> list[int] | int:
+    kept = samples.recipe.kept_of(dim)
+    return kept if isinstance(kept, int) else list(kept)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[Any]:
+    """Indexers of one dimension, each fitting what the ones before have left."""
+    left = SIZE
+    chain: list[Any] = []
+    for _ in range(draw(st.integers(1, 3))):
+        begin = draw(st.integers(0, left - 1))
+        kind = draw(st.sampled_from(["slice", "list", "mask", "backward bounds"]))
+        if kind == "slice":
+            indexer: Any = slice(
+                begin, draw(st.integers(begin + 1, SIZE + 3)), draw(st.integers(1, 4))
+            )
+        elif kind == "backward bounds":
+            indexer = slice(begin - left, None, draw(st.integers(1, 3)))
+        else:
+            chosen = sorted(draw(st.sets(st.integers(0, left - 1), min_size=1)))
+            mask = np.zeros(left, bool)
+            mask[chosen] = True
+            indexer = chosen if kind == "list" else mask
+        chain.append(indexer)
+        left = len(np.arange(left)[indexer])
+    return chain
+
+
+@given(chains())
+def test_isel_composes_as_in_xarray(chain: list[Any]) -> None:
+    samples, expected = _dataset().xloader, _dataset().assign(at=("x", np.arange(SIZE)))
+    for indexer in chain:
+        samples, expected = samples.isel(x=indexer), expected.isel(x=indexer)
+    assert _elements(samples) == expected["at"].values.tolist()
+    assert samples.sizes["x"] == expected.sizes["x"]
+
+
+@given(st.integers(-2, 14), st.integers(-2, 14), st.integers(0, 5))
+def test_sel_of_a_selection_as_in_xarray(low: int, high: int, skipped: int) -> None:
+    ds = _dataset().assign(at=("x", np.arange(SIZE))).isel(x=slice(skipped, None, 2))
+    expected = ds.sel(x=slice(low / 2, high / 2))["at"].values.tolist()
+    samples = _dataset().xloader.isel(x=slice(skipped, None, 2))
+    if expected:
+        assert _elements(samples.sel(x=slice(low / 2, high / 2))) == expected
+    else:
+        with pytest.raises(EmptySamplesError, match=r"no label of the dimension 'x' is selected"):
+            samples.sel(x=slice(low / 2, high / 2))
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        pytest.param(lambda s: s.sel(x=1.5), 3, id="one label drops the dimension"),
+        pytest.param(lambda s: s.sel(x=1.7, method="nearest"), 3, id="nearest"),
+        pytest.param(lambda s: s.sel(x=1.7, method="pad", tolerance=0.3), 3, id="pad"),
+        pytest.param(lambda s: s.sel(x=[0.0, 1.0, 2.0]), [0, 2, 4], id="labels"),
+        pytest.param(lambda s: s.sel({"x": slice(5, None)}), [10, 11], id="open slice"),
+        pytest.param(lambda s: s.isel(x=-1), 11, id="from the end"),
+        pytest.param(lambda s: s.isel(x=[1, 2, 7]), [1, 2, 7], id="unequal steps"),
+        pytest.param(lambda s: s.isel(x=[1, 2, 7]).sel(x=slice(1, 4)), [2, 7], id="label in list"),
+        pytest.param(lambda s: s.isel(x=[1, 2, 7]).isel(x=[0, 2]), [1, 7], id="list in list"),
+        pytest.param(lambda s: s.isel(x=xr.DataArray([1, 4], dims="x")), [1, 4], id="DataArray"),
+    ],
+)
+def test_kinds_of_indexers(select: Any, expected: Any) -> None:
+    assert _elements(select(_dataset().xloader)) == expected
+
+
+def test_equally_spaced_elements_are_a_range() -> None:
+    assert _dataset().xloader.isel(x=[1, 4, 7]).recipe.kept_of("x") == range(1, 8, 3)
+
+
+def test_sel_without_labels_counts_positions() -> None:
+    samples = _dataset().xloader.sel(y=1)
+    assert samples.recipe.kept_of("y") == 1
+    assert samples.dims == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("select", "error", "message"),
+    [
+        (lambda s: s.isel(x=12), OptionError, r"leaves the dimension 'x'. Given: 12.*\[-12, 12\)"),
+        (lambda s: s.isel(x=[0, -13]), OptionError, r"leaves the dimension 'x'. Given: -13"),
+        (lambda s: s.isel(x=[3, 1]), OptionError, r"do not increase. Given: \[3, 1\].*map"),
+        (lambda s: s.isel(x=[3, 3]), OptionError, "do not increase"),
+        (lambda s: s.isel(x=slice(None, None, -1)), OptionError, "do not increase"),
+        (lambda s: s.isel(x=slice(0, 4, 0)), OptionError, "does not count positions"),
+        (lambda s: s.isel(x="1"), OptionError, "is no position.*use .sel"),
+        (lambda s: s.isel(x=1.0), OptionError, "is no position"),
+        (lambda s: s.isel(x=slice(4, 4)), EmptySamplesError, "nothing is selected"),
+        (lambda s: s.isel(x=[]), EmptySamplesError, "nothing is selected"),
+        (lambda s: s.isel(x=0).isel(x=0), UnknownNameError, "no dimension of that name"),
+        (lambda s: s.isel(z=0), UnknownNameError, r"Given: 'z'. Allowed: 'x', 'y'"),
+        (lambda s: s.sel(X=0), UnknownNameError, "no dimension of that name"),
+        (lambda s: s.sel(x=0.3), UnknownNameError, "has no such label. Given: 0.3.*0.0 to 5.5"),
+        (lambda s: s.sel(x=[3.0, 1.0]), OptionError, "do not increase"),
+        (lambda s: s.sel(x=slice(3, 1)), EmptySamplesError, "order of the coordinate"),
+        (lambda s: s.sel(x=1, method="closest"), OptionError, "xarray cannot choose"),
+        (lambda s: s.sel(y=1, method="nearest"), OptionError, "no labels to come close to"),
+        (lambda s: s.sel(x=xr.DataArray([1.0], dims="p")), OptionError, "pointwise labels"),
+    ],
+)
+def test_bad_selections(select: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        select(_dataset().xloader)
+
+
+def test_an_unlabelled_dimension_of_any_length_costs_nothing() -> None:
+    """The length is stored nowhere as an array: selecting is arithmetic."""
+    huge = range(10**15)
+    taken = take("x", huge, slice(5, -5, 3))
+    assert isinstance(taken, range)
+    assert taken == range(5, 10**15 - 5, 3)
+    assert take("x", taken, slice(None, 2)) == range(5, 9, 3)
+    assert take("x", taken, -1) == taken[-1]

@@ -1,0 +1,357 @@
+"""Steps against the same arithmetic in plain numpy and xarray."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import recorded
+from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
+from xloader.filling import BLOCK_SIZE
+from xloader.layout import make_layouts
+from xloader.transforms import finish
+
+
+def _dataset() -> xr.Dataset:
+    rng = np.random.default_rng(1)
+    t2m = rng.normal(280, 10, (12, 4, 6)).astype(np.float32)
+    t2m[3, 1] = np.nan
+    return xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), t2m, {"units": "K", "long_name": "temperature"}),
+            "z": (("time", "level", "lat", "lon"), rng.normal(5, 2, (12, 3, 4, 6))),
+            "oro": (("lat", "lon"), rng.random((4, 6))),
+            "count": (("time", "lat", "lon"), rng.integers(0, 9, (12, 4, 6), np.int16)),
+        },
+        coords={"level": [500, 850, 1000], "lat": [60.0, 50.0, 40.0, 30.0], "time": np.arange(12)},
+    )
+
+
+@pytest.fixture
+def ds() -> xr.Dataset:
+    return _dataset()
+
+
+LEVEL_MEAN = xr.DataArray(
+    [1000.0, 5.0, 7.0, 9.0], dims="level", coords={"level": [300, 1000, 850, 500]}
+)
+LEVEL_STD = LEVEL_MEAN + 1
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        {"t2m": (280, 10), "z": (5, 2)},
+        {"t2m": {"mean": 280, "std": 10}, "z": {"mean": 5, "std": 2}},
+        {"mean": {"t2m": 280, "z": 5}, "std": {"t2m": 10, "z": 2}},
+        {"mean": xr.Dataset({"t2m": 280, "z": 5}), "std": xr.Dataset({"t2m": 10, "z": 2})},
+        xr.Dataset({"t2m_mean": 280, "t2m_std": 10, "z_mean": 5, "z_std": 2, "other": 3}),
+        xr.Dataset(
+            {"t2m": ("stat", [10.0, 280.0]), "z": ("stat", [2.0, 5.0])}, {"stat": ["std", "mean"]}
+        ),
+    ],
+    ids=["pairs", "mappings", "mean and std", "two Datasets", "suffixes", "a stat dimension"],
+)
+def test_every_form_of_statistics(ds: xr.Dataset, stats: Any) -> None:
+    samples = ds.xloader.window(time=2).inputs("t2m", "oro").targets("z", time=1)
+    both = isinstance(stats, dict) and "mean" in stats
+    normal = samples.normalize(**stats) if both else samples.normalize(stats)
+    inputs, targets = normal[2]
+    raw_inputs, raw_targets = samples[2]
+    np.testing.assert_array_equal(inputs[0], (raw_inputs[0] - 280) / 10)
+    np.testing.assert_array_equal(inputs[1], raw_inputs[1])
+    np.testing.assert_array_equal(targets, (raw_targets - 5) / 2)
+    assert inputs.dtype == raw_inputs.dtype
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        pytest.param({}, [9, 7, 5], id="labels out of order"),
+        pytest.param({"level": [0, 2]}, [9, 5], id="selected levels"),
+        pytest.param({"level": 1}, [7], id="one level"),
+    ],
+)
+def test_statistics_by_level_follow_the_labels(
+    ds: xr.Dataset, select: dict[str, Any], expected: list[float]
+) -> None:
+    samples = ds.xloader.isel(select).window(time=1).inputs("t2m", "z")
+    raw, normal = samples[5][0], samples.normalize({"z": (LEVEL_MEAN, LEVEL_STD)})[5][0]
+    np.testing.assert_array_equal(normal[0], raw[0])
+    for channel, mean in enumerate(expected, start=1):
+        np.testing.assert_allclose(normal[channel], (raw[channel] - mean) / (mean + 1), rtol=1e-14)
+
+
+def test_statistics_by_level_without_labels_count_positions(ds: xr.Dataset) -> None:
+    samples = ds.xloader.isel(level=[0, 2]).window(time=1).inputs("z")
+    raw = samples[5][0]
+    stored = samples.normalize({"z": (np.array([1.0, 2, 3]), [4, 5, 6])})[5][0]
+    selected = samples.normalize({"z": (np.array([1.0, 3]), [4, 6])})[5][0]
+    np.testing.assert_allclose(stored[1], (raw[1] - 3) / 6, rtol=1e-14)
+    np.testing.assert_array_equal(stored, selected)
+
+
+def test_a_climatology_over_dims_that_are_whole(ds: xr.Dataset) -> None:
+    mean, std = ds["t2m"].mean("time").astype("f8"), ds["t2m"].std("time").astype("f8")
+    samples = ds.xloader.window(time=1)
+    expected = (ds["t2m"] - mean.astype("f4")) / std.astype("f4")
+    actual = samples.normalize({"t2m": (mean.transpose("lon", "lat"), std)})[[3, 4]].t2m
+    np.testing.assert_array_equal(actual[:, 0], expected.isel(time=[3, 4]))
+
+
+def test_integers_become_floats(ds: xr.Dataset) -> None:
+    samples = ds.assign(wide=ds["count"].astype("i8")).xloader.window(time=1)
+    normal = samples.normalize({"count": (1, 2), "wide": (1, 2)})
+    assert samples.dtypes["count"] == np.int16
+    assert (normal.dtypes["count"], normal.dtypes["wide"]) == (np.float32, np.float64)
+    actual = dict(zip(normal.fields, normal[4], strict=True))["count"]
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual[0], (ds["count"][4].astype("f4") - 1) / 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "message"),
+    [
+        (
+            ({"t2m": (0, 0)},),
+            {},
+            OptionError,
+            "std of 't2m' cannot.*Given: 0.0. Allowed: finite numbers > 0",
+        ),
+        (({"t2m": (0, np.nan)},), {}, OptionError, "std of 't2m' cannot normalise"),
+        (({"t2m": (np.nan, 1)},), {}, OptionError, "mean of 't2m' cannot.*Allowed: finite numbers"),
+        (({"t2n": (0, 1)},), {}, UnknownNameError, "did you mean 't2m'"),
+        (({"t2m": 3},), {}, OptionError, "statistics of 't2m' are no pair. Given: 3"),
+        (({"t2m": {"mean": 3}},), {}, OptionError, "statistics of 't2m' are no pair"),
+        (({"t2m": ("a", "b")},), {}, OptionError, "mean of 't2m' does not fit"),
+        (({"t2m": ([1, 2], 1)},), {}, OptionError, "mean of 't2m' does not fit"),
+        (({"z": (0, [1, 2])},), {}, OptionError, "std of 'z' does not fit.*2 values along 'level'"),
+        (({"z": (LEVEL_MEAN[:2], 1)},), {}, OptionError, "mean of 'z' does not fit.*labels"),
+        (({"t2m": (xr.DataArray([0.0] * 12, dims="time"), 1)},), {}, OptionError, "does not fit"),
+        ((xr.Dataset({"a": 1}),), {}, OptionError, "holds no pair of mean and standard deviation"),
+        ((3,), {}, OptionError, "do not say which variable they belong to"),
+        ((), {}, OptionError, "statistics are missing or given twice"),
+        (({},), {"mean": {}}, OptionError, "statistics are missing or given twice"),
+        ((), {"mean": {"t2m": 1}, "std": {"z": 1}}, OptionError, "do not name the same variables"),
+    ],
+)
+def test_bad_statistics(
+    ds: xr.Dataset, args: Any, kwargs: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ds.xloader.window(time=1).normalize(*args, **kwargs)
+
+
+def test_fillna_by_variable_and_in_order(ds: xr.Dataset) -> None:
+    samples = ds.xloader.window(time=1).inputs("t2m", "z")
+    hole = samples.normalize({"t2m": (280, 10)}).fillna(0)[3][0]
+    first = samples.fillna({"t2m": 280, "z": 7}).normalize({"t2m": (270, 10)})[3][0]
+    assert (hole[0, 0, 1] == 0).all()
+    assert (first[0, 0, 1] == 1).all()
+    assert np.isnan(samples[3][0]).sum() == 6
+
+
+def test_fillna_of_arrays_longer_than_a_block() -> None:
+    values = np.zeros((2, BLOCK_SIZE + 3), np.float32)
+    values[:, -2:] = np.nan
+    ds = xr.Dataset({"a": (("time", "x"), values)})
+    (filled,) = ds.xloader.window(time=1).fillna(5.0)[1]
+    np.testing.assert_array_equal(filled[0, -3:], [0, 5, 5])
+
+
+def test_bad_fillna(ds: xr.Dataset) -> None:
+    samples = ds.xloader.window(time=1)
+    with pytest.raises(OptionError, match=r"no number. Given: 'a'.*map"):
+        samples.fillna("a")
+    with pytest.raises(UnknownNameError, match=r"no variable of that name"):
+        samples.fillna({"t2": 0})
+
+
+def _anomaly(ds: xr.Dataset) -> xr.Dataset:
+    return xr.Dataset({"anomaly": ds["t2m"] - ds["t2m"].mean(["lat", "lon"]), "t2m": ds["t2m"]})
+
+
+def test_map_runs_on_batches_as_on_the_dataset(ds: xr.Dataset) -> None:
+    samples = ds[["t2m"]].xloader.window(time=2).map(_anomaly)
+    assert samples.fields == ("anomaly", "t2m")
+    expected = _anomaly(ds).isel(time=slice(4, 6))["anomaly"]
+    np.testing.assert_allclose(samples[[2, 0]].anomaly[0], expected, rtol=1e-6)
+    xr.testing.assert_allclose(samples.to_xarray(2)["anomaly"], expected)
+
+
+def test_map_per_sample_has_the_labels_as_indexes(ds: xr.Dataset) -> None:
+    def warm(one: xr.Dataset) -> xr.Dataset:
+        assert "sample" not in one.dims
+        last = one["time"].values[-1]
+        return one[["t2m"]].sel(lat=slice(50, 40), time=last).assign(end=one["time"].max())
+
+    samples = ds[["t2m"]].xloader.window(time=2, stride=1).map(warm, per="sample")
+    batch = samples[[3, 7, 5]]
+    np.testing.assert_array_equal(batch.t2m, ds["t2m"].isel(time=[4, 8, 6], lat=[1, 2]))
+    assert batch.end.tolist() == [4, 8, 6]
+    expected = ds["t2m"].isel(time=8, lat=[1, 2])
+    xr.testing.assert_identical(samples.to_xarray(7)["t2m"], expected)
+
+
+def test_labels_follow_what_a_function_does(ds: xr.Dataset) -> None:
+    """A flipped dimension keeps its size, so labels matched by size alone would lie."""
+    flipped = ds[["t2m"]].xloader.window(time=3).map(lambda b: b.isel(lat=slice(None, None, -1)))
+    after = flipped.map(lambda one: one.sel(lat=[30.0]), per="sample")
+    assert flipped.to_xarray(0)["lat"].values.tolist() == [30.0, 40.0, 50.0, 60.0]
+    np.testing.assert_array_equal(after[1][0][:, 0], ds["t2m"][3:6, 3])
+
+
+def test_batches_carry_labels_that_are_no_index(ds: xr.Dataset) -> None:
+    def hour(batch: xr.Dataset) -> xr.Dataset:
+        assert not batch.indexes
+        return batch.assign(when=batch["time_label"] * 2)
+
+    samples = ds[["t2m"]].xloader.window(time=2).map(hour)
+    np.testing.assert_array_equal(samples[[4, 1]].when, [[16, 18], [4, 6]])
+
+
+def test_dims_that_differ_between_fields_take_their_names(ds: xr.Dataset) -> None:
+    samples = ds.xloader.window(time=4).inputs("t2m", "z", time=slice(0, 2)).targets("t2m", time=3)
+    seen = []
+    samples.map(lambda b: seen.append({k: v.dims for k, v in b.items()}) or b).shapes  # noqa: B018
+    assert seen[0] == {
+        "inputs": ("sample", "inputs_channel", "time", "lat", "lon"),
+        "targets": ("sample", "targets_channel", "lat", "lon"),
+    }
+
+
+METHODS: list[tuple[str, Any, Any]] = [
+    ("clip", lambda s: s.clip(270, 290), lambda d: d.clip(270, 290)),
+    ("astype", lambda s: s.astype("float16"), lambda d: d.astype("float16")),
+    ("round", lambda s: s.round(1), lambda d: d.round(1)),
+    ("isnull", lambda s: s.isnull(), lambda d: d.isnull()),
+    ("where", lambda s: s.where(lambda d: d > 280, 0), lambda d: d.where(lambda d: d > 280, 0)),
+    ("fillna after", lambda s: s.round(1).fillna({"t2m": 3}), lambda d: d.round(1).fillna(3)),
+    ("mean of one dim", lambda s: s.mean("lat"), lambda d: d.mean("lat")),
+    ("mean of the rest", lambda s: s.mean(), lambda d: d.mean()),
+    ("max, keyword", lambda s: s.max(dim=["lat", "lon"]), lambda d: d.max(dim=["lat", "lon"])),
+    ("quantile", lambda s: s.quantile(0.5), lambda d: d.quantile(0.5)),
+    ("diff", lambda s: s.diff("lon"), lambda d: d.diff("lon")),
+    ("shift", lambda s: s.shift(lon=1), lambda d: d.shift(lon=1)),
+    ("rename", lambda s: s.rename(t2m="t"), lambda d: d.rename(t2m="t")),
+    ("assign", lambda s: s.assign(a=lambda d: d.t2m * 2), lambda d: d.assign(a=d.t2m * 2)),
+    ("transpose", lambda s: s.transpose("lon", ...), lambda d: d.transpose("lon", ...)),
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "plain"), [row[1:] for row in METHODS], ids=[r[0] for r in METHODS]
+)
+def test_recorded_methods_leave_samples_alone(ds: xr.Dataset, record: Any, plain: Any) -> None:
+    samples = record(ds[["t2m"]].xloader.window(time=3))
+    batch = samples[[2, 0, 1]]
+    for row, sample_id in enumerate([2, 0, 1]):
+        window = ds[["t2m"]].isel(time=slice(3 * sample_id, 3 * sample_id + 3))
+        expected = plain(window)
+        assert batch.names == tuple(expected)
+        for name in expected:
+            np.testing.assert_allclose(batch[name][row], expected[name], rtol=1e-6)
+
+
+def test_recorded_methods_are_declared_and_documented() -> None:
+    names = [*recorded.ELEMENTWISE, *recorded.REDUCING]
+    assert sorted(names) == sorted(set(recorded.Recorded.__annotations__))
+    assert (
+        recorded.Recorded.clip.__doc__.splitlines()[0]
+        == xr.Dataset.clip.__doc__.strip().splitlines()[0]
+    )
+
+
+@pytest.mark.parametrize("name", recorded.REFUSED)
+def test_methods_that_need_more_than_a_batch_are_refused(ds: xr.Dataset, name: str) -> None:
+    samples = ds.xloader.window(time=3)
+    with pytest.raises(OptionError, match=rf'{name} cannot be recorded.*per="sample"'):
+        getattr(samples, name)(time=3)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (lambda s: s.mean("sample"), "mean would change the samples"),
+        (lambda s: s.mean(dim=["sample", "lat"]), "mean would change the samples"),
+        (lambda s: s.shift(sample=1), "shift would change the samples"),
+        (lambda s: s.diff(), "does not take these arguments: missing a required argument"),
+        (lambda s: s.clip(0, 1, foo=2), "does not take these arguments"),
+        (lambda s: s.map(3), "map needs a function"),
+        (lambda s: s.map(len, per="epoch"), "map needs a function.*per='epoch'"),
+    ],
+)
+def test_bad_recordings(ds: xr.Dataset, record: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        record(ds.xloader.window(time=3))
+
+
+@pytest.mark.parametrize(
+    ("fn", "per", "error", "message"),
+    [
+        (lambda b: b["t2m"], "batch", OptionError, "did not return a Dataset. Given: DataArray"),
+        (lambda b: b.mean(), "batch", OptionError, "changed the samples of 't2m'.*size 1"),
+        (lambda b: b.drop_vars("t2m"), "batch", OptionError, "left no field"),
+        (lambda b: b.astype(str), "batch", UnsupportedDataError, "no real numbers in 't2m'"),
+        (lambda b: b.isel(depth=0), "batch", OptionError, "failed on a sample of zeros.*depth"),
+    ],
+)
+def test_functions_that_break_the_rules(
+    ds: xr.Dataset, fn: Any, per: Any, error: type[Exception], message: str
+) -> None:
+    samples = ds[["t2m"]].xloader.window(time=3).map(fn, per=per)
+    with pytest.raises(error, match=message):
+        _ = samples.fields
+    assert "none: " in repr(samples)
+
+
+def test_an_error_in_a_function_says_where_it_was_recorded(ds: xr.Dataset) -> None:
+    samples = ds[["t2m"]].xloader.window(time=3).map(lambda b: b.isel(depth=0))
+    with pytest.raises(ValueError, match=r"depth") as caught:
+        samples[0]
+    assert "recorded on samples" in caught.value.__notes__[0]
+
+
+def test_samples_of_unequal_shape_are_named(ds: xr.Dataset) -> None:
+    def ragged(one: xr.Dataset) -> xr.Dataset:
+        return one.isel(lat=slice(0, 1 + int(one["time"][0]) % 2))
+
+    samples = ds[["t2m"]].xloader.window(time=3).map(ragged, per="sample")
+    with pytest.raises(OptionError, match=r"samples differ in the dimensions of 't2m'"):
+        samples[[0, 1]]
+
+
+def test_lambdas_pickle_by_value(ds: xr.Dataset) -> None:
+    factor = 3
+    samples = ds[["t2m"]].xloader.window(time=3).map(lambda b: b * factor).where(lambda b: b > 0)
+    again = pickle.loads(pickle.dumps(samples))
+    np.testing.assert_array_equal(again[2][0], ds["t2m"][6:9] * 3)
+
+
+def test_in_place_steps_return_the_arrays_they_were_given(ds: xr.Dataset) -> None:
+    samples = ds[["t2m"]].xloader.window(time=3).fillna(0).normalize({"t2m": (1, 2)})
+    layouts = make_layouts(samples.recipe)
+    arrays = {layout.name: np.ones((2, *layout.shape), layout.dtype) for layout in layouts}
+    finished = finish(samples.recipe, layouts, arrays, np.array([0, 1]))
+    assert finished["t2m"] is arrays["t2m"]
+    assert (arrays["t2m"] == 0).all()
+
+
+def test_units_go_where_values_are_no_longer_in_them(ds: xr.Dataset) -> None:
+    samples = ds[["t2m"]].xloader.window(time=3)
+    assert samples.to_xarray(0)["t2m"].attrs == {"units": "K", "long_name": "temperature"}
+    normal = samples.normalize({"t2m": (1, 2)})
+    assert normal.to_xarray(0)["t2m"].attrs == {"long_name": "temperature"}
+
+
+def test_a_dimension_called_sample_is_refused_where_it_clashes() -> None:
+    ds = xr.Dataset({"a": (("sample", "x"), np.zeros((4, 3)))})
+    samples = ds.xloader.window(sample=1)
+    assert samples[2][0].shape == (1, 3)
+    with pytest.raises(xloader.errors.StackError, match=r"called 'sample'"):
+        samples.map(lambda b: b)[0]
