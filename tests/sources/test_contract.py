@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,10 +59,10 @@ def test_cuts_equal_isel(opened: Opened):
     for name, variable in opened.source.variables.items():
         for chunk in np.ndindex(kinds.num_chunks(variable)):
             spans = [kinds.span(variable, axis, i) for axis, i in enumerate(chunk)]
-            for number, make in enumerate(cuts.values()):
-                # Another kind of cut along each dimension, so that all pairs occur.
+            # Each kind of cut along all dimensions, then beside the next kind.
+            for number, turn in itertools.product(range(len(cuts)), (0, 1)):
                 makers = [
-                    list(cuts.values())[(number * (1 + axis)) % len(cuts)] if axis else make
+                    list(cuts.values())[(number + turn * axis) % len(cuts)]
                     for axis in range(len(spans))
                 ]
                 cut = tuple(

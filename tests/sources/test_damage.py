@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numcodecs.blosc
@@ -68,6 +69,16 @@ def test_damage_is_one_error(codecs: str, damage: str):
         pytest.skip("bytes without a checksum are values, whatever they are")
     store, _ = make_store(CODECS[codecs])
     refuse(FaultyStore(store, {"a/c/1/0": DAMAGES[damage]}))
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("shape", [(32, 31), (32, 33), (16, 32), (64, 32)])
+def test_a_chunk_of_another_size_is_damage(codecs: str, shape: tuple[int, int]):
+    store, _ = make_store(CODECS[codecs])
+    other = xr.Dataset({"a": (("x", "y"), np.ones(shape))})
+    encoding = {"a": {"compressors": CODECS[codecs]}}
+    stored = write_store(other, {"a": shape}, encoding=encoding).get_sync("a/c/0/0").to_bytes()
+    refuse(FaultyStore(store, {"a/c/1/0": lambda data: stored}))
 
 
 @pytest.mark.parametrize("kind", ["zarr-sharded", "zarr-v2", "zarr-packed", "zarr-unknown-chain"])
@@ -176,6 +187,9 @@ def test_scratch_is_reused_by_its_thread():
     first = scratch.take(100)
     assert scratch.take(60).base is first.base
     assert scratch.take(200).size == 200
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(scratch.take, 200).result()
+    assert not np.shares_memory(theirs, scratch.take(200))
 
 
 def test_a_damaged_file_is_one_error(tmp_path: Path):

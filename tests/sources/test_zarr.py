@@ -275,6 +275,7 @@ def read(source):
     return source.read("t", (0, 0, 0), (slice(0, 1),) * 3, np.empty((1, 1, 1), "f4"))
 
 source = open_source(sys.argv[1])
+source.coordinates()["time"].values
 if sys.argv[2] == "after":
     read(source)
 # Forking beside threads is the fault under test.

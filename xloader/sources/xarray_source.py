@@ -53,13 +53,15 @@ class XarraySource:
         self._variables = dict(variables)
         self._name = name
         self._key = key or name
-        self._words: dict[str, str] = {}
         self._fingerprint = catalog.fingerprint(
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
         )
         self._handle = PerProcess(open_dataset, name, is_forkable=is_forkable)
+        # Apart from what is read, so that looking at labels here leaves a forked child free.
+        self._coordinates = PerProcess(open_dataset, name, is_forkable=is_forkable)
         if is_shared:
             self._handle.get()
+            self._coordinates.get()
 
     @property
     def name(self) -> str:
@@ -78,11 +80,12 @@ class XarraySource:
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
-        return f"block by block through xarray: {backing(self._handle.get()[variable].variable)}"
+        array = self._coordinates.get()[variable].variable
+        return f"block by block through xarray: {backing(array)}"
 
     def coordinates(self) -> xr.Dataset:
         """The coordinates, lazily, with no data variable."""
-        return self._handle.get().coords.to_dataset()
+        return self._coordinates.get().coords.to_dataset()
 
     def read(
         self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
