@@ -170,6 +170,11 @@ class Footprint:
         return max(demands, key=lambda demand: demand.selected_nbytes)
 
     @property
+    def num_needed(self) -> int:
+        """Distinct (variable, chunk) pairs that the selection touches."""
+        return sum(group.num_blocks * group.num_reads_per_block for group in self.groups)
+
+    @property
     def max_chunk_nbytes(self) -> int:
         """Bytes of the largest chunk of all variables, decoded."""
         return max(d.max_chunk_nbytes for group in self.groups for d in group.demands)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.cohorts import Cohorts
-from xloader.footprint import expand_ranges
+from xloader.footprint import Boxes, expand_ranges
 from xloader.grid import Ints
 from xloader.keyed import bijection, draw
 from xloader.windows import Windows
@@ -73,6 +73,11 @@ class LaneOrder:
     def num_samples(self) -> int:
         """Number of samples that the lane hands out."""
         return int(self.count.sum())
+
+    @property
+    def boxes(self) -> Boxes:
+        """Per entry, the positions of its cohort."""
+        return self.cohorts.boxes(self.cohort)
 
     @cached_property
     def num_slots(self) -> int:
@@ -138,10 +143,15 @@ class LaneOrder:
         ------
         ids, entries : numpy.ndarray of int64, shape (n,)
         """
+        for entries, ranks in self.places(begin):
+            yield self.ids(entries, ranks), entries
+
+    def places(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
+        """As `segments`, with the entry and the rank of each sample, and no ids drawn."""
         edges, num_passed = self._edges(begin)
         for entries, ranks in self._walk(edges):
             if num_passed < len(entries):
-                yield self.ids(entries[num_passed:], ranks[num_passed:]), entries[num_passed:]
+                yield entries[num_passed:], ranks[num_passed:]
             num_passed = max(num_passed - len(entries), 0)
 
     def entries_before(self, place: int) -> NDArray[np.bool_]:
@@ -149,7 +159,10 @@ class LaneOrder:
         if place >= self.num_samples:
             return np.ones(len(self.cohort), np.bool_)
         edges, num_left = self._edges(place)
-        found = self.num_before(np.arange(len(self.cohort)), edges[0]) > 0
+        done, active = self._begun(edges[0])
+        found = np.zeros(len(self.cohort), np.bool_)
+        found[self._by_start[:done]] = True
+        found[active] = self.num_before(active, edges[0]) > 0
         for entries, _ in self._walk(edges):
             found[entries[:num_left]] = True
             num_left = max(num_left - len(entries), 0)
@@ -159,10 +172,9 @@ class LaneOrder:
 
     def _walk(self, edges: NDArray[np.float64]) -> Iterator[tuple[Ints, Ints]]:
         """Entries and ranks in order, a segment for each stretch between two edges."""
-        by_start = np.argsort(self.start, kind="stable")
-        starts = self.start[by_start]
-        started = int(np.searchsorted(starts, edges[0], side="left"))
-        active = by_start[:started]
+        by_start, starts = self._by_start, self._starts
+        done, active = self._begun(edges[0])
+        started = done + len(active)
         given = self.num_before(active, edges[0])
         for edge in edges[1:]:
             until = int(np.searchsorted(starts, edge, side="left"))
@@ -177,6 +189,29 @@ class LaneOrder:
             yield entries[line], ranks[line]
             is_left = reached < self.count[active]
             active, given = active[is_left], reached[is_left]
+
+    @cached_property
+    def _by_start(self) -> Ints:
+        return np.argsort(self.start, kind="stable")
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return self.start[self._by_start]
+
+    @cached_property
+    def _count_by_start(self) -> Ints:
+        return np.concatenate([[0], np.cumsum(self.count[self._by_start])])
+
+    def _begun(self, key: float) -> tuple[int, Ints]:
+        """How many entries, by start, are sure to have ended before a key; and those at work."""
+        starts = self._starts
+        longest = int(self.length.max(initial=0)) + 1
+        done, started = np.searchsorted(starts, [key - longest, key], side="left")
+        return int(done), self._by_start[done:started]
+
+    def _num_samples_before(self, key: float) -> int:
+        done, active = self._begun(key)
+        return int(self._count_by_start[done] + self.num_before(active, key).sum())
 
     @cached_property
     def _samples_before_slot(self) -> NDArray[np.float64]:
@@ -204,14 +239,12 @@ class LaneOrder:
         targets = np.arange(begin, before[-1], self._segment_size)[1:]
         slots = np.arange(len(before), dtype=np.float64)
         first = 0.0
-        everything = np.arange(len(self.cohort))
         if begin:
-            # A few samples early, by the slack of the estimate; then count exactly.
-            slack = 2 + self._segment_size // 2
-            first = float(np.floor(np.interp(begin - slack, before, slots)))
-            while first > 0 and int(self.num_before(everything, first).sum()) > begin:
+            # The estimate can be late by a few samples: step back until it is not.
+            first = float(np.floor(np.interp(begin, before, slots)))
+            while first > 0 and self._num_samples_before(first) > begin:
                 first = max(first - 1.0, 0.0)
-        passed = int(self.num_before(everything, first).sum()) if begin else 0
+        passed = self._num_samples_before(first) if first else 0
         inner = np.interp(targets, before, slots)
         return np.concatenate([[first], inner[inner > first], [np.inf]]), begin - passed
 

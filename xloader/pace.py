@@ -52,6 +52,8 @@ class Pace:
         How many later tiles come in while a tile hands out its samples.
     lanes : int
         Independent streams of runs that ranks divide among them.
+    draws : int
+        Lines of runs that an epoch draws at most, until one reads as little as is allowed.
     is_shuffled : bool
         Whether there is a shuffle at all; if not, only ``tiling`` and ``lanes`` matter.
     """
@@ -62,10 +64,11 @@ class Pace:
     streams: int = 1
     spread: int = 0
     lanes: int = 1
+    draws: int = 1
     is_shuffled: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("run", 1), ("streams", 1), ("spread", 0), ("lanes", 1)):
+        for name, least in (("run", 1), ("streams", 1), ("spread", 0), ("lanes", 1), ("draws", 1)):
             if getattr(self, name) < least:
                 raise OptionError(
                     f"{name} is too small", given=getattr(self, name), allowed=f">= {least}"
@@ -83,7 +86,9 @@ class Shuffle:
         Cut with ``pace.tiling``.
     pace : Pace
     seed, epoch : int
-        With the pace, they fix the order.
+        With the pace and the draw, they fix the order.
+    number : int
+        Which of the epoch's draws.
     """
 
     windows: Windows
@@ -91,11 +96,13 @@ class Shuffle:
     pace: Pace
     seed: int
     epoch: int
+    number: int = 0
 
     def lane(self, lane: int, spread: int) -> LaneOrder:
         """One lane of the epoch, its tiles in memory for ``spread`` slots."""
         entries, count, skipped = lane_part(self._cohort_line, self._total, lane, self.pace.lanes)
-        places = np.unique(self._place[self.cohorts.tiles[entries]])
+        places = self._place[self.cohorts.tiles[entries]]
+        places = places[np.diff(places, prepend=-1) > 0]
         tiles = self._line[places]
         position = np.full(self.cohorts.num_tiles, -1, np.int64)
         position[tiles] = _positions(self._run_ranks[places], self.pace.streams)
@@ -115,7 +122,7 @@ class Shuffle:
 
     @cached_property
     def _keys(self) -> list[int]:
-        return [derive_key(self.seed, self.epoch, use) for use in range(5)]
+        return [derive_key(self.seed, self.epoch, self.number, use) for use in range(5)]
 
     @cached_property
     def _tile_line(self) -> tuple[Ints, Ints]:

@@ -1,0 +1,175 @@
+"""How well batches are mixed: the distinct regions that a global batch draws from.
+
+A sample's region is the chunk index of its first needed element, in the grid of the variable
+with the most bytes, divided by four along the windowed dimension with the most chunks. It is
+the same for every plan, so plans can be compared by it, and with a full shuffle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from xloader.cohorts import leading_axis
+from xloader.footprint import Footprint
+from xloader.grid import Ints
+from xloader.keyed import derive_key, draw_below
+from xloader.order import LaneOrder
+
+REGION_CHUNKS = 4
+"""Chunks of a region along its dimension."""
+
+_EXACT_SAMPLES = 1 << 17
+_NUM_SPOTS = 8
+
+
+def region_dim(footprint: Footprint) -> int:
+    """The windowed dimension along which four chunks make a region: the one with most chunks."""
+    counts = [
+        axis.num_blocks if (axis := leading_axis(footprint, dim)) is not None else 0
+        for dim in range(len(footprint.windows.dims))
+    ]
+    return counts.index(max(counts))
+
+
+def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> Ints:
+    """The region of samples at ``positions``, one array for each windowed dimension."""
+    region = np.zeros(len(positions[0]), np.int64)
+    for d, (stride, first) in enumerate(
+        zip(footprint.windows.strides, footprint.first_offsets, strict=True)
+    ):
+        axis = leading_axis(footprint, d)
+        if axis is None:
+            continue
+        chunk = axis.block_of(positions[d] * stride + first)
+        if d == dim:
+            chunk = (chunk + axis.stored_chunk(0)) // REGION_CHUNKS
+        region = region * (axis.num_blocks + 1) + chunk
+    return region
+
+
+def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
+    """Expected regions in a batch of a full shuffle."""
+    kinds: list[list[tuple[int, int]]] = []
+    for d, (stride, first, count) in enumerate(
+        zip(
+            footprint.windows.strides,
+            footprint.first_offsets,
+            footprint.windows.num_positions,
+            strict=True,
+        )
+    ):
+        axis = leading_axis(footprint, d)
+        if axis is None:
+            kinds.append([(count, 1)])
+            continue
+        edges = axis.edges[:-1]
+        if d == dim:
+            chunks = np.arange(axis.num_blocks) + axis.stored_chunk(0)
+            edges = edges[np.diff(chunks // REGION_CHUNKS, prepend=-1) > 0]
+        begins = np.clip(-((first - edges) // stride), 0, count)
+        sizes, repeats = np.unique(np.diff(np.append(begins, count)), return_counts=True)
+        kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
+    total = len(footprint.windows)
+    expected = 0.0
+    for combination in itertools.product(*kinds):
+        size = math.prod(size for size, _ in combination)
+        repeat = math.prod(repeat for _, repeat in combination)
+        expected += repeat * _chance_of_one(size, total, min(batch_size, total))
+    return expected
+
+
+def measure_mixing(
+    footprint: Footprint,
+    dim: int,
+    lanes: Sequence[LaneOrder],
+    share: int,
+    most_samples: int = _EXACT_SAMPLES,
+) -> float:
+    """Mean number of regions in the global batches of an order.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    dim : int
+        See `region_dim`.
+    lanes : sequence of LaneOrder
+        All lanes of the epoch.
+    share : int
+        Samples that each lane gives to a batch.
+    most_samples : int
+        Up to so many samples every batch is looked at; beyond that, batches at 8 places
+        drawn by a fixed key.
+    """
+    num_samples = max(lane.num_samples for lane in lanes)
+    num_batches = max(num_samples // share, 1)
+    spots, per_spot = np.zeros(1, np.int64), num_batches
+    if num_samples * len(lanes) > most_samples:
+        per_spot = max(most_samples // (_NUM_SPOTS * share * len(lanes)), 1)
+        per_spot = min(per_spot, -(-num_batches // _NUM_SPOTS))
+        bound = num_batches - per_spot + 1
+        # A draw below 2**32 is spread over longer epochs.
+        stretch = -(-bound // (1 << 32))
+        spots = draw_below(derive_key(0), np.arange(_NUM_SPOTS), bound // stretch) * stretch
+    tellers = [_teller(footprint, dim, lane) for lane in lanes]
+    means = []
+    for spot in spots.tolist():
+        batches = [
+            _rows(tell, lane, spot, per_spot, share)
+            for tell, lane in zip(tellers, lanes, strict=True)
+        ]
+        rows = np.sort(np.concatenate(batches, axis=1), axis=1)
+        is_other = np.diff(rows, axis=1, prepend=-1) != 0
+        means.append(float((is_other & (rows >= 0)).sum(axis=1).mean()))
+    return sum(means) / len(means)
+
+
+def _teller(footprint: Footprint, dim: int, lane: LaneOrder) -> Callable[[Ints, Ints], Ints]:
+    """A function that gives the regions of samples, from their entries and ranks."""
+    boxes = lane.boxes
+    of_entry = regions_of(footprint, dim, boxes.lo)
+    last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
+    if (of_entry == last).all():
+        # Cohorts that lie within a region tell it without their samples being drawn.
+        return lambda entries, ranks: of_entry[entries]
+
+    def tell(entries: Ints, ranks: Ints) -> Ints:
+        positions = footprint.windows.positions_of(lane.ids(entries, ranks))
+        return regions_of(footprint, dim, tuple(positions.T))
+
+    return tell
+
+
+def _rows(
+    tell: Callable[[Ints, Ints], Ints], lane: LaneOrder, first: int, num_batches: int, share: int
+) -> Ints:
+    """Regions of one lane's part of some batches, ``(num_batches, share)``; -1 where it ended."""
+    rows = np.full(num_batches * share, -1, np.int64)
+    found = 0
+    for entries, ranks in lane.places(first * share):
+        take = min(len(entries), len(rows) - found)
+        rows[found : found + take] = tell(entries[:take], ranks[:take])
+        found += take
+        if found == len(rows):
+            break
+    return rows.reshape(num_batches, share)
+
+
+def _chance_of_one(size: int, total: int, num_draws: int) -> float:
+    """Chance that draws without replacement hit at least one of ``size`` among ``total``.
+
+    Examples
+    --------
+    >>> _chance_of_one(1, 4, 3)
+    0.75
+    """
+    if total - size < num_draws:
+        return float(size > 0)
+    # 1 - C(total - size, draws) / C(total, draws), as a sum that stays exact for huge totals.
+    steps = min(size, num_draws)
+    others = max(size, num_draws)
+    log_missed = math.fsum(math.log1p(-others / (total - i)) for i in range(steps))
+    return round(-math.expm1(log_missed), 12)

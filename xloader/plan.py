@@ -1,0 +1,242 @@
+"""The plan: the numbers that fix what an epoch reads, holds and delivers.
+
+Memory is divided here, and nowhere else::
+
+    memory = batches   (prefetch + 2) of them: one in work, one held by the user
+           + in flight 1/16 of memory, at least two of the largest chunks
+           + pool      per lane: what is at work and kept, and what is decoded ahead
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from xloader.ascend import Ascent
+from xloader.cohorts import cut_cohorts
+from xloader.errors import MemoryBudgetError
+from xloader.footprint import Footprint
+from xloader.order import LaneOrder
+from xloader.pace import Pace, Shuffle
+from xloader.schedule import Schedule, make_schedule
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How the memory of one rank is divided.
+
+    Parameters
+    ----------
+    memory_nbytes : int
+        All of it.
+    batch_nbytes : int
+        One batch, as one process may have to hold it.
+    num_batches : int
+        Batches in memory at a time.
+    max_chunk_nbytes : int
+        The largest chunk, decoded.
+    num_lanes : int
+        Lanes that one process may have to carry.
+    """
+
+    memory_nbytes: int
+    batch_nbytes: int
+    num_batches: int
+    max_chunk_nbytes: int
+    num_lanes: int
+
+    @property
+    def batches_nbytes(self) -> int:
+        """What the batches take."""
+        return self.num_batches * self.batch_nbytes
+
+    @property
+    def in_flight_nbytes(self) -> int:
+        """What reads under way take."""
+        return max(self.memory_nbytes // 16, 2 * self.max_chunk_nbytes)
+
+    @property
+    def lane_nbytes(self) -> int:
+        """What each lane has for decoded chunks; negative where the rest takes it all."""
+        left = self.memory_nbytes - self.batches_nbytes - self.in_flight_nbytes
+        return left // self.num_lanes
+
+    def minimum_nbytes(self, lane_nbytes: int) -> int:
+        """The least memory that leaves each lane ``lane_nbytes``."""
+        needed = self.batches_nbytes + self.num_lanes * lane_nbytes
+        return max(needed + 2 * self.max_chunk_nbytes, -(-needed * 16 // 15) + 1)
+
+    def check(self, lane_nbytes: int) -> None:
+        """Refuse a budget that leaves each lane less than ``lane_nbytes``.
+
+        Raises
+        ------
+        MemoryBudgetError
+            With the minimum that would do.
+        """
+        if self.lane_nbytes < lane_nbytes:
+            raise MemoryBudgetError(
+                f"the memory is too small for {self.num_batches} batches of "
+                f"{self.batch_nbytes} bytes, two chunks in flight and the chunks of one tile",
+                given=f"memory={self.memory_nbytes} bytes",
+                minimum_nbytes=self.minimum_nbytes(lane_nbytes),
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an epoch is ordered, and what it holds. A function of samples and options only.
+
+    Parameters
+    ----------
+    pace : Pace
+        Tile, run, streams, spread and lanes.
+    depth : int
+        Without a shuffle: how many leading dimensions go position by position.
+    budget : Budget
+    global_batch : int
+        Samples of a step, over all ranks.
+    max_amplification : float
+        Where tiles are few, lines of runs are drawn until one reads no more than this.
+    lane_pool_nbytes : int
+        Decoded bytes that a lane may have at work and kept.
+    ahead_nbytes : int
+        Decoded bytes that a lane may have ahead of need.
+    is_resident : bool
+        Whether the pool holds the whole selection, so that later epochs read nothing.
+    """
+
+    pace: Pace
+    depth: int
+    budget: Budget
+    global_batch: int
+    max_amplification: float
+    lane_pool_nbytes: int
+    ahead_nbytes: int
+    is_resident: bool
+
+    @property
+    def lane_share(self) -> int:
+        """Samples that each lane gives to a step."""
+        return self.global_batch // self.pace.lanes
+
+    def pool_nbytes(self, num_lanes: int) -> int:
+        """Decoded bytes that a process with so many lanes may hold."""
+        return num_lanes * (self.lane_pool_nbytes + self.ahead_nbytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """The plan that `to_dict` wrote."""
+        pace = {**values["pace"], "tiling": tuple(values["pace"]["tiling"])}
+        return cls(**{**values, "pace": Pace(**pace), "budget": Budget(**values["budget"])})
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One lane of one epoch: its order, and what it loads when."""
+
+    order: LaneOrder
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a plan, lane by lane.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    plan : Plan
+    seed, epoch : int
+    drop_last : bool
+        Whether the samples that do not fill a global batch are left out.
+    spread_is_fixed : bool
+        Whether to keep the plan's spread even where its chunks do not fit.
+    """
+
+    footprint: Footprint
+    plan: Plan
+    seed: int
+    epoch: int
+    drop_last: bool = False
+    spread_is_fixed: bool = False
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that every rank takes."""
+        full, rest = divmod(len(self.footprint.windows), self.plan.global_batch)
+        return full + (rest > 0 and not self.drop_last)
+
+    def order(self, lane: int) -> LaneOrder:
+        """The order of one lane, as `lane` schedules it."""
+        return self.lane(lane).order
+
+    def lane(self, lane: int) -> Lane:
+        """One lane, with the largest spread up to the plan's whose chunks fit.
+
+        Where runs are cut differs from epoch to epoch, and with it by a tile or two what must
+        be in memory at a time. An epoch that needs more than the pool takes a smaller spread.
+        """
+        if not self.plan.pace.is_shuffled:
+            order = self._ascent.lane(lane)
+            return Lane(order, self._schedule(order))
+        return self._fitting_lane(self._shuffle, lane)
+
+    def _fitting_lane(self, shuffle: Shuffle, lane: int) -> Lane:
+        spread = self.plan.pace.spread
+        while True:
+            order = shuffle.lane(lane, spread)
+            schedule = self._schedule(order)
+            is_final = self.plan.is_resident or self.spread_is_fixed or spread == 0
+            if is_final or schedule.peak_nbytes <= self.plan.lane_pool_nbytes:
+                return Lane(order, schedule)
+            spread = min(spread, order.num_slots) - 1
+
+    @cached_property
+    def _shuffle(self) -> Shuffle:
+        """The epoch's line of runs: the first that reads no more than is allowed, or the least."""
+        pace = self.plan.pace
+        cohorts = cut_cohorts(self.footprint, pace.tiling)
+        enough = self.plan.max_amplification * self.footprint.num_needed
+        best: tuple[int, Shuffle] | None = None
+        for number in range(pace.draws):
+            shuffle = Shuffle(
+                self.footprint.windows, cohorts, pace, self.seed, self.epoch, number
+            )
+            num_reads = self._num_reads(shuffle) if pace.draws > 1 else 0
+            if best is None or num_reads < best[0]:
+                best = num_reads, shuffle
+            if num_reads <= enough:
+                break
+        assert best is not None
+        return best[1]
+
+    def _num_reads(self, shuffle: Shuffle) -> int:
+        lanes = range(self.plan.pace.lanes)
+        return sum(self._fitting_lane(shuffle, lane).schedule.num_reads for lane in lanes)
+
+    @cached_property
+    def _ascent(self) -> Ascent:
+        return Ascent(self.footprint, self.plan.depth, self.plan.pace.lanes)
+
+    def _schedule(self, order: LaneOrder) -> Schedule:
+        cutoff = self.num_steps * self.plan.lane_share
+        is_needed: np.ndarray | None = None
+        if cutoff < order.num_samples:
+            is_needed = order.entries_before(cutoff)
+        return make_schedule(
+            self.footprint,
+            order,
+            self.plan.lane_pool_nbytes,
+            is_resident=self.plan.is_resident,
+            is_needed=is_needed,
+        )

@@ -1,0 +1,416 @@
+"""Finding the plan: the best mixing that a byte budget and an amplification allow.
+
+Where no window straddles tiles and no chunk is shared by them, every order reads each chunk
+once, and the largest spread that fits is the best. Elsewhere candidates are tried on a model
+of the selection, cut to about a thousand tiles, with the same order and schedule that an
+epoch has: what is predicted is what is counted, and there is no formula to get wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from xloader.ascend import Ascent
+from xloader.cohorts import Cohorts, cut_cohorts, leading_axis, tile_edges
+from xloader.errors import OptionError
+from xloader.footprint import Demand, Footprint
+from xloader.grid import Axis
+from xloader.mixing import full_mixing, measure_mixing, region_dim
+from xloader.order import LaneOrder
+from xloader.pace import Pace
+from xloader.plan import Budget, Epoch, Plan
+from xloader.schedule import make_schedule
+
+_MODEL_TILES = 1024
+_MODEL_SAMPLES = 1 << 13
+_NUM_FINALISTS = 4
+_FEW_TILES = 256
+_DRAWS, _MODEL_DRAWS = 32, 8
+_MODEL_SEED = 20_241_109
+_MOST_SPREAD = 4096
+"""Tiles beyond which more of them at work no longer changes what batches are made of."""
+
+_MOST_NEIGHBOURS = 1024
+"""The same where candidates are tried on a model, whose cost grows with the tiles at work."""
+
+_MAX_STRETCHES = 1 << 22
+"""Entries that an order without a shuffle may have; beyond that a plan would not fit memory."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan, and what the model says of it."""
+
+    plan: Plan
+    amplification: float
+    mixing: float
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a plan is to reach.
+
+    Parameters
+    ----------
+    global_batch, lanes : int
+    max_amplification : float
+        Reads of a chunk that are allowed on average.
+    spread : int or None
+        A spread that the user asks for; ``None`` leaves it to the search.
+    """
+
+    global_batch: int
+    lanes: int
+    max_amplification: float = 1.05
+    spread: int | None = None
+
+
+def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
+    """The best shuffle within a budget.
+
+    Among the plans that fit, those within ``max_amplification``; of these the greatest mixing;
+    of those within 1 % of it, the fewest reads. If none is within, the fewest reads among
+    those that mix at least half as well as a full shuffle; else the greatest mixing.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even the chunks of one tile fit.
+    """
+    ones = (1,) * len(footprint.windows.dims)
+    cohorts = cut_cohorts(footprint, ones)
+    need = _tile_nbytes(footprint, cohorts)
+    budget.check(need)
+    if wish.spread is None and _total_nbytes(footprint) <= budget.lane_nbytes * budget.num_lanes:
+        pace = Pace(ones, spread=cohorts.num_tiles, lanes=wish.lanes)
+        return _make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
+    near = _neighbour_dims(footprint, cohorts)
+    if not near:
+        return _plain_plan(cohorts, need, budget, wish)
+    full = full_mixing(footprint, region_dim(footprint), wish.global_batch)
+    candidates: list[Candidate] = []
+    for tiling, run_dim in _tilings(footprint, near):
+        candidates += _try_tiling(footprint, budget, wish, tiling, run_dim)
+        if any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in candidates):
+            break
+    if not candidates:
+        raise OptionError(
+            "no plan with this spread fits the memory",
+            given=f"spread={wish.spread}",
+            allowed="a smaller spread, or None",
+            remedy="leave spread to the plan, or give it more memory",
+        )
+    best = _best(candidates, wish, full).plan
+    draws = _DRAWS if best.pace.draws > 1 else 1
+    return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
+
+
+def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
+    """The plan without a shuffle: the largest slabs that fit, or else the fewest reads.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even the chunks of one sample fit.
+    """
+    best: tuple[int, int, int] | None = None
+    least = 1 << 62
+    for depth in range(len(footprint.windows.dims)):
+        ascent = Ascent(footprint, depth, wish.lanes)
+        if depth and len(ascent.cohorts) > _MAX_STRETCHES:
+            break
+        schedules = [
+            make_schedule(footprint, ascent.lane(lane), budget.lane_nbytes)
+            for lane in range(wish.lanes)
+        ]
+        peak = max(schedule.peak_nbytes for schedule in schedules)
+        least = min(least, peak)
+        reads = sum(schedule.num_reads for schedule in schedules)
+        if peak <= budget.lane_nbytes and (best is None or reads < best[0]):
+            best = reads, depth, peak
+    if best is None:
+        budget.check(least)
+        raise AssertionError("a budget below the least peak passed its check")
+    _, depth, peak = best
+    is_resident = _total_nbytes(footprint) <= budget.lane_nbytes * budget.num_lanes
+    pool = budget.lane_nbytes if is_resident else peak
+    ahead = min(budget.lane_nbytes - pool, max(peak, budget.in_flight_nbytes))
+    pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
+    return _make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
+
+
+def _best(candidates: list[Candidate], wish: Wish, full: float) -> Candidate:
+    pool = [c for c in candidates if c.amplification <= wish.max_amplification]
+    if not pool:
+        mixed = [c for c in candidates if c.mixing >= full / 2]
+        if mixed:
+            return min(mixed, key=lambda c: (c.amplification, -c.mixing))
+        pool = candidates
+    enough = 0.99 * max(c.mixing for c in pool)
+    return min((c for c in pool if c.mixing >= enough), key=lambda c: (c.amplification, -c.mixing))
+
+
+def _preference(wish: Wish) -> Callable[[Candidate], tuple[float, float]]:
+    """Best first: within the amplification by mixing, and the rest by amplification."""
+
+    def rank(candidate: Candidate) -> tuple[float, float]:
+        over = max(candidate.amplification - wish.max_amplification, 0.0)
+        return over, -candidate.mixing
+
+    return rank
+
+
+def _plain_plan(cohorts: Cohorts, tile: int, budget: Budget, wish: Wish) -> Plan:
+    """The plan where no tile has a neighbour that it must meet."""
+    fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, wish.global_batch))
+    if wish.spread is not None:
+        budget.check(tile * max(wish.spread, 1))
+        spread = wish.spread
+    elif int(cohorts.num_samples.max()) == 1 and len(cohorts) == cohorts.num_tiles:
+        # A permutation of tiles is already a full shuffle of their samples.
+        spread = 0
+    else:
+        spread = fitting if fitting <= cohorts.num_tiles // wish.lanes else cohorts.num_tiles
+    pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=wish.lanes)
+    at_work = tile * min(max(spread, 1), cohorts.num_tiles)
+    return _with_ahead(pace, budget, wish, min(at_work, budget.lane_nbytes), tile)
+
+
+def _with_ahead(pace: Pace, budget: Budget, wish: Wish, pool: int, tile: int) -> Plan:
+    ahead = min(budget.lane_nbytes - pool, max(tile, budget.in_flight_nbytes))
+    return _make_plan(pace, budget, wish, pool, ahead)
+
+
+def _make_plan(
+    pace: Pace,
+    budget: Budget,
+    wish: Wish,
+    pool: int,
+    ahead: int,
+    *,
+    depth: int = 0,
+    is_resident: bool = False,
+) -> Plan:
+    return Plan(
+        pace=pace,
+        depth=depth,
+        budget=budget,
+        global_batch=wish.global_batch,
+        max_amplification=wish.max_amplification,
+        lane_pool_nbytes=pool,
+        ahead_nbytes=ahead,
+        is_resident=is_resident,
+    )
+
+
+def _try_tiling(
+    footprint: Footprint, budget: Budget, wish: Wish, tiling: tuple[int, ...], run_dim: int
+) -> list[Candidate]:
+    """The better candidates of one tiling, each measured on the model."""
+    cohorts = cut_cohorts(footprint, tiling)
+    if _tile_nbytes(footprint, cohorts) > budget.lane_nbytes:
+        return []
+    tile = -(-_total_nbytes(footprint) // cohorts.num_tiles)
+    pool = max(budget.lane_nbytes - tile, _tile_nbytes(footprint, cohorts))
+    num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
+    most = min(pool // tile, num_tiles, _MOST_NEIGHBOURS)
+    model = _Model(footprint, tiling, run_dim, max(_MODEL_TILES, 4 * most) * wish.lanes)
+    trials: list[Candidate] = []
+    for pace in _paces(cohorts, tiling, run_dim, most, wish):
+        plan = _with_ahead(pace, budget, wish, pool, tile)
+        trial = model.try_epoch(plan, 0)
+        if trial is not None:
+            trials.append(Candidate(plan, trial[0], model.mixing(plan, trial[1])))
+    return _confirmed(sorted(trials, key=_preference(wish)), model, wish)
+
+
+def _confirmed(trials: list[Candidate], model: _Model, wish: Wish) -> list[Candidate]:
+    """The first trials that stay within the amplification in other epochs too.
+
+    Where tiles are few, luck makes one epoch unlike another: one trial is not enough.
+    """
+    found, failed = [], []
+    for candidate in trials:
+        confirmed = model.confirm(candidate, wish.max_amplification)
+        if confirmed is None:
+            continue
+        is_within = confirmed.amplification <= wish.max_amplification
+        (found if is_within else failed).append(confirmed)
+        if len(found) == _NUM_FINALISTS or (not found and len(failed) == 3 * _NUM_FINALISTS):
+            break
+    return found or failed
+
+
+def _paces(
+    cohorts: Cohorts, tiling: tuple[int, ...], run_dim: int, most: int, wish: Wish
+) -> Iterator[Pace]:
+    """Paces worth a try: a grid over spread, streams and runs, finer where tiles are few."""
+    reach = cohorts.pieces[run_dim].reach
+    if cohorts.pieces[run_dim].num_homes == 1:
+        yield Pace(tiling, run_dim, 1, 1, most if wish.spread is None else wish.spread, wish.lanes)
+        return
+    per_row = cohorts.home_shape[run_dim]
+    num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
+    is_small = num_tiles < _FEW_TILES
+    draws = _MODEL_DRAWS if is_small else 1
+    spread_shares = (1.0, 0.95, 0.9, 0.8, 0.65) if is_small else (1.0, 0.95, 0.9, 0.8)
+    stream_shares = (1.0, 0.85, 0.7) if is_small else (1.0, 0.85, 0.7)
+    runs_per_stream = (1.0, 1.25, 1.75, 2.5) if is_small else (1.25, 2.0, 4.0)
+    spreads = {int(most * share) for share in spread_shares}
+    for spread in sorted(spreads if wish.spread is None else {wish.spread}, reverse=True):
+        yield Pace(tiling, run_dim, 1, 1, spread, wish.lanes, draws)
+        # Beyond so many streams, neighbours would lie too far apart to meet.
+        most_streams = spread // reach if 0 < reach <= spread else spread
+        for streams in {max(int(most_streams * share), 1) for share in stream_shares}:
+            # With fewer runs than streams, every epoch would make the same sweep.
+            runs = {min(int(num_tiles / (streams * k)), per_row) for k in runs_per_stream}
+            for run in sorted(run for run in runs if run > 1):
+                yield Pace(tiling, run_dim, run, streams, spread, wish.lanes, draws)
+
+
+def _tilings(
+    footprint: Footprint, near: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Tilings worth a try, each with the dimension that its runs follow."""
+    num_dims = len(footprint.windows.dims)
+    counts = [len(tile_edges(footprint, dim, 1)) - 1 for dim in range(num_dims)]
+    run_dim = max(near, key=lambda dim: counts[dim])
+
+    def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(size if dim in dims else 1 for dim in range(num_dims))
+
+    others = tuple(dim for dim in near if dim != run_dim)
+    yield grown(0, near), run_dim
+    yield grown(0, others), run_dim
+    if others:
+        yield grown(1, ()), run_dim
+        yield grown(4, others), run_dim
+    if len(others) > 1:
+        yield grown(4, near), run_dim
+
+
+def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
+    """Dimensions along which tiles of one block share a window or a chunk."""
+    found = []
+    for dim, pieces in enumerate(cohorts.pieces):
+        shares = any(
+            group.axes[dim] is not None
+            and group.axes[dim] != leading_axis(footprint, dim)
+            and not np.isin(pieces.tile_edges, group.axes[dim].edges).all()  # type: ignore[union-attr]
+            for group in footprint.groups
+        )
+        if pieces.num_homes > 1 and (pieces.reach or shares):
+            found.append(dim)
+    return tuple(found)
+
+
+def _tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
+    """The most bytes that the samples of one home tile need together."""
+    return int(_needed_nbytes(footprint, cohorts).max(initial=0))
+
+
+def _needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> np.ndarray:
+    """Per home tile, the bytes of all blocks that its samples need."""
+    boxes = cohorts.boxes(np.arange(len(cohorts)))
+    needed = np.zeros(cohorts.num_tiles, np.int64)
+    for group in footprint.groups:
+        rows, blocks = footprint.needs(group, boxes)
+        tiles = cohorts.tiles[rows]
+        if len(cohorts) > cohorts.num_tiles:
+            pairs = np.sort(tiles * group.num_blocks + blocks)
+            pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+            tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
+        np.add.at(needed, tiles, group.block_nbytes(blocks))
+    return needed
+
+
+def _total_nbytes(footprint: Footprint) -> int:
+    """Bytes of all chunks that the selection touches, cut down to it."""
+    return sum(int(g.block_nbytes(np.arange(g.num_blocks)).sum()) for g in footprint.groups)
+
+
+class _Model:
+    """A cut-down selection on which candidates are measured."""
+
+    def __init__(
+        self, footprint: Footprint, tiling: tuple[int, ...], run_dim: int, num_tiles: int
+    ) -> None:
+        self.footprint = _truncate(footprint, tiling, run_dim, num_tiles)
+        self.region_dim = region_dim(self.footprint)
+        self.num_epochs = 8 if num_tiles <= _MODEL_TILES else 3
+        self.num_needed = self.footprint.num_needed
+
+    def try_epoch(self, plan: Plan, index: int) -> tuple[float, list[LaneOrder]] | None:
+        """Amplification and lanes of an epoch; ``None`` if its chunks do not fit."""
+        epoch = Epoch(self.footprint, plan, _MODEL_SEED, index, spread_is_fixed=True)
+        lanes = [epoch.lane(number) for number in range(plan.pace.lanes)]
+        if max(lane.schedule.peak_nbytes for lane in lanes) > plan.lane_pool_nbytes:
+            return None
+        num_reads = sum(lane.schedule.num_reads for lane in lanes)
+        return num_reads / self.num_needed, [lane.order for lane in lanes]
+
+    def mixing(self, plan: Plan, orders: list[LaneOrder]) -> float:
+        """Mean number of regions in some batches of an epoch."""
+        return measure_mixing(
+            self.footprint, self.region_dim, orders, plan.lane_share, _MODEL_SAMPLES
+        )
+
+    def confirm(self, candidate: Candidate, enough: float) -> Candidate | None:
+        """The candidate by the worst of more epochs; the first beyond ``enough`` ends it."""
+        worst, mixing = candidate.amplification, [candidate.mixing]
+        for index in range(1, self.num_epochs):
+            trial = self.try_epoch(candidate.plan, index)
+            if trial is None:
+                return None
+            worst = max(worst, trial[0])
+            if worst > enough:
+                break
+            if index < 3:
+                mixing.append(self.mixing(candidate.plan, trial[1]))
+        mean = sum(mixing) / len(mixing)
+        return dataclasses.replace(candidate, amplification=worst, mixing=mean)
+
+
+def _truncate(
+    footprint: Footprint, tiling: tuple[int, ...], run_dim: int, num_tiles: int
+) -> Footprint:
+    """The first part of a selection, about ``num_tiles`` tiles of it, longest along the runs."""
+    windows = footprint.windows
+    left = num_tiles
+    sizes = list(windows.dim_sizes)
+    for dim in sorted(range(len(sizes)), key=lambda d: d != run_dim):
+        edges = tile_edges(footprint, dim, tiling[dim])
+        keep = min(max(left, 4), len(edges) - 1)
+        sizes[dim] = max(int(edges[keep]), windows.spans[dim])
+        left //= keep
+    if sizes == list(windows.dim_sizes):
+        return footprint
+    demands = tuple(
+        _cut_demand(demand, sizes) for group in footprint.groups for demand in group.demands
+    )
+    return Footprint.of(dataclasses.replace(windows, dim_sizes=tuple(sizes)), demands)
+
+
+def _cut_demand(demand: Demand, sizes: list[int]) -> Demand:
+    axes = tuple(
+        axis and Axis(axis.stored_size, axis.chunks, axis.selection[:size])
+        for axis, size in zip(demand.axes, sizes, strict=True)
+    )
+    return dataclasses.replace(demand, axes=axes)
+
+
+def lanes_that_divide(global_batch: int) -> list[int]:
+    """Numbers of lanes that a global batch can be dealt to evenly.
+
+    Examples
+    --------
+    >>> lanes_that_divide(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [n for n in range(1, math.isqrt(global_batch) + 1) if global_batch % n == 0]
+    return sorted({*low, *(global_batch // n for n in low)})
