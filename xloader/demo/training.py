@@ -66,7 +66,7 @@ class Calendar:
 
         The windows move by one step, so a sample's id is the step of its input.
         """
-        ids = torch.as_tensor(batch.ids)
+        ids = torch.from_numpy(np.array(batch.ids))
         return self.phases[ids], self.phases[ids + self.lead]
 
 
