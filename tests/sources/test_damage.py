@@ -128,10 +128,6 @@ def as_array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-ZSTD_UNKNOWN_SIZE = bytes.fromhex("28b52ffd0458") + (1 | 8 << 3).to_bytes(3, "little") + b"abcdefgh"
-"""A frame without a content size, of one raw block; its checksum is cut off below."""
-
-
 @pytest.mark.parametrize(
     "frames",
     [
@@ -160,13 +156,22 @@ def test_zstd_after_a_frame_of_metadata():
 
 
 def test_zstd_without_a_declared_size():
-    # Descriptor 0: no size, no checksum, a window byte.
-    data = as_array(b"\x28\xb5\x2f\xfd\x00\x58" + ZSTD_UNKNOWN_SIZE[6:])
+    # Magic, a descriptor of 0 (no size, no checksum), a window byte; then one raw, last block.
+    last_raw_block = (1 | 8 << 3).to_bytes(3, "little") + b"abcdefgh"
+    data = as_array(b"\x28\xb5\x2f\xfd\x00\x58" + last_raw_block)
     assert zstd_content_size(data) is None
     assert decode(data, ["zstd"], 8, None, Scratch()).tobytes() == b"abcdefgh"
     for wrong in (7, 9):
         with pytest.raises((ValueError, RuntimeError)):
             decode(data, ["zstd"], wrong, None, Scratch())
+
+
+def test_blosc_is_not_read_past_its_end():
+    data = numcodecs.blosc.compress(np.arange(100), b"zstd", 5)
+    with pytest.raises(ValueError, match="stored bytes"):
+        decode(as_array(data[:-1]), ["blosc"], 800, None, Scratch())
+    padded = decode(as_array(data + b"more"), ["blosc"], 800, None, Scratch())
+    assert padded.view("i8").tolist() == list(range(100))
 
 
 @pytest.mark.parametrize("size", [0, 5, 255, 256, 300, 65535, 65536 + 255, 65536 + 256, 10**6])
