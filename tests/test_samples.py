@@ -232,6 +232,13 @@ def test_spans_of_two_fields_keep_their_labels_apart() -> None:
     assert one["targets_season"].values.tolist() == [1, 1]
 
 
+def test_a_dropped_dim_keeps_its_name_where_no_field_says_otherwise() -> None:
+    samples = _dataset().xloader.window(time=2).inputs("t2m", time=1).targets("z", time=1)
+    one = samples.to_xarray(3)
+    assert one["time"].item() == _dataset()["time"][7].item()
+    assert one["season"].item() == 1
+
+
 def test_positions_map_ids_to_the_store() -> None:
     samples = (
         _dataset().xloader.isel(time=slice(3, None, 2)).window(time=2, lat=3, stride={"time": 1})

@@ -156,6 +156,13 @@ def test_fillna_by_variable_and_in_order(ds: xr.Dataset) -> None:
     assert np.isnan(samples[3][0]).sum() == 6
 
 
+def test_fillna_of_one_variable_leaves_the_others_alone(ds: xr.Dataset) -> None:
+    holes = ds[["t2m"]].assign(other=ds["t2m"] * 2).xloader.window(time=1).inputs("t2m", "other")
+    filled = holes.fillna({"other": 4})[3][0]
+    assert np.isnan(filled[0, 0, 1]).all()
+    assert (filled[1, 0, 1] == 4).all()
+
+
 def test_fillna_of_arrays_longer_than_a_block() -> None:
     values = np.zeros((2, BLOCK_SIZE + 3), np.float32)
     values[:, -2:] = np.nan
@@ -198,6 +205,15 @@ def test_map_per_sample_has_the_labels_as_indexes(ds: xr.Dataset) -> None:
     xr.testing.assert_identical(samples.to_xarray(7)["t2m"], expected)
 
 
+@pytest.mark.parametrize("per", ["batch", "sample"])
+def test_channels_keep_their_names(ds: xr.Dataset, per: Any) -> None:
+    samples = ds.xloader.window(time=2).inputs("z", "t2m").map(lambda d: d * 2, per=per)
+    assert samples.channels("inputs") == ("z_500", "z_850", "z_1000", "t2m")
+    lost = samples.map(lambda d: d.mean("channel"))
+    with pytest.raises(OptionError, match="'inputs' has no channels"):
+        lost.channels("inputs")
+
+
 def test_labels_follow_what_a_function_does(ds: xr.Dataset) -> None:
     """A flipped dimension keeps its size, so labels matched by size alone would lie."""
     flipped = ds[["t2m"]].xloader.window(time=3).map(lambda b: b.isel(lat=slice(None, None, -1)))
@@ -234,6 +250,8 @@ METHODS: list[tuple[str, Any, Any]] = [
     ("fillna after", lambda s: s.round(1).fillna({"t2m": 3}), lambda d: d.round(1).fillna(3)),
     ("mean of one dim", lambda s: s.mean("lat"), lambda d: d.mean("lat")),
     ("mean of the rest", lambda s: s.mean(), lambda d: d.mean()),
+    ("mean of all, as an ellipsis", lambda s: s.mean(...), lambda d: d.mean(...)),
+    ("mean of all, as None", lambda s: s.mean(dim=None), lambda d: d.mean()),
     ("max, keyword", lambda s: s.max(dim=["lat", "lon"]), lambda d: d.max(dim=["lat", "lon"])),
     ("quantile", lambda s: s.quantile(0.5), lambda d: d.quantile(0.5)),
     ("diff", lambda s: s.diff("lon"), lambda d: d.diff("lon")),
