@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # Twice quiet: an index of the user's own may warn once for every package that it lacks.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := @echo "installing into $(VENV); PyTorch is large, so the first time takes a while" && \
-	$(PIP) -c constraints.txt -e ".[torch,viz]"
+	$(PIP) -c constraints.txt -e ".[torch,netcdf,viz]"
 # The first interpreter that both runs and is new enough: a name on PATH may be an empty shim.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
