@@ -164,6 +164,21 @@ def test_blocks_follow_the_file_and_dask(tmp_path: Path):
     assert open_source(dataset).path_of("t").endswith("numpy")
 
 
+def test_fingerprint_tells_blocks_dtypes_and_files_apart():
+    dataset = kinds.make_dataset()
+    one = open_source(dataset).fingerprint
+    assert open_source(dataset.copy(deep=True)).fingerprint == one
+    assert open_source(dataset.chunk({"time": 3})).fingerprint != one
+    assert open_source(dataset.assign(m=dataset["m"].astype("i4"))).fingerprint != one
+    assert open_source(dataset.rename(t="u")).fingerprint != one
+    assert open_source(dataset.rename(lon="x")).fingerprint != one
+    dataset.encoding["source"] = "/somewhere/a.nc"
+    named = open_source(dataset).fingerprint
+    assert named != one
+    dataset.encoding["source"] = "/elsewhere/a.nc"
+    assert open_source(dataset).fingerprint == named
+
+
 def test_dask_blocks_are_computed_once_and_on_this_thread():
     import threading
 
