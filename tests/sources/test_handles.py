@@ -1,0 +1,57 @@
+"""PerProcess: one handle a process, none across a fork or a pickle."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from xloader.errors import ForkError
+from xloader.sources.handles import PerProcess
+
+
+def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+
+
+def test_opened_once_by_many_threads():
+    opened = []
+    handle = PerProcess(lambda: opened.append(None) or object(), "a file")
+    with ThreadPoolExecutor(8) as pool:
+        handles = set(pool.map(lambda _: handle.get(), range(100)))
+    assert len(handles) == len(opened) == 1
+    handle.drop()
+    assert handle.get() not in handles
+
+
+def test_refused_in_a_child_only_if_opened_before(monkeypatch: pytest.MonkeyPatch):
+    early, late = PerProcess(list, "a file"), PerProcess(list, "a file")
+    early.get()
+    in_a_child(monkeypatch)
+    with pytest.raises(ForkError, match="a file was opened before this process was forked"):
+        early.get()
+    assert late.get() == []
+    assert pickle.loads(pickle.dumps(early)).get() == []
+
+
+def test_memory_is_carried_over_a_fork(monkeypatch: pytest.MonkeyPatch):
+    handle = PerProcess(list, "an array", is_forkable=True)
+    copy = pickle.loads(pickle.dumps(handle))
+    assert handle.get() is not copy.get()
+    in_a_child(monkeypatch)
+    assert handle.get() == copy.get() == []
+
+
+def test_a_lock_held_while_forking_does_not_hang_the_child(monkeypatch: pytest.MonkeyPatch):
+    handle = PerProcess(list, "a file")
+    handle._lock[1].acquire()
+    in_a_child(monkeypatch)
+    opened = []
+    thread = threading.Thread(target=lambda: opened.append(handle.get()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert opened == [[]]
