@@ -6,11 +6,25 @@ from __future__ import annotations
 from xloader import accessor as accessor
 from xloader import errors
 from xloader.batch import Batch
+from xloader.explain import Explanation
+from xloader.loader import Loader
 from xloader.recipe import Recipe
+from xloader.report import Report
 from xloader.samples import Samples, open
 from xloader.world import World
 
-__all__ = ["Batch", "Recipe", "Samples", "World", "__version__", "errors", "open"]
+__all__ = [
+    "Batch",
+    "Explanation",
+    "Loader",
+    "Recipe",
+    "Report",
+    "Samples",
+    "World",
+    "__version__",
+    "errors",
+    "open",
+]
 
 
 def __getattr__(name: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -174,6 +175,11 @@ class Footprint:
         """Distinct (variable, chunk) pairs that the selection touches."""
         return sum(group.num_blocks * group.num_reads_per_block for group in self.groups)
 
+    @cached_property
+    def total_nbytes(self) -> int:
+        """Bytes of all chunks that the selection touches, cut down to it."""
+        return sum(int(g.block_nbytes(np.arange(g.num_blocks)).sum()) for g in self.groups)
+
     @property
     def max_chunk_nbytes(self) -> int:
         """Bytes of the largest chunk of all variables, decoded."""
@@ -209,6 +215,14 @@ class Footprint:
             return all_rows[0], all_blocks[0]
         pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
         return pairs // group.num_blocks, pairs % group.num_blocks
+
+    def block_ranges(self, group: Group, boxes: Boxes) -> Iterator[tuple[Ints, Ints]]:
+        """Per access and dimension of a group, the blocks ``[lo, hi)`` that each box spans."""
+        for access in group.accesses:
+            for dim, axis in enumerate(group.axes):
+                span = access[dim]
+                if axis is not None and span is not None:
+                    yield self._block_range(axis, span, dim, boxes)
 
     def _block_range(
         self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes

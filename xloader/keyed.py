@@ -93,12 +93,17 @@ def bijection(keys: Words, sizes: Ints, ranks: Ints) -> Ints:
     # The square root of a number near 2**62 may round down; one row more is always enough.
     num_rows += (num_rows * num_rows < sizes.astype(np.uint64)).astype(np.uint64)
     num_columns = (sizes.astype(np.uint64) + num_rows - np.uint64(1)) // num_rows
-    round_keys = [_mix(keys + np.uint64((i + 1) * int(_GOLDEN) & _MASK)) for i in range(_NUM_ROUNDS)]
+    round_keys = [
+        _mix(keys + np.uint64((i + 1) * int(_GOLDEN) & _MASK)) for i in range(_NUM_ROUNDS)
+    ]
     found = _feistel(round_keys, num_rows, num_columns, ranks.astype(np.uint64))
     outside = np.flatnonzero(found >= sizes.astype(np.uint64))
     while len(outside):
         found[outside] = _feistel(
-            [k[outside] for k in round_keys], num_rows[outside], num_columns[outside], found[outside]
+            [k[outside] for k in round_keys],
+            num_rows[outside],
+            num_columns[outside],
+            found[outside],
         )
         outside = outside[found[outside] >= sizes[outside].astype(np.uint64)]
     return found.astype(np.int64)
@@ -108,7 +113,9 @@ def _feistel(round_keys: list[Words], num_rows: Words, num_columns: Words, value
     row, column = values // num_columns, values % num_columns
     for i, key in enumerate(round_keys):
         if i % 2:
-            column = _add_modulo(column, _scale(_mix(row * _GOLDEN + key), num_columns), num_columns)
+            column = _add_modulo(
+                column, _scale(_mix(row * _GOLDEN + key), num_columns), num_columns
+            )
         else:
             row = _add_modulo(row, _scale(_mix(column * _GOLDEN + key), num_rows), num_rows)
     return np.asarray(row * num_columns + column, np.uint64)

@@ -209,9 +209,7 @@ class Epoch:
         enough = self.plan.max_amplification * self.footprint.num_needed
         best: tuple[int, Shuffle] | None = None
         for number in range(pace.draws):
-            shuffle = Shuffle(
-                self.footprint.windows, cohorts, pace, self.seed, self.epoch, number
-            )
+            shuffle = Shuffle(self.footprint.windows, cohorts, pace, self.seed, self.epoch, number)
             num_reads = self._num_reads(shuffle) if pace.draws > 1 else 0
             if best is None or num_reads < best[0]:
                 best = num_reads, shuffle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
@@ -14,14 +14,19 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from xloader import describing, selecting
 from xloader.batch import Batch
 from xloader.errors import OptionError, SampleIndexError
+from xloader.explain import Explanation
 from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
 from xloader.grid import Ints
 from xloader.layout import FieldLayout, make_layouts
+from xloader.loader import Loader
+from xloader.options import LoaderOptions
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
+from xloader.torch.tensors import tensor_maker
 from xloader.transforms import Output, finish, finish_frame, make_outputs
 from xloader.verbs import Verbs
+from xloader.visits import explain_order
 
 
 def open(  # noqa: A001
@@ -252,6 +257,79 @@ class Samples(Verbs):
         if not self.recipe.is_mapped:
             frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))
         return frame
+
+    # Batches
+
+    def loader(
+        self,
+        *,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        memory: int | str = "2GiB",
+        output: Literal["torch", "numpy"] = "torch",
+        device: Any = None,
+        collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
+        threads: int | None = None,
+        processes: int = 0,
+        prefetch: int = 2,
+        on_error: Literal["raise"] = "raise",
+        max_amplification: float = 1.05,
+        lanes: int | None = None,
+        spread: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Loader:
+        """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
+
+        Parameters
+        ----------
+        **options
+            Described in :class:`xloader.options.LoaderOptions`.
+
+        Returns
+        -------
+        Loader
+            An iterable of :class:`Batch`.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small, with the minimum that would do.
+        OptionError
+            If an option is outside its range.
+        MissingDependencyError
+            If tensors are asked for and PyTorch is not installed.
+        """
+        options = {name: value for name, value in locals().items() if name != "self"}
+        return self._loader(LoaderOptions(**options))
+
+    def explain(self, order: ArrayLike | None = None, **options: Any) -> Explanation:
+        """What an epoch would cost. Nothing is read.
+
+        Parameters
+        ----------
+        order : array_like of int, optional
+            Sample ids in an order of your own, whose cost within the same memory is told
+            instead: exactly up to 10 million of them, from the first 10 million beyond that.
+        **options
+            As for :meth:`loader`.
+
+        Raises
+        ------
+        SampleIndexError
+            If the order holds an id that is out of range.
+        """
+        loader = self._loader(LoaderOptions(**{"output": "numpy", **options}))
+        if order is None:
+            return loader.explain()
+        ids = self._normal_ids(np.asarray(order))
+        return explain_order(loader.footprint, loader.plan, ids, loader.explain())
+
+    def _loader(self, options: LoaderOptions) -> Loader:
+        hand_over = tensor_maker() if options.output == "torch" else np.asarray
+        return Loader(self.recipe, options, hand_over)
 
     def __repr__(self) -> str:
         return describing.as_text(self.recipe)

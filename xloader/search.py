@@ -9,7 +9,6 @@ epoch has: what is predicted is what is counted, and there is no formula to get 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -86,7 +85,7 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     cohorts = cut_cohorts(footprint, ones)
     need = _tile_nbytes(footprint, cohorts)
     budget.check(need)
-    if wish.spread is None and _total_nbytes(footprint) <= budget.lane_nbytes * budget.num_lanes:
+    if wish.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
         pace = Pace(ones, spread=cohorts.num_tiles, lanes=wish.lanes)
         return _make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
@@ -137,7 +136,7 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
         budget.check(least)
         raise AssertionError("a budget below the least peak passed its check")
     _, depth, peak = best
-    is_resident = _total_nbytes(footprint) <= budget.lane_nbytes * budget.num_lanes
+    is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     pool = budget.lane_nbytes if is_resident else peak
     ahead = min(budget.lane_nbytes - pool, max(peak, budget.in_flight_nbytes))
     pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
@@ -215,7 +214,7 @@ def _try_tiling(
     cohorts = cut_cohorts(footprint, tiling)
     if _tile_nbytes(footprint, cohorts) > budget.lane_nbytes:
         return []
-    tile = -(-_total_nbytes(footprint) // cohorts.num_tiles)
+    tile = -(-footprint.total_nbytes // cohorts.num_tiles)
     pool = max(budget.lane_nbytes - tile, _tile_nbytes(footprint, cohorts))
     num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
     most = min(pool // tile, num_tiles, _MOST_NEIGHBOURS)
@@ -273,9 +272,7 @@ def _paces(
                 yield Pace(tiling, run_dim, run, streams, spread, wish.lanes, draws)
 
 
-def _tilings(
-    footprint: Footprint, near: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], int]]:
+def _tilings(footprint: Footprint, near: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
     """Tilings worth a try, each with the dimension that its runs follow."""
     num_dims = len(footprint.windows.dims)
     counts = [len(tile_edges(footprint, dim, 1)) - 1 for dim in range(num_dims)]
@@ -327,11 +324,6 @@ def _needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> np.ndarray:
             tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
         np.add.at(needed, tiles, group.block_nbytes(blocks))
     return needed
-
-
-def _total_nbytes(footprint: Footprint) -> int:
-    """Bytes of all chunks that the selection touches, cut down to it."""
-    return sum(int(g.block_nbytes(np.arange(g.num_blocks)).sum()) for g in footprint.groups)
 
 
 class _Model:
@@ -402,15 +394,3 @@ def _cut_demand(demand: Demand, sizes: list[int]) -> Demand:
         for axis, size in zip(demand.axes, sizes, strict=True)
     )
     return dataclasses.replace(demand, axes=axes)
-
-
-def lanes_that_divide(global_batch: int) -> list[int]:
-    """Numbers of lanes that a global batch can be dealt to evenly.
-
-    Examples
-    --------
-    >>> lanes_that_divide(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    low = [n for n in range(1, math.isqrt(global_batch) + 1) if global_batch % n == 0]
-    return sorted({*low, *(global_batch // n for n in low)})

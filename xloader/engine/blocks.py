@@ -1,0 +1,136 @@
+"""Reading blocks: which chunks make one, and where each is decoded to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.footprint import Group
+from xloader.grid import Axis
+from xloader.sources.base import Cut, Source
+
+
+@dataclass(frozen=True)
+class Read:
+    """One chunk to decode, and the part of a block's array that it fills."""
+
+    variable: str
+    chunk: tuple[int, ...]
+    cut: Cut
+    out: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a variable is stored, as selected.
+
+    Parameters
+    ----------
+    dims : tuple of str
+    axes : tuple of Axis
+    dtype : numpy.dtype
+    """
+
+    dims: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    dtype: np.dtype
+
+
+class BlockReader:
+    """Lists the reads of a block, and does them.
+
+    Parameters
+    ----------
+    source : Source
+    stored : mapping of str to Stored
+        Every variable that samples need.
+    windowed : tuple of str
+        The windowed dimensions.
+    """
+
+    def __init__(
+        self, source: Source, stored: Mapping[str, Stored], windowed: tuple[str, ...]
+    ) -> None:
+        self._source = source
+        self._stored = stored
+        self._windowed = windowed
+
+    def shapes(self, group: Group, block: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """The shape of each variable's part of a block."""
+        return {
+            demand.variable: tuple(
+                self._size(axis, self._block_along(dim, block))
+                for dim, axis in self._dims(demand.variable)
+            )
+            for demand in group.demands
+        }
+
+    def views(
+        self, group: Group, block: tuple[int, ...], buffer: NDArray[np.uint8]
+    ) -> dict[str, NDArray[Any]]:
+        """Arrays over one buffer, of which `nbytes` says how long it must be."""
+        views, begin = {}, 0
+        # The widest dtypes come first, so that every array begins at a multiple of its itemsize.
+        shapes = self.shapes(group, block)
+        for name in sorted(shapes, key=lambda name: -self._stored[name].dtype.itemsize):
+            dtype = self._stored[name].dtype
+            end = begin + math.prod(shapes[name]) * dtype.itemsize
+            views[name] = buffer[begin:end].view(dtype).reshape(shapes[name])
+            begin = end
+        return views
+
+    def nbytes(self, group: Group, block: tuple[int, ...]) -> int:
+        """Decoded bytes of a block."""
+        shapes = self.shapes(group, block)
+        return sum(
+            math.prod(shape) * self._stored[name].dtype.itemsize for name, shape in shapes.items()
+        )
+
+    def reads(
+        self, group: Group, block: tuple[int, ...], values: Mapping[str, NDArray[Any]]
+    ) -> Iterator[Read]:
+        """Every chunk of a block."""
+        for demand in group.demands:
+            choices: list[list[tuple[int, slice | NDArray[np.int64], slice]]] = []
+            for dim, axis in self._dims(demand.variable):
+                along = self._block_along(dim, block)
+                blocks = range(axis.num_blocks) if along is None else (along,)
+                origin = 0 if along is None else int(axis.edges[along])
+                choices.append([self._choice(axis, index, origin) for index in blocks])
+            for picked in itertools.product(*choices):
+                yield Read(
+                    variable=demand.variable,
+                    chunk=tuple(chunk for chunk, _, _ in picked),
+                    cut=tuple(cut for _, cut, _ in picked),
+                    out=values[demand.variable][tuple(place for _, _, place in picked)],
+                )
+
+    def do(self, read: Read) -> bool:
+        """Decode one chunk into its place; whether it was there."""
+        return self._source.read(read.variable, read.chunk, read.cut, read.out)
+
+    def _dims(self, variable: str) -> Iterator[tuple[str, Axis]]:
+        stored = self._stored[variable]
+        return zip(stored.dims, stored.axes, strict=True)
+
+    def _block_along(self, dim: str, block: tuple[int, ...]) -> int | None:
+        return block[self._windowed.index(dim)] if dim in self._windowed else None
+
+    @staticmethod
+    def _size(axis: Axis, along: int | None) -> int:
+        if along is None:
+            return axis.size
+        return int(axis.edges[along + 1] - axis.edges[along])
+
+    @staticmethod
+    def _choice(
+        axis: Axis, index: int, origin: int
+    ) -> tuple[int, slice | NDArray[np.int64], slice]:
+        place = slice(int(axis.edges[index]) - origin, int(axis.edges[index + 1]) - origin)
+        return axis.stored_chunk(index), axis.cut(index), place

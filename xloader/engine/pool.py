@@ -1,0 +1,112 @@
+"""Memory that is used again: fresh pages cost as much as decoding into them."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = NDArray[np.uint8]
+
+_ALIGNMENT = 64
+"""Bytes; a cache line, and what vector instructions like."""
+
+
+def allocate(nbytes: int) -> Buffer:
+    """Uninitialised bytes that begin at a multiple of 64."""
+    raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    shift = -raw.ctypes.data % _ALIGNMENT
+    return raw[shift : shift + nbytes]
+
+
+class BlockPool:
+    """Buffers of decoded chunks, never more than a capacity in use.
+
+    Not safe for threads by itself: its user holds a lock.
+
+    Parameters
+    ----------
+    capacity : int
+        Bytes.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used_nbytes = 0
+        self.peak_nbytes = 0
+        self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
+        self._free_nbytes = 0
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so many more bytes may be taken."""
+        return self.used_nbytes + nbytes <= self.capacity
+
+    def take(self, nbytes: int) -> Buffer:
+        """A buffer of exactly so many bytes, an old one where there is one."""
+        self.used_nbytes += nbytes
+        self.peak_nbytes = max(self.peak_nbytes, self.used_nbytes)
+        if self._free[nbytes]:
+            self._free_nbytes -= nbytes
+            return self._free[nbytes].pop()
+        self._shrink()
+        return allocate(nbytes)
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Return a buffer that nobody looks at any more."""
+        self.used_nbytes -= buffer.nbytes
+        self._free[buffer.nbytes].append(buffer)
+        self._free_nbytes += buffer.nbytes
+
+    def _shrink(self) -> None:
+        """Let go of free buffers of other sizes until all of them are within the capacity."""
+        for buffers in self._free.values():
+            while buffers and self.used_nbytes + self._free_nbytes > self.capacity:
+                self._free_nbytes -= buffers.pop().nbytes
+
+
+class BatchPool:
+    """Buffers of batches. Each comes back when the last reference to its array is gone.
+
+    A user who keeps batches gets more of them: nothing waits for a buffer.
+
+    Parameters
+    ----------
+    most_free : int
+        Buffers of each size that are kept for later.
+    """
+
+    def __init__(self, most_free: int) -> None:
+        self._most_free = most_free
+        self._lock = threading.Lock()
+        self._free: dict[int, list[Buffer]] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
+        """An uninitialised array."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        with self._lock:
+            free = self._free.get(nbytes)
+            buffer = free.pop() if free else None
+        lease = _Lease(allocate(nbytes) if buffer is None else buffer, self)
+        return np.asarray(lease).view(dtype).reshape(shape)
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Keep a buffer for later."""
+        with self._lock:
+            free = self._free.setdefault(buffer.nbytes, [])
+            if len(free) < self._most_free:
+                free.append(buffer)
+
+
+class _Lease:
+    """What an array's memory belongs to: NumPy and torch hold it for as long as they look."""
+
+    def __init__(self, buffer: Buffer, pool: BatchPool) -> None:
+        self._buffer = buffer
+        self._pool = pool
+        self.__array_interface__ = buffer.__array_interface__
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._buffer)

@@ -1,0 +1,342 @@
+"""One pass over an epoch: threads that load, gather and finish, and a consumer that takes.
+
+::
+
+    walk      who needs what, a little ahead of the loads
+    load      residences in the order of their first row, as memory allows
+    gather    rows of open batches, as their blocks come in
+    finish    transforms of whole batches
+    deliver   in order
+
+Every worker does whatever comes next of these, the work nearest to delivery first. Loads start
+strictly in order and the plan has made room for all that is needed at any place, so the
+residence at the head of the queue can always be loaded once what lies before it is gathered.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from xloader.engine.blocks import Read
+from xloader.engine.job import Arrays, Block, Delivery, Filling, Job, Tally
+from xloader.engine.steps import Key
+from xloader.errors import ClosedError, ForkError
+from xloader.grid import Ints
+
+_MOST_ROWS_AHEAD = 1 << 16
+"""Rows whose needs are known before their batches are open."""
+
+
+class Run:
+    """Carries out one job. Safe to close at any time, from any thread, more than once."""
+
+    def __init__(self, job: Job) -> None:
+        self.tally = Tally()
+        self._job = job
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._blocks: dict[Key, Block] = job.kept if job.is_resident else {}
+        self._to_load: deque[Block] = deque()
+        self._reads: deque[tuple[Block, Read]] = deque()
+        self._gathers: deque[tuple[Filling, Block, Ints]] = deque()
+        self._fillings: deque[Filling] = deque()
+        self._num_opened = 0
+        self._rows_ahead = 0
+        self._is_walking = False
+        self._is_walked = job.num_steps == 0
+        self._is_closed = False
+        self._last_rows: Arrays | None = None
+        self._last_id = -1
+        self._failure: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._work, name=f"xloader-{number}", daemon=True)
+            for number in range(job.num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # The consumer's side
+
+    def take(self) -> Delivery | None:
+        """The next batch; ``None`` after the last one.
+
+        Raises
+        ------
+        ChunkError
+            If a chunk of this batch cannot be had.
+        ForkError
+            If this is the child of the process that made the run.
+        ClosedError
+            If the run is closed.
+        """
+        self._check_process()
+        begin = time.perf_counter()
+        with self._changed:
+            while not self._is_closed and self._failure is None and not self._head_is_ready():
+                if self._is_walked and not self._fillings:
+                    return None
+                self._changed.wait()
+            self.tally.wait_seconds += time.perf_counter() - begin
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
+            filling = self._fillings.popleft()
+            self._num_opened -= 1
+            self._changed.notify_all()
+        if filling.error is not None:
+            raise filling.error
+        return self._deliver(filling)
+
+    def close(self) -> None:
+        """Stop the threads and give all memory back."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if os.getpid() != self._pid:
+            return
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        with self._changed:
+            self._gathers.clear()
+            self._reads.clear()
+            self._to_load.clear()
+            self._fillings.clear()
+            self._drop_blocks()
+
+    def _head_is_ready(self) -> bool:
+        return bool(self._fillings) and self._fillings[0].is_final
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "a loader's iterator was carried over a fork, where its threads do not live",
+                given=f"process {os.getpid()}, made in {self._pid}",
+                remedy='make the loader in the child, or start it with "spawn" or "forkserver" '
+                'under if __name__ == "__main__":',
+            )
+
+    def _deliver(self, filling: Filling) -> Delivery:
+        assert filling.arrays is not None
+        ids = filling.step.ids
+        num_padding = max((self._job.batch_size or 0) - len(ids), 0)
+        is_padding = np.zeros(len(ids) + num_padding, np.bool_)
+        is_padding[len(ids) :] = True
+        last = ids[-1] if len(ids) else self._last_id
+        padded = np.concatenate([ids, np.full(num_padding, last)])
+        self._last_id = int(last)
+        return Delivery(filling.step.index, filling.arrays, padded, is_padding)
+
+    def _drop_blocks(self) -> None:
+        """Give back what is in memory, but for whole blocks that stay."""
+        for key, block in list(self._blocks.items()):
+            if self._job.is_resident and block.is_loaded and block.error is None:
+                block.waiting.clear()
+                continue
+            del self._blocks[key]
+            if block.buffer is not None:
+                self._job.pool.give_back(block.buffer)
+
+    # The workers' side
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    task = self._next_task()
+                    while task is None and not self._is_closed:
+                        self._changed.wait()
+                        task = self._next_task()
+                    if self._is_closed:
+                        return
+                assert task is not None
+                task()
+        except BaseException as error:
+            # A bug in the engine itself must end the iteration, not leave it waiting.
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _next_task(self) -> Callable[[], None] | None:
+        """What to do next, claimed for the caller. The lock is held."""
+        if self._is_closed:
+            return None
+        self._open_batches()
+        for filling in self._opened():
+            if not filling.num_missing and not filling.is_finishing and self._may_finish(filling):
+                filling.is_finishing = True
+                return lambda: self._finish(filling)
+        if self._gathers:
+            gathering = self._gathers.popleft()
+            return lambda: self._gather(*gathering)
+        self._start_loads()
+        if self._reads:
+            block, read = self._reads.popleft()
+            return lambda: self._load(block, read)
+        if self._may_walk():
+            self._is_walking = True
+            return self._walk
+        return None
+
+    def _opened(self) -> Iterator[Filling]:
+        for index in range(min(self._num_opened, len(self._fillings))):
+            yield self._fillings[index]
+
+    def _may_finish(self, filling: Filling) -> bool:
+        """A batch without rows of its own repeats one of the batch before it."""
+        if len(filling.step.ids):
+            return True
+        return self._last_rows is not None
+
+    def _may_walk(self) -> bool:
+        if self._is_walked or self._is_walking:
+            return False
+        num_ahead = len(self._fillings) - self._num_opened
+        return num_ahead < 2 or (not self._to_load and self._rows_ahead < _MOST_ROWS_AHEAD)
+
+    def _open_batches(self) -> None:
+        while self._num_opened < min(self._job.num_open, len(self._fillings)):
+            filling = self._fillings[self._num_opened]
+            self._num_opened += 1
+            self._rows_ahead -= len(filling.step.ids)
+            num_rows = max(len(filling.step.ids), self._job.batch_size or 0)
+            filling.arrays = {
+                f.name: self._job.batches.take((num_rows, *f.shape), f.dtype)
+                for f in self._job.fields
+            }
+            for block, rows in filling.pending:
+                if block.is_loaded:
+                    self._gathers.append((filling, block, rows))
+                else:
+                    block.waiting.append((filling, rows))
+            filling.pending.clear()
+        if len(self._gathers) > 1:
+            self._changed.notify_all()
+
+    def _start_loads(self) -> None:
+        """Begin the residences at the head of the queue, as memory allows."""
+        while self._to_load and not self._reads:
+            need = self._to_load[0].need
+            nbytes = self._job.reader.nbytes(need.group, need.block)
+            if not self._job.pool.has_room(nbytes):
+                return
+            block = self._to_load.popleft()
+            block.buffer = self._job.pool.take(nbytes)
+            block.values = self._job.reader.views(need.group, need.block, block.buffer)
+            reads = list(self._job.reader.reads(need.group, need.block, block.values))
+            block.num_reads_left = len(reads)
+            self._reads.extend((block, read) for read in reads)
+            if len(reads) > 1:
+                self._changed.notify_all()
+
+    def _walk(self) -> None:
+        step = next(self._job.steps, None)
+        with self._changed:
+            self._is_walking = False
+            if step is None:
+                self._is_walked = True
+                self._changed.notify_all()
+                return
+            filling = Filling(step, num_missing=len(step.needs))
+            for need in step.needs:
+                block = self._blocks.get(need.key)
+                if block is None:
+                    block = Block(need, need.num_samples)
+                    self._blocks[need.key] = block
+                    self._to_load.append(block)
+                filling.pending.append((block, need.rows))
+            self._fillings.append(filling)
+            self._rows_ahead += len(step.ids)
+            self._is_walked = step.index + 1 == self._job.num_steps
+            self._changed.notify_all()
+
+    def _load(self, block: Block, read: Read) -> None:
+        begin = time.perf_counter()
+        error: BaseException | None = None
+        is_there = True
+        try:
+            is_there = self._job.reader.do(read)
+        except Exception as problem:
+            error = problem
+        with self._changed:
+            self.tally.num_reads += 1
+            self.tally.num_missing += not is_there
+            self.tally.load_seconds += time.perf_counter() - begin
+            block.error = block.error or error
+            block.num_reads_left -= 1
+            if block.is_loaded:
+                group, number = (
+                    block.need.group,
+                    np.ravel_multi_index(block.need.block, block.need.group.shape),
+                )
+                self.tally.read_nbytes += int(group.read_nbytes(np.array([number]))[0])
+                self._gathers.extend((f, block, rows) for f, rows in block.waiting)
+                block.waiting.clear()
+                self._changed.notify_all()
+
+    def _gather(self, filling: Filling, block: Block, rows: Ints) -> None:
+        begin = time.perf_counter()
+        assert filling.arrays is not None
+        error = block.error
+        if error is None:
+            need = block.need
+            positions = filling.step.positions[rows]
+            self._job.gatherer.gather(
+                need.group, need.block, block.values, filling.arrays, rows, positions
+            )
+        with self._changed:
+            self.tally.gather_seconds += time.perf_counter() - begin
+            filling.error = filling.error or error
+            filling.num_missing -= 1
+            block.num_left -= len(rows)
+            if not block.num_left and not self._job.is_resident:
+                del self._blocks[block.need.key]
+                assert block.buffer is not None
+                self._job.pool.give_back(block.buffer)
+                block.values, block.buffer = {}, None
+                self._changed.notify_all()
+            elif not filling.num_missing:
+                self._changed.notify_all()
+
+    def _finish(self, filling: Filling) -> None:
+        begin = time.perf_counter()
+        step = filling.step
+        try:
+            if filling.error is None:
+                self._pad(filling)
+                num_rows = max(len(step.ids), self._job.batch_size or 0)
+                last = step.ids[-1] if len(step.ids) else self._last_id
+                ids = np.concatenate([step.ids, np.full(num_rows - len(step.ids), last)])
+                assert filling.arrays is not None
+                filling.arrays = self._job.finish(filling.arrays, ids)
+        except Exception as error:
+            filling.error = error
+        with self._changed:
+            self.tally.finish_seconds += time.perf_counter() - begin
+            filling.is_final = True
+            self._changed.notify_all()
+
+    def _pad(self, filling: Filling) -> None:
+        """Repeat the last real row, of this batch or the one before it."""
+        assert filling.arrays is not None
+        num_rows = len(filling.step.ids)
+        if num_rows < (self._job.batch_size or 0):
+            for name, array in filling.arrays.items():
+                if num_rows:
+                    array[num_rows:] = array[num_rows - 1]
+                else:
+                    assert self._last_rows is not None
+                    array[:] = self._last_rows[name]
+        is_before_last = filling.step.index + 2 == self._job.num_steps
+        if self._job.batch_size is not None and is_before_last:
+            rows = {name: array[num_rows - 1].copy() for name, array in filling.arrays.items()}
+            with self._changed:
+                self._last_id = int(filling.step.ids[-1])
+                self._last_rows = rows

@@ -1,0 +1,301 @@
+"""The loader: what a training loop iterates."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from xloader.batch import Batch
+from xloader.demands import make_footprint
+from xloader.engine.blocks import BlockReader, Stored
+from xloader.engine.gather import Gatherer
+from xloader.engine.job import Block, Delivery, FieldShape, Job
+from xloader.engine.pool import BatchPool, BlockPool
+from xloader.engine.steps import Key, walk
+from xloader.errors import (
+    AmplificationWarning,
+    ClosedError,
+    EmptySamplesError,
+    MixingWarning,
+    OptionError,
+)
+from xloader.explain import Explanation, explain_epoch, explain_world
+from xloader.iteration import Pass
+from xloader.layout import make_layouts
+from xloader.options import LoaderOptions
+from xloader.plan import Epoch
+from xloader.planning import make_plan
+from xloader.recipe import Recipe
+from xloader.report import Report
+from xloader.transforms import finish
+
+HandOver = Callable[[NDArray[Any]], Any]
+"""Makes what is delivered from a gathered array: a tensor, or the array itself."""
+
+
+class Loader:
+    """Iterates over shuffled batches, reading each chunk as seldom as the memory allows.
+
+    Made by :meth:`Samples.loader`. Each ``iter`` is one epoch; after a complete one the next
+    begins by itself. To break out and iterate again is to begin the same epoch anew.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    options : LoaderOptions
+        The options.
+    hand_over : callable
+        Makes what is delivered from a gathered array.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    EmptySamplesError
+        If there is not a sample for each rank.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = xloader.open(ds).window(time=2, stride=1)
+    >>> with samples.loader(batch_size=4, output="numpy") as loader:
+    ...     sizes = [len(batch.ids) for batch in loader]
+    >>> sizes, loader.report().num_reads
+    ([4, 4, 1], 1)
+    """
+
+    def __init__(self, recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -> None:
+        self.recipe = recipe
+        self.options = options
+        self._hand_over = hand_over
+        self._layouts = make_layouts(recipe)
+        self.footprint = make_footprint(recipe, self._layouts)
+        self._check_samples()
+        self.plan = make_plan(self.footprint, self._layouts, options)
+        self._epoch_number = 0
+        self._pass: weakref.ref[Pass] | None = None
+        self._ended: Report | None = None
+        self._is_closed = False
+        self._has_warned = False
+        self._kept: dict[Key, Block] = {}
+        self._pool = BlockPool(self.plan.pool_nbytes(len(options.own_lanes)))
+        self._batches = BatchPool(options.prefetch + 2)
+        self._epochs: dict[int, Epoch] = {}
+
+    def __len__(self) -> int:
+        return self._epoch().num_steps
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks."""
+        return len(self.footprint.windows)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter`` delivers."""
+        return self._epoch_number
+
+    @property
+    def sampler(self) -> Loader:
+        """The loader itself: trainers call ``loader.sampler.set_epoch``."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter`` delivers.
+
+        Raises
+        ------
+        OptionError
+            If it is negative.
+        """
+        if epoch < 0:
+            raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
+        self._epoch_number = epoch
+
+    def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
+        """What the next ``iter`` will cost. Nothing is read.
+
+        Parameters
+        ----------
+        scope : {"rank", "world"}
+            Whether to speak of this rank or of all ranks together.
+
+        Raises
+        ------
+        OptionError
+            If the scope is none of these.
+        """
+        if scope not in ("rank", "world"):
+            raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
+        epoch = self._epoch()
+        paths = {
+            d.variable: self.recipe.source.path_of(d.variable)
+            for group in self.footprint.groups
+            for d in group.demands
+        }
+        if scope == "world":
+            return explain_world(epoch, self.options.world.world_size, paths)
+        cached = {(key.group, key.number) for key in self._kept}
+        return explain_epoch(epoch, self.options.own_lanes, paths, cached)
+
+    def report(self) -> Report:
+        """What was read and how fast, of the epoch under way or last ended.
+
+        Raises
+        ------
+        OptionError
+            If no epoch has begun.
+        """
+        current = self._current()
+        if current is not None:
+            return current.report()
+        if self._ended is None:
+            raise OptionError(
+                "there is nothing to report yet",
+                allowed="a report after a first batch",
+                remedy="iterate over the loader, or call explain() for the prediction",
+            )
+        return self._ended
+
+    def close(self) -> None:
+        """Stop whatever is under way and give the memory back. More than once is fine."""
+        self._stop()
+        self._kept.clear()
+        self._is_closed = True
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_closed:
+            raise ClosedError("the loader is closed", remedy="make a new one")
+        self._stop()
+        expected = self.explain()
+        self._warn(expected)
+        epoch = self._epoch()
+        this = weakref.proxy(self)
+
+        def move_on() -> None:
+            this.set_epoch(epoch.epoch + 1)
+
+        def keep(report: Report) -> None:
+            this._ended = report
+
+        batches = Pass(self._job(epoch), expected, self._deliver, move_on, keep)
+        self._pass = weakref.ref(batches)
+        return batches
+
+    def __repr__(self) -> str:
+        return (
+            f"<xloader.Loader: {len(self)} batches of {self.options.batch_size}, "
+            f"epoch {self._epoch_number}>"
+        )
+
+    def _current(self) -> Pass | None:
+        return self._pass() if self._pass is not None else None
+
+    def _stop(self) -> None:
+        current = self._current()
+        if current is not None:
+            current.close()
+        self._pass = None
+
+    def _epoch(self) -> Epoch:
+        """The order and schedule of the epoch to come, kept until another is asked for."""
+        number = self._epoch_number
+        if number not in self._epochs:
+            self._epochs = {number: Epoch(
+                self.footprint, self.plan, self.options.seed, number, self.options.drop_last
+            )}  # fmt: skip
+        return self._epochs[number]
+
+    def _check_samples(self) -> None:
+        if len(self.footprint.windows) < self.options.world.world_size:
+            raise EmptySamplesError(
+                "there is not a sample for each rank",
+                given=f"{len(self.footprint.windows)} samples, "
+                f"world_size={self.options.world.world_size}",
+                allowed="at least one a rank",
+                remedy="use fewer ranks, or a smaller stride",
+            )
+
+    def _warn(self, expected: Explanation) -> None:
+        if self._has_warned or not self.options.shuffle or self.plan.is_resident:
+            return
+        self._has_warned = True
+        remedy = f"more memory than {self.options.memory}, or smaller chunks, would do"
+        if expected.mixing < expected.full_mixing / 2:
+            warnings.warn(
+                f"batches mix {expected.mixing:.1f} regions, a full shuffle "
+                f"{expected.full_mixing:.1f}: {remedy}",
+                MixingWarning,
+                stacklevel=3,
+            )
+        if expected.read_amplification > self.options.max_amplification:
+            warnings.warn(
+                f"each chunk will be read {expected.read_amplification:.2f} times, more than "
+                f"max_amplification={self.options.max_amplification}: {remedy}",
+                AmplificationWarning,
+                stacklevel=3,
+            )
+
+    def _job(self, epoch: Epoch) -> Job:
+        options, plan, recipe = self.options, self.plan, self.recipe
+        windows = self.footprint.windows
+        names = [demand.variable for g in self.footprint.groups for demand in g.demands]
+        stored = {
+            name: Stored(
+                recipe.variable(name).dims, recipe.axes_of(name), recipe.variable(name).dtype
+            )
+            for name in names
+        }
+        layouts = self._layouts
+        return Job(
+            steps=walk(
+                windows,
+                [epoch.lane(lane) for lane in options.own_lanes],
+                plan.lane_share,
+                epoch.num_steps,
+                is_resident=plan.is_resident,
+            ),
+            num_steps=epoch.num_steps,
+            fields=tuple(FieldShape(y.name, y.shape, y.dtype) for y in layouts),
+            reader=BlockReader(recipe.source, stored, windows.dims),
+            gatherer=Gatherer(windows, layouts, {name: s.dims for name, s in stored.items()}),
+            finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
+            batch_size=options.batch_size if options.world.world_size > 1 else None,
+            num_open=options.prefetch + 1,
+            num_threads=min(
+                options.num_threads,
+                plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes,
+            ),
+            pool=self._pool,
+            batches=self._batches,
+            kept=self._kept,
+            is_resident=plan.is_resident,
+            fixed_nbytes=plan.budget.batches_nbytes + plan.budget.in_flight_nbytes,
+        )
+
+    def _deliver(self, delivery: Delivery) -> Any:
+        arrays = [self._hand_over(array) for array in delivery.arrays.values()]
+        batch = Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
+        if self.options.device is not None:
+            batch = batch.to(self.options.device, non_blocking=True)
+        if self.options.collate_fn is None:
+            return batch
+        return self.options.collate_fn(list(zip(*batch, strict=True)))

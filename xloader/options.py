@@ -1,0 +1,188 @@
+"""What a loader can be asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from xloader.errors import LanesError, OptionError
+from xloader.world import World, resolve_world
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The options of `Samples.loader`, checked.
+
+    Parameters
+    ----------
+    batch_size : int
+        Samples of a batch, on each rank.
+    shuffle : bool
+        Whether each epoch has an order of its own; if not, ids ascend.
+    seed : int
+        With the epoch, it fixes the order.
+    drop_last : bool
+        Whether samples that do not fill a global batch are left out.
+    memory : int or str
+        Bytes that this rank may use, as ``"2GiB"`` or a number.
+    output : {"torch", "numpy"}
+        What batches are made of.
+    device : torch.device or str, optional
+        Where tensors go.
+    collate_fn : callable, optional
+        Makes what is delivered from a list of samples, each a tuple with one array or tensor
+        for each field, as in PyTorch.
+    threads : int, optional
+        Threads that load and gather; the process's cores by default.
+    processes : int
+        Processes that do so instead; 0, the only choice yet, keeps to threads.
+    prefetch : int
+        Batches made ahead of need.
+    on_error : {"raise"}
+        What to do about a chunk that cannot be had.
+    max_amplification : float
+        Reads of each chunk that are allowed on average.
+    lanes : int, optional
+        Independent parts of the order, which ranks divide among them.
+    spread : int, optional
+        How many later tiles come in while a tile hands out its samples; the plan's choice by
+        default.
+    rank, world_size : int, optional
+        This process among those that train together; found in the environment by default.
+
+    Raises
+    ------
+    OptionError
+        If an option is outside its range.
+    LanesError
+        If lanes do not divide the global batch, or ranks do not divide the lanes.
+    """
+
+    batch_size: int = 32
+    shuffle: bool = True
+    seed: int = 0
+    drop_last: bool = False
+    memory: int | str = "2GiB"
+    output: Literal["torch", "numpy"] = "torch"
+    device: Any = None
+    collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
+    threads: int | None = None
+    processes: int = 0
+    prefetch: int = 2
+    on_error: Literal["raise"] = "raise"
+    max_amplification: float = 1.05
+    lanes: int | None = None
+    spread: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    world: World = field(init=False)
+    memory_nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("batch_size", 1),
+            ("prefetch", 0),
+            ("max_amplification", 1.0),
+            ("threads", 1),
+            ("lanes", 1),
+            ("spread", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
+        for name, choices in (("output", ("torch", "numpy")), ("on_error", ("raise",))):
+            if getattr(self, name) not in choices:
+                raise OptionError(
+                    f"{name} is none of the choices",
+                    given=repr(getattr(self, name)),
+                    allowed=" or ".join(map(repr, choices)),
+                )
+        if self.processes != 0:
+            raise OptionError(
+                "worker processes are not there yet",
+                given=f"processes={self.processes}",
+                allowed=0,
+                remedy="use threads=, which share memory and decode without the GIL",
+            )
+        if self.device is not None and self.output != "torch":
+            raise OptionError(
+                "only tensors have a device",
+                given=f"device={self.device!r}, output={self.output!r}",
+                allowed='output="torch"',
+            )
+        object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
+        object.__setattr__(self, "world", resolve_world(self.rank, self.world_size))
+        self._check_lanes()
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self.batch_size * self.world.world_size
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes, over all ranks."""
+        return self.lanes or self.world.world_size
+
+    @property
+    def carried_lanes(self) -> int:
+        """Lanes that one process may have to carry: all, where their number was asked for."""
+        return self.lanes or 1
+
+    @property
+    def own_lanes(self) -> range:
+        """The lanes of this rank."""
+        share = self.num_lanes // self.world.world_size
+        return range(self.world.rank * share, (self.world.rank + 1) * share)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads, the cores that this process may use unless asked otherwise."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+    def _check_lanes(self) -> None:
+        if self.num_lanes % self.world.world_size:
+            raise LanesError(
+                "the ranks do not divide the lanes",
+                given=f"lanes={self.num_lanes}, world_size={self.world.world_size}",
+                allowed=f"multiples of {self.world.world_size}",
+                remedy=f"pass lanes={self.world.world_size} or a multiple of it",
+            )
+        if self.global_batch % self.num_lanes:
+            divisors = [n for n in range(1, self.global_batch + 1) if self.global_batch % n == 0]
+            raise LanesError(
+                "the lanes do not divide the global batch",
+                given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
+                allowed=f"one of {divisors}",
+                remedy="choose one of these, or another batch_size",
+            )
+
+
+def parse_nbytes(memory: int | str) -> int:
+    """A number of bytes from text such as ``"512MiB"``, or from a number.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be understood, or is not positive.
+
+    Examples
+    --------
+    >>> parse_nbytes("1.5KiB"), parse_nbytes(7)
+    (1536, 7)
+    """
+    from dask.utils import parse_bytes
+
+    try:
+        nbytes = int(parse_bytes(memory))
+    except (ValueError, TypeError, AttributeError):
+        nbytes = 0
+    if nbytes <= 0:
+        raise OptionError(
+            "memory is no number of bytes",
+            given=repr(memory),
+            allowed='text such as "512MiB" or "2GB", or a whole number of bytes',
+        )
+    return nbytes

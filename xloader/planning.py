@@ -1,0 +1,44 @@
+"""From options to a plan: the budget divided, and the best plan within it."""
+
+from __future__ import annotations
+
+from xloader.footprint import Footprint
+from xloader.layout import FieldLayout
+from xloader.options import LoaderOptions
+from xloader.plan import Budget, Plan
+from xloader.search import Wish, find_ascent, find_plan
+
+
+def make_plan(
+    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
+) -> Plan:
+    """The plan of a loader.
+
+    It is a function of samples, global batch, memory, prefetch, lanes, spread and
+    ``max_amplification`` only: where ``lanes`` is given, the world's size does not matter.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    """
+    sample_nbytes = sum(layout.sample_nbytes for layout in layouts)
+    batch_size = options.batch_size if options.lanes is None else options.global_batch
+    budget = Budget(
+        memory_nbytes=options.memory_nbytes,
+        batch_nbytes=batch_size * sample_nbytes,
+        num_batches=options.prefetch + 2,
+        max_chunk_nbytes=footprint.max_chunk_nbytes,
+        num_lanes=options.carried_lanes,
+    )
+    wish = Wish(
+        global_batch=options.global_batch,
+        lanes=options.num_lanes,
+        max_amplification=options.max_amplification,
+        spread=options.spread,
+    )
+    return (
+        find_plan(footprint, budget, wish)
+        if options.shuffle
+        else find_ascent(footprint, budget, wish)
+    )
