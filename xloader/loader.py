@@ -278,7 +278,8 @@ class Loader:
             reader=BlockReader(recipe.source, stored, windows.dims),
             gatherer=Gatherer(windows, layouts, {name: s.dims for name, s in stored.items()}),
             finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
-            batch_size=options.batch_size if options.world.world_size > 1 else None,
+            batch_size=options.batch_size,
+            is_padded=options.world.world_size > 1,
             num_open=options.prefetch + 1,
             num_threads=min(
                 options.num_threads,

@@ -12,19 +12,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.footprint import Group
+from xloader.footprint import Access, Group
 from xloader.grid import Ints
 from xloader.layout import FieldLayout, Part
 from xloader.windows import Windows
 
 _SMALL_NBYTES = 1 << 14
-"""Below so many bytes a row, rows are gathered many at a time by fancy indexing: its second
-copy then costs less than a call for each row."""
+_MANY_ROWS = 24
+"""Rows of fewer bytes are gathered by fancy indexing where there are so many of them: its second
+copy then costs less than a call for each row. Fewer rows are cheaper as plain integers."""
+
+
+class _Hit(NamedTuple):
+    """What one row takes of a block: per windowed dimension, where from and where to."""
+
+    row: int
+    source: list[slice]
+    place: list[slice]
+
+
+@dataclass(frozen=True)
+class _Hits:
+    """As `_Hit` for many rows that take the same part of their windows.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of int64, shape (n,)
+    begins : list of numpy.ndarray of int64
+        Per windowed dimension, each row's first element in the block.
+    steps : list of int
+    place : list of slice
+    """
+
+    rows: Ints
+    begins: list[Ints]
+    steps: list[int]
+    place: list[slice]
 
 
 @dataclass(frozen=True)
@@ -94,103 +122,138 @@ class Gatherer:
             for axis, index in zip(group.axes, block, strict=True)
         ]
         firsts = positions * np.asarray(self._windows.strides)
+        found: dict[Access, list[_Hit] | _Hits] = {}
         for demand in group.demands:
+            source = values[demand.variable]
             for target in self._targets[demand.variable]:
-                spans = _overlaps(target.part, bounds, firsts)
+                access = target.part.accesses
+                if access not in found:
+                    found[access] = _find_hits(access, bounds, rows, firsts)
+                hits = found[access]
                 view = target.part.view(arrays[target.field])
-                _copy(values[demand.variable], view, rows, spans, target)
+                if isinstance(hits, _Hits):
+                    if _row_nbytes(source, target, hits) < _SMALL_NBYTES:
+                        _copy_many(source, view, target, hits)
+                        continue
+                    hits = found[access] = _one_by_one(hits)
+                _copy(source, view, target, hits)
 
 
-_Span = tuple[Ints, Ints, Ints, int]
-"""Per row: first taken k, one past the last, and its element in the block; and the step."""
-
-
-def _overlaps(part: Part, bounds: list[tuple[int, int] | None], firsts: Ints) -> list[_Span | None]:
-    spans: list[_Span | None] = []
-    for dim, (access, bound) in enumerate(zip(part.accesses, bounds, strict=True)):
-        if access is None or bound is None:
-            spans.append(None)
-            continue
-        first, step, count = access
-        base = firsts[:, dim] + first
-        lo = np.clip(-((base - bound[0]) // step), 0, count)
-        hi = np.clip(-((base - bound[1]) // step), 0, count)
-        spans.append((lo, hi, base + lo * step - bound[0], step))
-    return spans
-
-
-def _copy(
-    values: NDArray[Any],
-    view: NDArray[Any],
-    rows: Ints,
-    spans: list[_Span | None],
-    target: _Target,
-) -> None:
-    is_hit = np.ones(len(rows), np.bool_)
-    for span in spans:
-        if span is not None:
-            is_hit &= span[1] > span[0]
-    hits = np.flatnonzero(is_hit)
-    if not len(hits):
-        return
-    per_dim = [None if dim is None else spans[dim] for dim in target.windowed]
-    taken = [span for span in per_dim if span is not None]
-    row_nbytes = values.itemsize * _row_size(values, per_dim, int(hits[0]))
-    if len(hits) > 1 and row_nbytes < _SMALL_NBYTES and _is_uniform(taken, hits):
-        _copy_many(values, view, rows[hits], per_dim, hits)
-        return
-    for hit in hits.tolist():
-        source: list[slice] = []
-        place: list[slice] = []
-        for span in per_dim:
-            if span is None:
+def _find_hits(
+    access: Access, bounds: list[tuple[int, int] | None], rows: Ints, firsts: Ints
+) -> list[_Hit] | _Hits:
+    if len(rows) >= _MANY_ROWS:
+        return _find_many(access, bounds, rows, firsts)
+    hits = []
+    spans = list(zip(access, bounds, strict=True))
+    for row, first in zip(rows.tolist(), firsts.tolist(), strict=True):
+        source, place = [], []
+        for (span, bound), base in zip(spans, first, strict=True):
+            if span is None or bound is None:
                 source.append(slice(None))
                 place.append(slice(None))
-            else:
-                lo, hi, begin = int(span[0][hit]), int(span[1][hit]), int(span[2][hit])
-                source.append(slice(begin, begin + (hi - lo - 1) * span[3] + 1, span[3]))
-                place.append(slice(lo, hi))
-        view[(int(rows[hit]), ..., *place)] = values[tuple(source)]
+                continue
+            offset, step, count = span
+            begin = base + offset - bound[0]
+            lo = max(-(begin // step), 0)
+            hi = min(-((begin - bound[1] + bound[0]) // step), count)
+            if hi <= lo:
+                break
+            begin += lo * step
+            source.append(slice(begin, begin + (hi - lo - 1) * step + 1, step))
+            place.append(slice(lo, hi))
+        else:
+            hits.append(_Hit(row, source, place))
+    return hits
 
 
-def _row_size(values: NDArray[Any], per_dim: list[_Span | None], hit: int) -> int:
-    size = 1
-    for span, whole in zip(per_dim, values.shape, strict=True):
-        size *= whole if span is None else int(span[1][hit] - span[0][hit])
-    return size
+def _find_many(
+    access: Access, bounds: list[tuple[int, int] | None], rows: Ints, firsts: Ints
+) -> list[_Hit] | _Hits:
+    """The hits of many rows; as one if all take the same part of their windows."""
+    is_hit = np.ones(len(rows), np.bool_)
+    columns = []
+    for dim, (span, bound) in enumerate(zip(access, bounds, strict=True)):
+        if span is None or bound is None:
+            zeros = np.zeros(len(rows), np.int64)
+            columns.append((zeros, zeros, zeros, 0))
+            continue
+        offset, step, count = span
+        begin = firsts[:, dim] + (offset - bound[0])
+        lo = np.maximum(-(begin // step), 0)
+        hi = np.minimum(-((begin - (bound[1] - bound[0])) // step), count)
+        is_hit &= hi > lo
+        columns.append((lo, hi, begin + lo * step, step))
+    if not is_hit.any():
+        return []
+    columns = [(lo[is_hit], hi[is_hit], begin[is_hit], step) for lo, hi, begin, step in columns]
+    rows = rows[is_hit]
+    if all((lo == lo[0]).all() and (hi == hi[0]).all() for lo, hi, _, _ in columns):
+        place = [slice(int(lo[0]), int(hi[0])) if s else slice(None) for lo, hi, _, s in columns]
+        return _Hits(rows, [begin for _, _, begin, _ in columns], [c[3] for c in columns], place)
+    lists = [(lo.tolist(), hi.tolist(), begin.tolist(), step) for lo, hi, begin, step in columns]
+    return [
+        _Hit(
+            row,
+            [_run(b[i], h[i] - lo[i], step) for lo, h, b, step in lists],
+            [slice(lo[i], h[i]) if step else slice(None) for lo, h, _, step in lists],
+        )
+        for i, row in enumerate(rows.tolist())
+    ]
 
 
-def _is_uniform(spans: list[_Span], hits: Ints) -> bool:
-    """Whether all rows take the same part of their windows."""
-    return all(
-        bool((part[hits] == part[hits[0]]).all()) for span in spans for part in (span[0], span[1])
-    )
+def _one_by_one(hits: _Hits) -> list[_Hit]:
+    sizes = [(p.stop or 0) - (p.start or 0) for p in hits.place]
+    begins = [begin.tolist() for begin in hits.begins]
+    return [
+        _Hit(
+            row,
+            [_run(b[i], n, step) for b, n, step in zip(begins, sizes, hits.steps, strict=True)],
+            hits.place,
+        )
+        for i, row in enumerate(hits.rows.tolist())
+    ]
 
 
-def _copy_many(
-    values: NDArray[Any],
-    view: NDArray[Any],
-    rows: Ints,
-    per_dim: list[_Span | None],
-    hits: Ints,
-) -> None:
+def _run(begin: int, count: int, step: int) -> slice:
+    """``count`` elements from ``begin`` on; all of them where the step is 0."""
+    return slice(begin, begin + (count - 1) * step + 1, step) if step else slice(None)
+
+
+def _copy(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: list[_Hit]) -> None:
+    whole = slice(None)
+    for row, source, place in hits:
+        taken = tuple(whole if d is None else source[d] for d in target.windowed)
+        given = (whole if d is None else place[d] for d in target.windowed)
+        view[(row, ..., *given)] = values[taken]
+
+
+def _row_nbytes(values: NDArray[Any], target: _Target, hits: _Hits) -> int:
+    nbytes: int = values.itemsize
+    for dim, size in zip(target.windowed, values.shape, strict=True):
+        is_whole = dim is None or not hits.steps[dim]
+        nbytes *= size if is_whole else hits.place[dim].stop - hits.place[dim].start
+    return nbytes
+
+
+def _copy_many(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: _Hits) -> None:
     """Copy rows that take the same part of their windows, in one call."""
     num_dims = values.ndim
     index: list[Ints] = []
     place: list[slice] = []
-    for axis, (span, whole) in enumerate(zip(per_dim, values.shape, strict=True)):
+    for axis, (dim, size) in enumerate(zip(target.windowed, values.shape, strict=True)):
         shape = [1] * (num_dims + 1)
-        if span is None:
-            shape[axis + 1] = whole
-            index.append(np.arange(whole).reshape(shape))
+        if dim is None or not hits.steps[dim]:
+            shape[axis + 1] = size
+            index.append(np.arange(size).reshape(shape))
             place.append(slice(None))
             continue
-        lo, hi, begin = int(span[0][hits[0]]), int(span[1][hits[0]]), span[2][hits]
-        shape[axis + 1] = hi - lo
-        along = (np.arange(hi - lo) * span[3]).reshape(shape)
-        index.append(begin.reshape(-1, *[1] * num_dims) + along)
-        place.append(slice(lo, hi))
+        count = hits.place[dim].stop - hits.place[dim].start
+        shape[axis + 1] = count
+        along = (np.arange(count) * hits.steps[dim]).reshape(shape)
+        index.append(hits.begins[dim].reshape(-1, *[1] * num_dims) + along)
+        place.append(hits.place[dim])
     found = values[tuple(index)]
     num_missing = view.ndim - found.ndim
-    found = found.reshape(len(rows), *[1] * num_missing, *found.shape[1:])
-    view[(rows, ..., *place)] = found
+    found = found.reshape(len(found), *[1] * num_missing, *found.shape[1:])
+    view[(hits.rows, ..., *place)] = found

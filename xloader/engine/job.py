@@ -41,8 +41,10 @@ class Job:
     gatherer : Gatherer
     finish : callable
         Takes gathered arrays and ids, gives what is delivered. Runs on the workers.
-    batch_size : int or None
-        Rows to which short batches are padded; ``None`` leaves them short.
+    batch_size : int
+        Rows of a full batch.
+    is_padded : bool
+        Whether short batches are filled up with their last row.
     num_open : int
         Batches that are filled at a time or wait for delivery.
     num_threads : int
@@ -61,7 +63,8 @@ class Job:
     reader: BlockReader
     gatherer: Gatherer
     finish: Callable[[Arrays, Ints], Arrays]
-    batch_size: int | None
+    batch_size: int
+    is_padded: bool
     num_open: int
     num_threads: int
     pool: BlockPool

@@ -22,15 +22,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.engine.blocks import Read
 from xloader.engine.job import Arrays, Block, Delivery, Filling, Job, Tally
-from xloader.engine.steps import Key
+from xloader.engine.steps import Key, Step
 from xloader.errors import ClosedError, ForkError
 from xloader.grid import Ints
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Rows whose needs are known before their batches are open."""
+
+_MOST_GATHERS = 32
+"""Gathers that a worker takes at a time."""
 
 
 class Run:
@@ -125,14 +129,14 @@ class Run:
 
     def _deliver(self, filling: Filling) -> Delivery:
         assert filling.arrays is not None
-        ids = filling.step.ids
-        num_padding = max((self._job.batch_size or 0) - len(ids), 0)
-        is_padding = np.zeros(len(ids) + num_padding, np.bool_)
-        is_padding[len(ids) :] = True
-        last = ids[-1] if len(ids) else self._last_id
-        padded = np.concatenate([ids, np.full(num_padding, last)])
-        self._last_id = int(last)
-        return Delivery(filling.step.index, filling.arrays, padded, is_padding)
+        return Delivery(filling.step.index, filling.arrays, *self._padded_ids(filling.step))
+
+    def _padded_ids(self, step: Step) -> tuple[Ints, NDArray[np.bool_]]:
+        """Ids of all rows, and which rows only repeat the last real one."""
+        size = self._job.batch_size if self._job.is_padded else len(step.ids)
+        ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
+        ids[: len(step.ids)] = step.ids
+        return ids, np.arange(size) >= len(step.ids)
 
     def _drop_blocks(self) -> None:
         """Give back what is in memory, but for whole blocks that stay."""
@@ -174,8 +178,10 @@ class Run:
                 filling.is_finishing = True
                 return lambda: self._finish(filling)
         if self._gathers:
-            gathering = self._gathers.popleft()
-            return lambda: self._gather(*gathering)
+            # Several at a time, so that small ones cost little beside taking the lock.
+            share = -(-len(self._gathers) // len(self._threads))
+            taken = [self._gathers.popleft() for _ in range(min(share, _MOST_GATHERS))]
+            return lambda: self._gather(taken)
         self._start_loads()
         if self._reads:
             block, read = self._reads.popleft()
@@ -206,9 +212,10 @@ class Run:
             filling = self._fillings[self._num_opened]
             self._num_opened += 1
             self._rows_ahead -= len(filling.step.ids)
-            num_rows = max(len(filling.step.ids), self._job.batch_size or 0)
+            num_rows = self._job.batch_size if self._job.is_padded else len(filling.step.ids)
+            # A short batch is a part of a full one's buffer, which then serves again.
             filling.arrays = {
-                f.name: self._job.batches.take((num_rows, *f.shape), f.dtype)
+                f.name: self._job.batches.take((self._job.batch_size, *f.shape), f.dtype)[:num_rows]
                 for f in self._job.fields
             }
             for block, rows in filling.pending:
@@ -217,8 +224,8 @@ class Run:
                 else:
                     block.waiting.append((filling, rows))
             filling.pending.clear()
-        if len(self._gathers) > 1:
-            self._changed.notify_all()
+            if filling.step.needs:
+                self._changed.notify_all()
 
     def _start_loads(self) -> None:
         """Begin the residences at the head of the queue, as memory allows."""
@@ -281,29 +288,34 @@ class Run:
                 block.waiting.clear()
                 self._changed.notify_all()
 
-    def _gather(self, filling: Filling, block: Block, rows: Ints) -> None:
+    def _gather(self, gathers: list[tuple[Filling, Block, Ints]]) -> None:
         begin = time.perf_counter()
-        assert filling.arrays is not None
-        error = block.error
-        if error is None:
-            need = block.need
-            positions = filling.step.positions[rows]
-            self._job.gatherer.gather(
-                need.group, need.block, block.values, filling.arrays, rows, positions
-            )
+        for filling, block, rows in gathers:
+            assert filling.arrays is not None
+            if block.error is None:
+                need = block.need
+                positions = filling.step.positions[rows]
+                self._job.gatherer.gather(
+                    need.group, need.block, block.values, filling.arrays, rows, positions
+                )
         with self._changed:
             self.tally.gather_seconds += time.perf_counter() - begin
-            filling.error = filling.error or error
-            filling.num_missing -= 1
-            block.num_left -= len(rows)
-            if not block.num_left and not self._job.is_resident:
-                del self._blocks[block.need.key]
-                assert block.buffer is not None
-                self._job.pool.give_back(block.buffer)
-                block.values, block.buffer = {}, None
+            is_news = False
+            for filling, block, rows in gathers:
+                filling.error = filling.error or block.error
+                filling.num_missing -= 1
+                block.num_left -= len(rows)
+                is_news |= not filling.num_missing or not block.num_left
+                if not block.num_left and not self._job.is_resident:
+                    self._evict(block)
+            if is_news:
                 self._changed.notify_all()
-            elif not filling.num_missing:
-                self._changed.notify_all()
+
+    def _evict(self, block: Block) -> None:
+        del self._blocks[block.need.key]
+        assert block.buffer is not None
+        self._job.pool.give_back(block.buffer)
+        block.values, block.buffer = {}, None
 
     def _finish(self, filling: Filling) -> None:
         begin = time.perf_counter()
@@ -311,11 +323,8 @@ class Run:
         try:
             if filling.error is None:
                 self._pad(filling)
-                num_rows = max(len(step.ids), self._job.batch_size or 0)
-                last = step.ids[-1] if len(step.ids) else self._last_id
-                ids = np.concatenate([step.ids, np.full(num_rows - len(step.ids), last)])
                 assert filling.arrays is not None
-                filling.arrays = self._job.finish(filling.arrays, ids)
+                filling.arrays = self._job.finish(filling.arrays, self._padded_ids(step)[0])
         except Exception as error:
             filling.error = error
         with self._changed:
@@ -326,16 +335,16 @@ class Run:
     def _pad(self, filling: Filling) -> None:
         """Repeat the last real row, of this batch or the one before it."""
         assert filling.arrays is not None
+        if not self._job.is_padded:
+            return
         num_rows = len(filling.step.ids)
-        if num_rows < (self._job.batch_size or 0):
-            for name, array in filling.arrays.items():
-                if num_rows:
-                    array[num_rows:] = array[num_rows - 1]
-                else:
-                    assert self._last_rows is not None
-                    array[:] = self._last_rows[name]
-        is_before_last = filling.step.index + 2 == self._job.num_steps
-        if self._job.batch_size is not None and is_before_last:
+        for name, array in filling.arrays.items():
+            if num_rows:
+                array[num_rows:] = array[num_rows - 1]
+            else:
+                assert self._last_rows is not None
+                array[:] = self._last_rows[name]
+        if filling.step.index + 2 == self._job.num_steps:
             rows = {name: array[num_rows - 1].copy() for name, array in filling.arrays.items()}
             with self._changed:
                 self._last_id = int(filling.step.ids[-1])

@@ -42,20 +42,6 @@ def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
     return array
 
 
-def is_whole(cut: Cut, shape: tuple[int, ...]) -> bool:
-    """Whether a cut keeps every element of a chunk of this shape, in order.
-
-    Examples
-    --------
-    >>> is_whole((slice(0, 4, 1),), (4,)), is_whole((slice(0, 4, 2),), (4,))
-    (True, False)
-    """
-    return all(
-        isinstance(part, slice) and part.indices(size) == (0, size, 1)
-        for part, size in zip(cut, shape, strict=True)
-    )
-
-
 def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
     """Turn offsets within a chunk into offsets within the whole array.
 
