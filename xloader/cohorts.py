@@ -195,7 +195,7 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
         touch_lo=touch_lo,
         touch_hi=touch_hi,
         reach=int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)),
-        is_beyond_homes=(hi - lo + 1 > touch_hi - touch_lo).any(axis=0),
+        is_beyond_homes=np.any(hi - lo + 1 > touch_hi - touch_lo, axis=0),
     )
 
 

@@ -1,4 +1,4 @@
-"""What an epoch will cost, before the first byte is read: counted on the schedule it will follow."""
+"""What an epoch will cost, before the first byte is read: counted on its own schedule."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which chunks a box of samples needs.
+r"""Which chunks a box of samples needs.
 
 Variables that are chunked alike along the windowed dimensions and needed at the same offsets
 always come and go together: they form a *group*, and one *block* of a group stands for all
 the chunks of its variables there, the unwindowed dimensions being whole::
 
-    t2m  (time, lat, lon)         chunks 16 x 90 x 90  \\  one group; a block is 16 steps of both,
+    t2m  (time, lat, lon)         chunks 16 x 90 x 90  \  one group; a block is 16 steps of both,
     z    (time, level, lat, lon)  chunks 16 x 1 x 90 x 90 /  (1 + 13) x num lat x num lon reads
     orog (lat, lon)               no windowed dimension: a group of one block
 """
@@ -102,12 +102,14 @@ class Group:
     def block_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block, cut down to the selection."""
         unit = sum(demand.unit_nbytes for demand in self.demands)
-        return unit * self._product([a and np.diff(a.edges) for a in self.axes], blocks)
+        sizes = [None if axis is None else np.diff(axis.edges) for axis in self.axes]
+        return unit * self._product(sizes, blocks)
 
     def read_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block's chunks, not cut down."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)
-        return unit * self._product([a and a.read_sizes for a in self.axes], blocks)
+        sizes = [None if axis is None else axis.read_sizes for axis in self.axes]
+        return unit * self._product(sizes, blocks)
 
     def _product(self, sizes: list[Ints | None], blocks: Ints) -> Ints:
         indices = np.unravel_index(blocks, self.shape)
@@ -132,7 +134,7 @@ class Boxes:
     def num_samples(self) -> Ints:
         """Number of positions in each box."""
         sizes = [hi - lo for lo, hi in zip(self.lo, self.hi, strict=True)]
-        return np.prod(sizes, axis=0, dtype=np.int64)
+        return np.asarray(np.prod(sizes, axis=0, dtype=np.int64))
 
     def take(self, rows: Ints) -> Boxes:
         """The boxes at ``rows``."""
@@ -266,7 +268,7 @@ def _single(positions: Ints, dim: int) -> Boxes:
 
 def _contiguous_accesses(demand: Demand) -> tuple[Access, ...]:
     """The accesses, split until no one steps over a whole block between its elements."""
-    found = set()
+    found: set[Access] = set()
     for access in demand.accesses:
         parts: list[list[tuple[int, int, int] | None]] = []
         for axis, span in zip(demand.axes, access, strict=True):

@@ -14,6 +14,7 @@ the selection skips chunks.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,7 +68,7 @@ class Axis:
         if isinstance(kept, range):
             is_increasing = kept.step >= 1
         else:
-            is_increasing = all(a < b for a, b in zip(kept, kept[1:], strict=False))
+            is_increasing = all(a < b for a, b in itertools.pairwise(kept))
         if kept and (not is_increasing or kept[0] < 0 or kept[-1] >= self.stored_size):
             raise OptionError(
                 "the selection must increase and stay within the dimension",

@@ -269,9 +269,9 @@ def lane_part(line: Ints, total: Ints, lane: int, lanes: int) -> tuple[Ints, Int
 
     Examples
     --------
-    >>> line, total = np.array([4, 2, 7]), np.array([3, 9, 10])
-    >>> [part.tolist() for part in lane_part(line, total, 1, 2)[:2]], lane_part(line, total, 1, 2)[2]
-    ([[2, 7], [4, 1]], 2)
+    >>> entries, count, skipped = lane_part(np.array([4, 2, 7]), np.array([3, 9, 10]), 1, 2)
+    >>> entries.tolist(), count.tolist(), skipped
+    ([2, 7], [4, 1], 2)
     """
     num_samples = int(total[-1])
     begin, end = lane * num_samples // lanes, (lane + 1) * num_samples // lanes

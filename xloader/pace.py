@@ -1,10 +1,10 @@
-"""The shuffled order of an epoch: runs of tiles, dealt to streams, at an even pace.
+r"""The shuffled order of an epoch: runs of tiles, dealt to streams, at an even pace.
 
 ::
 
     runs       A0 A1 A2 ...   B0 B1 B2 ...   C0 C1 C2 ...      cut anew each epoch, permuted
     lanes      |------ lane 0 ------|------ lane 1 ------|     equal parts of the samples
-    streams    A0 A1 A2 ...  \\
+    streams    A0 A1 A2 ...  \
                B0 B1 B2 ...   >  taken in turn
                C0 C1 C2 ...  /
     positions  A0 B0 C0 A1 B1 C1 A2 B2 C2 ...

@@ -127,6 +127,9 @@ class Plan:
 
     def pool_nbytes(self, num_lanes: int) -> int:
         """Decoded bytes that a process with so many lanes may hold."""
+        if self.is_resident:
+            # Whatever the lanes of this epoch, later ones bring the rest of the selection.
+            num_lanes = self.budget.num_lanes
         return num_lanes * (self.lane_pool_nbytes + self.ahead_nbytes)
 
     def to_dict(self) -> dict[str, Any]:

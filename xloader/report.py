@@ -41,13 +41,10 @@ class Report(Figures):
     def _rows(self) -> list[tuple[str, str]]:
         seconds = max(self.seconds, 1e-9)
         share = self.wait_seconds / seconds
-        rows = super()._rows()
-        rows += [
-            ("delivered", f"{show_nbytes(self.delivered_nbytes)} in {self.seconds:.2f} s, "
-             f"{self.delivered_nbytes / seconds / 1e9:.2f} GB/s"),
-            ("waited", f"{self.wait_seconds:.2f} s, {share:.0%} of the time; "
-             f"bottleneck: {self.bottleneck}"),
-        ]  # fmt: skip
+        speed = f"{self.delivered_nbytes / seconds / 1e9:.2f} GB/s"
+        delivered = f"{show_nbytes(self.delivered_nbytes)} in {self.seconds:.2f} s, {speed}"
+        waited = f"{self.wait_seconds:.2f} s, {share:.0%} of it; bottleneck: {self.bottleneck}"
+        rows = [*super()._rows(), ("delivered", delivered), ("waited", waited)]
         if self.num_missing:
             rows.append(("missing", f"{self.num_missing:,} chunks were absent, read as fill value"))
         return rows

@@ -4,7 +4,7 @@
 
     entry needs block 7    |----|   |-----|            |---|
                                 |------|
-    residence of block 7   |--------------|   gap      |---|      two reads; one, if kept over the gap
+    residence of block 7   |--------------|   gap      |---|    two reads; one, if kept
 
 A residence runs from the first to the last slot in which some entry needs the block. Over a
 gap the block is kept if there is room, what is needed farthest ahead being dropped first

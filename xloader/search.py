@@ -1,9 +1,8 @@
 """Finding the plan: the best mixing that a byte budget and an amplification allow.
 
 Where no window straddles tiles and no chunk is shared by them, every order reads each chunk
-once, and the largest spread that fits is the best. Elsewhere candidates are tried on a model
-of the selection, cut to about a thousand tiles, with the same order and schedule that an
-epoch has: what is predicted is what is counted, and there is no formula to get wrong.
+once, and the largest spread that fits is the best. Elsewhere candidates are measured on a
+model of the selection, and the best of them is taken.
 """
 
 from __future__ import annotations
@@ -17,20 +16,16 @@ import numpy as np
 from xloader.ascend import Ascent
 from xloader.cohorts import Cohorts, cut_cohorts, leading_axis, tile_edges
 from xloader.errors import OptionError
-from xloader.footprint import Demand, Footprint
-from xloader.grid import Axis
-from xloader.mixing import full_mixing, measure_mixing, region_dim
-from xloader.order import LaneOrder
+from xloader.footprint import Footprint
+from xloader.mixing import full_mixing, region_dim
+from xloader.model import Candidate, Model, model_lanes
 from xloader.pace import Pace
-from xloader.plan import Budget, Epoch, Plan
+from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
 
-_MODEL_TILES = 1024
-_MODEL_SAMPLES = 1 << 13
 _NUM_FINALISTS = 4
 _FEW_TILES = 256
 _DRAWS, _MODEL_DRAWS = 32, 8
-_MODEL_SEED = 20_241_109
 _MOST_SPREAD = 4096
 """Tiles beyond which more of them at work no longer changes what batches are made of."""
 
@@ -39,15 +34,6 @@ _MOST_NEIGHBOURS = 1024
 
 _MAX_STRETCHES = 1 << 22
 """Entries that an order without a shuffle may have; beyond that a plan would not fit memory."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan, and what the model says of it."""
-
-    plan: Plan
-    amplification: float
-    mixing: float
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,8 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     near = _neighbour_dims(footprint, cohorts)
     if not near:
         return _plain_plan(cohorts, need, budget, wish)
-    full = full_mixing(footprint, region_dim(footprint), wish.global_batch)
+    batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
+    full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
     for tiling, run_dim in _tilings(footprint, near):
         candidates += _try_tiling(footprint, budget, wish, tiling, run_dim)
@@ -218,22 +205,22 @@ def _try_tiling(
     pool = max(budget.lane_nbytes - tile, _tile_nbytes(footprint, cohorts))
     num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
     most = min(pool // tile, num_tiles, _MOST_NEIGHBOURS)
-    model = _Model(footprint, tiling, run_dim, max(_MODEL_TILES, 4 * most) * wish.lanes)
-    trials: list[Candidate] = []
-    for pace in _paces(cohorts, tiling, run_dim, most, wish):
-        plan = _with_ahead(pace, budget, wish, pool, tile)
-        trial = model.try_epoch(plan, 0)
-        if trial is not None:
-            trials.append(Candidate(plan, trial[0], model.mixing(plan, trial[1])))
+    model = Model(footprint, tiling, run_dim, most, wish.lanes)
+    trials = [
+        candidate
+        for pace in _paces(cohorts, tiling, run_dim, most, wish)
+        if (candidate := model.measure(_with_ahead(pace, budget, wish, pool, tile))) is not None
+    ]
     return _confirmed(sorted(trials, key=_preference(wish)), model, wish)
 
 
-def _confirmed(trials: list[Candidate], model: _Model, wish: Wish) -> list[Candidate]:
+def _confirmed(trials: list[Candidate], model: Model, wish: Wish) -> list[Candidate]:
     """The first trials that stay within the amplification in other epochs too.
 
     Where tiles are few, luck makes one epoch unlike another: one trial is not enough.
     """
-    found, failed = [], []
+    found: list[Candidate] = []
+    failed: list[Candidate] = []
     for candidate in trials:
         confirmed = model.confirm(candidate, wish.max_amplification)
         if confirmed is None:
@@ -258,7 +245,7 @@ def _paces(
     is_small = num_tiles < _FEW_TILES
     draws = _MODEL_DRAWS if is_small else 1
     spread_shares = (1.0, 0.95, 0.9, 0.8, 0.65) if is_small else (1.0, 0.95, 0.9, 0.8)
-    stream_shares = (1.0, 0.85, 0.7) if is_small else (1.0, 0.85, 0.7)
+    stream_shares = (1.0, 0.85, 0.7)
     runs_per_stream = (1.0, 1.25, 1.75, 2.5) if is_small else (1.25, 2.0, 4.0)
     spreads = {int(most * share) for share in spread_shares}
     for spread in sorted(spreads if wish.spread is None else {wish.spread}, reverse=True):
@@ -324,73 +311,3 @@ def _needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> np.ndarray:
             tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
         np.add.at(needed, tiles, group.block_nbytes(blocks))
     return needed
-
-
-class _Model:
-    """A cut-down selection on which candidates are measured."""
-
-    def __init__(
-        self, footprint: Footprint, tiling: tuple[int, ...], run_dim: int, num_tiles: int
-    ) -> None:
-        self.footprint = _truncate(footprint, tiling, run_dim, num_tiles)
-        self.region_dim = region_dim(self.footprint)
-        self.num_epochs = 8 if num_tiles <= _MODEL_TILES else 3
-        self.num_needed = self.footprint.num_needed
-
-    def try_epoch(self, plan: Plan, index: int) -> tuple[float, list[LaneOrder]] | None:
-        """Amplification and lanes of an epoch; ``None`` if its chunks do not fit."""
-        epoch = Epoch(self.footprint, plan, _MODEL_SEED, index, spread_is_fixed=True)
-        lanes = [epoch.lane(number) for number in range(plan.pace.lanes)]
-        if max(lane.schedule.peak_nbytes for lane in lanes) > plan.lane_pool_nbytes:
-            return None
-        num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        return num_reads / self.num_needed, [lane.order for lane in lanes]
-
-    def mixing(self, plan: Plan, orders: list[LaneOrder]) -> float:
-        """Mean number of regions in some batches of an epoch."""
-        return measure_mixing(
-            self.footprint, self.region_dim, orders, plan.lane_share, _MODEL_SAMPLES
-        )
-
-    def confirm(self, candidate: Candidate, enough: float) -> Candidate | None:
-        """The candidate by the worst of more epochs; the first beyond ``enough`` ends it."""
-        worst, mixing = candidate.amplification, [candidate.mixing]
-        for index in range(1, self.num_epochs):
-            trial = self.try_epoch(candidate.plan, index)
-            if trial is None:
-                return None
-            worst = max(worst, trial[0])
-            if worst > enough:
-                break
-            if index < 3:
-                mixing.append(self.mixing(candidate.plan, trial[1]))
-        mean = sum(mixing) / len(mixing)
-        return dataclasses.replace(candidate, amplification=worst, mixing=mean)
-
-
-def _truncate(
-    footprint: Footprint, tiling: tuple[int, ...], run_dim: int, num_tiles: int
-) -> Footprint:
-    """The first part of a selection, about ``num_tiles`` tiles of it, longest along the runs."""
-    windows = footprint.windows
-    left = num_tiles
-    sizes = list(windows.dim_sizes)
-    for dim in sorted(range(len(sizes)), key=lambda d: d != run_dim):
-        edges = tile_edges(footprint, dim, tiling[dim])
-        keep = min(max(left, 4), len(edges) - 1)
-        sizes[dim] = max(int(edges[keep]), windows.spans[dim])
-        left //= keep
-    if sizes == list(windows.dim_sizes):
-        return footprint
-    demands = tuple(
-        _cut_demand(demand, sizes) for group in footprint.groups for demand in group.demands
-    )
-    return Footprint.of(dataclasses.replace(windows, dim_sizes=tuple(sizes)), demands)
-
-
-def _cut_demand(demand: Demand, sizes: list[int]) -> Demand:
-    axes = tuple(
-        axis and Axis(axis.stored_size, axis.chunks, axis.selection[:size])
-        for axis, size in zip(demand.axes, sizes, strict=True)
-    )
-    return dataclasses.replace(demand, axes=axes)

@@ -225,14 +225,17 @@ def _copy(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: list[
     for row, source, place in hits:
         taken = tuple(whole if d is None else source[d] for d in target.windowed)
         given = (whole if d is None else place[d] for d in target.windowed)
-        view[(row, ..., *given)] = values[taken]
+        index: Any = (row, ..., *given)
+        view[index] = values[taken]
 
 
 def _row_nbytes(values: NDArray[Any], target: _Target, hits: _Hits) -> int:
     nbytes: int = values.itemsize
     for dim, size in zip(target.windowed, values.shape, strict=True):
-        is_whole = dim is None or not hits.steps[dim]
-        nbytes *= size if is_whole else hits.place[dim].stop - hits.place[dim].start
+        if dim is None or not hits.steps[dim]:
+            nbytes *= size
+        else:
+            nbytes *= hits.place[dim].stop - hits.place[dim].start
     return nbytes
 
 
@@ -256,4 +259,5 @@ def _copy_many(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: 
     found = values[tuple(index)]
     num_missing = view.ndim - found.ndim
     found = found.reshape(len(found), *[1] * num_missing, *found.shape[1:])
-    view[(hits.rows, ..., *place)] = found
+    index_of_rows: Any = (hits.rows, ..., *place)
+    view[index_of_rows] = found
