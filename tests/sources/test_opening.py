@@ -164,6 +164,18 @@ def test_blocks_follow_the_file_and_dask(tmp_path: Path):
     assert open_source(dataset).path_of("t").endswith("numpy")
 
 
+def test_blocks_that_end_in_a_longer_one_are_listed():
+    dataset = xr.Dataset({"a": ("x", np.arange(7.0))}).chunk({"x": (3, 4)})
+    source = open_source(dataset)
+    assert source.variables["a"].chunks == ((3, 4),)
+    assert kinds.read_all(source, "a").tolist() == list(range(7))
+
+
+def test_coordinates_of_dims_that_no_variable_has_are_kept():
+    dataset = xr.Dataset({"a": ("x", np.arange(2.0))}, coords={"y": [1, 2, 3]})
+    assert open_source(dataset).coordinates()["y"].values.tolist() == [1, 2, 3]
+
+
 def test_fingerprint_tells_blocks_dtypes_and_files_apart():
     dataset = kinds.make_dataset()
     one = open_source(dataset).fingerprint

@@ -63,7 +63,10 @@ def test_each_way_of_reading_counts_once(store: CountingStore, way: str):
     assert WAYS[way](store)
     assert store.reads == {KEY: 1}
     # A copy that zarr makes for reading only counts into the same tally.
-    WAYS[way](store.with_read_only(True))
+    copy = store.with_read_only(True)
+    WAYS[way](copy)
+    assert copy.read_only
+    assert copy.get_sync.__self__ is copy
     assert store.reads == {KEY: 2}
     store.reset()
     assert store.num_reads == 0
