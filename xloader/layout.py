@@ -236,7 +236,8 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
     longest = max(kept, key=lambda name: len(kept[name]))
     dims = kept[longest]
     for name, own in kept.items():
-        if tuple(dim for dim in dims if dim in own) != own:
+        # A dimension that one variable keeps and another turns into channels is refused as well.
+        if tuple(dim for dim in dims if dim in recipe.dims_of(name)) != own:
             raise StackError(
                 f"the variables of the field {field.name!r} cannot share one array",
                 given=f"{longest!r} with {recipe.dims_of(longest)} and "

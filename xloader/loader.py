@@ -25,7 +25,7 @@ from xloader.errors import (
     OptionError,
 )
 from xloader.explain import Explanation, explain_epoch, explain_world
-from xloader.iteration import Pass
+from xloader.iteration import Pass, Progress
 from xloader.layout import make_layouts
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch
@@ -81,7 +81,7 @@ class Loader:
         self.plan = make_plan(self.footprint, self._layouts, options)
         self._epoch_number = 0
         self._pass: weakref.ref[Pass] | None = None
-        self._ended: Report | None = None
+        self._progress: Progress | None = None
         self._is_closed = False
         self._has_warned = False
         self._kept: dict[Key, Block] = {}
@@ -153,16 +153,13 @@ class Loader:
         OptionError
             If no epoch has begun.
         """
-        current = self._current()
-        if current is not None:
-            return current.report()
-        if self._ended is None:
+        if self._progress is None:
             raise OptionError(
                 "there is nothing to report yet",
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        return self._ended
+        return self._progress.report()
 
     def close(self) -> None:
         """Stop whatever is under way and give the memory back. More than once is fine."""
@@ -193,11 +190,9 @@ class Loader:
         def move_on() -> None:
             this.set_epoch(epoch.epoch + 1)
 
-        def keep(report: Report) -> None:
-            this._ended = report
-
-        batches = Pass(self._job(epoch), expected, self._deliver, move_on, keep)
+        batches = Pass(self._job(epoch), expected, self._deliver, move_on)
         self._pass = weakref.ref(batches)
+        self._progress = batches.progress
         return batches
 
     def __repr__(self) -> str:
@@ -206,11 +201,8 @@ class Loader:
             f"epoch {self._epoch_number}>"
         )
 
-    def _current(self) -> Pass | None:
-        return self._pass() if self._pass is not None else None
-
     def _stop(self) -> None:
-        current = self._current()
+        current = self._pass() if self._pass is not None else None
         if current is not None:
             current.close()
         self._pass = None
