@@ -1,0 +1,181 @@
+"""Small footprints, and the slow and plain answers that the fast code is held to."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import strategies as st
+
+from xloader.cohorts import Cohorts, Pieces, cut_cohorts
+from xloader.footprint import Access, Boxes, Demand, Footprint, Group
+from xloader.grid import Axis
+from xloader.order import LaneOrder
+from xloader.pace import Pace, Shuffle
+from xloader.plan import Budget, Plan
+from xloader.windows import Windows
+
+Span = tuple[int, int, int]
+
+
+def line_footprint(
+    num_steps: int, chunk: int, window: int, *, stride: int = 1, spans: tuple[Span, ...] = ()
+) -> Footprint:
+    """One variable of bytes along one dimension, by default each window taken whole."""
+    windows = Windows(("time",), (num_steps,), (window,), (stride,), (1,))
+    accesses = frozenset((span,) for span in spans or ((0, 1, window),))
+    demand = Demand("x", (Axis(num_steps, chunk, range(num_steps)),), (), 1, accesses)
+    return Footprint.of(windows, (demand,))
+
+
+def box_footprint(
+    sizes: tuple[int, ...], chunks: tuple[int, ...], window: tuple[int, ...], *, itemsize: int = 1
+) -> Footprint:
+    """One variable in n-d, windows at stride 1, each taken whole."""
+    dims = ("time", "lat", "lon")[: len(sizes)]
+    windows = Windows(dims, sizes, window, (1,) * len(sizes), (1,) * len(sizes))
+    axes = tuple(Axis(n, chunk, range(n)) for n, chunk in zip(sizes, chunks, strict=True))
+    access = tuple((0, 1, size) for size in window)
+    return Footprint.of(windows, (Demand("x", axes, (), itemsize, frozenset({access})),))
+
+
+def even_cohorts(sizes: list[int]) -> Cohorts:
+    """Tiles of their own cohort each, along one dimension, that nothing straddles."""
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    home = np.arange(len(sizes))
+    pieces = Pieces(
+        tile_edges=starts,
+        starts=starts,
+        home=home,
+        touch_lo=home[None],
+        touch_hi=home[None] + 1,
+        reach=0,
+        is_beyond_homes=np.zeros(len(sizes), np.bool_),
+    )
+    return Cohorts((pieces,))
+
+
+def shuffle_of(footprint: Footprint, pace: Pace, seed: int, epoch: int) -> Shuffle:
+    return Shuffle(footprint.windows, cut_cohorts(footprint, pace.tiling), pace, seed, epoch)
+
+
+def plan_of(pace: Pace, *, batch: int = 16, pool: int = 1 << 40, depth: int = 0) -> Plan:
+    """A plan with a pool of so many bytes a lane, whatever the memory would say."""
+    budget = Budget(1 << 44, batch, 4, 1, pace.lanes)
+    return Plan(pace, depth, budget, batch, 1.05, pool, 0, False)
+
+
+def all_ids(order: LaneOrder, begin: int = 0) -> list[int]:
+    return [i for ids, _ in order.segments(begin) for i in ids.tolist()]
+
+
+def every_box(windows: Windows) -> Boxes:
+    """Each sample as a box of its own."""
+    positions = windows.positions_of(np.arange(len(windows)))
+    return Boxes(tuple(positions.T), tuple(positions.T + 1))
+
+
+def slow_stored_chunk(axis: Axis) -> list[int]:
+    """The stored chunk of each selected element."""
+    if isinstance(axis.chunks, int):
+        return [element // axis.chunks for element in axis.selection]
+    chunk_of = [i for i, size in enumerate(axis.chunks) for _ in range(size)]
+    return [chunk_of[element] for element in axis.selection]
+
+
+def slow_block(axis: Axis) -> list[int]:
+    """The block of each selected element: its chunk's rank among the chunks touched."""
+    chunks = slow_stored_chunk(axis)
+    rank = {chunk: i for i, chunk in enumerate(sorted(set(chunks)))}
+    return [rank[chunk] for chunk in chunks]
+
+
+def span_offsets(span: Span) -> list[int]:
+    first, step, count = span
+    return [first + step * i for i in range(count)]
+
+
+def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
+    """The blocks that one sample touches, element by element."""
+    position = np.unravel_index(sample, windows.num_positions)
+    found = set()
+    for demand in group.demands:
+        for access in demand.accesses:
+            indices = []
+            for dim, (axis, span) in enumerate(zip(demand.axes, access, strict=True)):
+                if axis is None or span is None:
+                    indices.append({0})
+                    continue
+                origin = int(position[dim]) * windows.strides[dim]
+                blocks = slow_block(axis)
+                indices.append({blocks[origin + offset] for offset in span_offsets(span)})
+            for index in itertools.product(*indices):
+                found.add(int(np.ravel_multi_index(index, group.shape)))
+    return found
+
+
+@st.composite
+def axes(draw: st.DrawFn, size: int) -> Axis:
+    """A dimension of which ``size`` elements are selected, chunked and selected somehow."""
+    kind = draw(st.sampled_from(["whole", "slice", "step", "picked"]))
+    if kind == "whole":
+        stored, kept = size, range(size)
+    elif kind == "picked":
+        gaps = draw(st.lists(st.integers(1, 4), min_size=size, max_size=size))
+        picked = tuple(int(i) for i in np.cumsum(gaps) - 1)
+        stored, kept = picked[-1] + 1 + draw(st.integers(0, 3)), picked
+    else:
+        step = 1 if kind == "slice" else draw(st.integers(2, 5))
+        start = draw(st.integers(0, 5))
+        kept = range(start, start + (size - 1) * step + 1, step)
+        stored = kept[-1] + 1 + draw(st.integers(0, 4))
+    if draw(st.booleans()):
+        return Axis(stored, draw(st.integers(1, stored + 2)), kept)
+    cuts = draw(st.sets(st.integers(1, stored), max_size=6)) | {0, stored}
+    return Axis(stored, tuple(np.diff(sorted(cuts)).tolist()), kept)
+
+
+@st.composite
+def footprints(draw: st.DrawFn, max_dims: int = 2, max_size: int = 24) -> Footprint:
+    """Several variables, each with some of the dims, chunked and taken in its own way."""
+    num_dims = draw(st.integers(1, max_dims))
+    sizes, window_sizes, strides, dilations = [], [], [], []
+    for _ in range(num_dims):
+        size = draw(st.integers(1, max_size if num_dims == 1 else max_size // 2))
+        window = draw(st.integers(1, min(size, 6)))
+        most = (size - 1) // (window - 1) if window > 1 else 3
+        sizes.append(size)
+        window_sizes.append(window)
+        dilations.append(draw(st.integers(1, max(min(most, 5), 1))))
+        strides.append(draw(st.integers(1, 9)))
+    windows = Windows(
+        ("time", "lat", "lon")[:num_dims],
+        tuple(sizes),
+        tuple(window_sizes),
+        tuple(strides),
+        tuple(dilations),
+    )
+    demands = []
+    for number in range(draw(st.integers(1, 3))):
+        has_dim = [draw(st.booleans()) or (number == 0 and d == 0) for d in range(num_dims)]
+        own = tuple(
+            draw(axes(size)) if has else None for size, has in zip(sizes, has_dim, strict=True)
+        )
+        taken = draw(st.lists(_access(windows, own), min_size=1, max_size=3))
+        whole = (Axis(5, 2, range(5)),) * draw(st.integers(0, 1))
+        demands.append(Demand(f"v{number}", own, whole, 4, frozenset(taken)))
+    return Footprint.of(windows, tuple(demands))
+
+
+@st.composite
+def _access(draw: st.DrawFn, windows: Windows, own: tuple[Axis | None, ...]) -> Access:
+    spans: list[Span | None] = []
+    for axis, size, dilation in zip(own, windows.window_sizes, windows.dilations, strict=True):
+        if axis is None:
+            spans.append(None)
+            continue
+        first = draw(st.integers(0, size - 1))
+        step = draw(st.integers(1, size))
+        count = draw(st.integers(1, (size - 1 - first) // step + 1))
+        spans.append((first * dilation, step * dilation, count))
+    return tuple(spans)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ground import box_footprint, footprints, line_footprint, slow_block, span_offsets
+from xloader.cohorts import cut_cohorts, leading_axis, tile_edges
+from xloader.footprint import Footprint
+from xloader.grid import Axis
+
+
+def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:
+    """The tile of each element along a dimension."""
+    axis = leading_axis(footprint, dim)
+    if axis is None or num_blocks == 0:
+        return [0] * footprint.windows.dim_sizes[dim]
+    return [block // num_blocks for block in slow_block(axis)]
+
+
+def slow_touch(
+    footprint: Footprint, dim: int, num_blocks: int
+) -> tuple[list[tuple[tuple[int, ...], ...]], list[int]]:
+    """Along a dimension, the tiles between the ends of each access of each position; and homes."""
+    windows = footprint.windows
+    tile = slow_tile(footprint, dim, num_blocks)
+    spans = sorted(
+        {access[dim] for group in footprint.groups for access in group.accesses} - {None},
+        key=lambda span: (span[0], span_offsets(span)[-1]),
+    )
+    touches, homes = [], []
+    for position in range(windows.num_positions[dim]):
+        origin = position * windows.strides[dim]
+        ends = [(tile[origin + s[0]], tile[origin + span_offsets(s)[-1]]) for s in spans]
+        touches.append(tuple(tuple(range(lo, hi + 1)) for lo, hi in ends or [(tile[origin],) * 2]))
+        homes.append(min((lo for lo, _ in ends), default=tile[origin]))
+    return touches, homes
+
+
+@given(footprints(), st.data())
+def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
+    footprint: Footprint, data: st.DataObject
+) -> None:
+    num_dims = len(footprint.windows.dims)
+    tiling = tuple(data.draw(st.lists(st.integers(0, 3), min_size=num_dims, max_size=num_dims)))
+    cohorts = cut_cohorts(footprint, tiling)
+    for dim, pieces in enumerate(cohorts.pieces):
+        touches, homes = slow_touch(footprint, dim, tiling[dim])
+        found = [len(list(same)) for _, same in itertools.groupby(touches)]
+        assert np.diff(pieces.starts).tolist() == found
+        firsts = pieces.starts[:-1].tolist()
+        dense = {home: i for i, home in enumerate(sorted(set(homes)))}
+        assert pieces.home.tolist() == [dense[homes[first]] for first in firsts]
+        assert pieces.num_homes == len(dense)
+        for piece, first in enumerate(firsts):
+            sets = {tuple(dense[t] for t in tiles if t in dense) for tiles in touches[first]}
+            ranges = zip(pieces.touch_lo[:, piece], pieces.touch_hi[:, piece], strict=True)
+            assert {tuple(range(lo, hi)) for lo, hi in ranges} == sets
+            is_beyond = any(t not in dense for tiles in touches[first] for t in tiles)
+            assert pieces.is_beyond_homes[piece] == is_beyond
+        reaches = [max(max(t) for t in row) - min(min(t) for t in row) for row in touches]
+        assert pieces.reach == max(reaches)
+
+
+@given(footprints(max_dims=3, max_size=14))
+def test_cohorts_part_the_samples(footprint: Footprint) -> None:
+    """Boxes cover every position once, and a cohort's samples have one home."""
+    cohorts = cut_cohorts(footprint, (1,) * len(footprint.windows.dims))
+    boxes = cohorts.boxes(np.arange(len(cohorts)))
+    assert boxes.num_samples.tolist() == cohorts.num_samples.tolist()
+    cohort_of = np.full(footprint.windows.num_positions, -1)
+    for cohort in range(len(cohorts)):
+        corners = zip(boxes.lo, boxes.hi, strict=True)
+        part = cohort_of[tuple(slice(lo[cohort], hi[cohort]) for lo, hi in corners)]
+        assert (part == -1).all()
+        part[...] = cohort
+    assert (cohort_of >= 0).all()
+    homes = [slow_touch(footprint, dim, 1)[1] for dim in range(cohort_of.ndim)]
+    dense = [{home: i for i, home in enumerate(sorted(set(row)))} for row in homes]
+    shape = tuple(len(row) for row in dense)
+    assert cohorts.home_shape == shape
+    assert cohorts.num_tiles == int(np.prod(shape))
+    for position in np.ndindex(cohort_of.shape):
+        index = tuple(d[h[p]] for d, h, p in zip(dense, homes, position, strict=True))
+        assert cohorts.tiles[cohort_of[position]] == np.ravel_multi_index(index, shape)
+
+
+@pytest.mark.parametrize(
+    ("window", "spans"),
+    [
+        pytest.param(3, ((0, 1, 3),), id="a short window"),
+        pytest.param(11, ((0, 1, 11),), id="a window longer than two tiles"),
+        pytest.param(30, ((0, 1, 2), (28, 1, 2)), id="a lead"),
+        pytest.param(6, ((2, 1, 2),), id="the middle of a window"),
+    ],
+)
+def test_a_cohort_is_the_samples_with_the_same_tiles(
+    window: int, spans: tuple[tuple[int, int, int], ...]
+) -> None:
+    footprint = line_footprint(57, 4, window, spans=spans)
+    cohorts = cut_cohorts(footprint, (1,))
+    (pieces,) = cohorts.pieces
+    by_tiles: dict[tuple[int, ...], list[int]] = {}
+    for sample in range(len(footprint.windows)):
+        elements = [sample + offset for span in spans for offset in span_offsets(span)]
+        by_tiles.setdefault(tuple(sorted({e // 4 for e in elements})), []).append(sample)
+    bounds = zip(pieces.starts[:-1].tolist(), pieces.starts[1:].tolist(), strict=True)
+    assert [list(range(lo, hi)) for lo, hi in bounds] == list(by_tiles.values())
+    assert pieces.reach == max(max(tiles) - min(tiles) for tiles in by_tiles)
+    homes = [tiles[0] for tiles in by_tiles]
+    assert pieces.home.tolist() == [home - homes[0] for home in homes]
+
+
+def test_tiles_follow_the_variable_with_the_most_bytes() -> None:
+    footprint = box_footprint((24, 9), (5, 3), (2, 2))
+    assert leading_axis(footprint, 0) == Axis(24, 5, range(24))
+    assert tile_edges(footprint, 0, 2).tolist() == [0, 10, 20, 24]
+    assert tile_edges(footprint, 1, 0).tolist() == [0, 9]
+    assert tile_edges(footprint, 1, 1).tolist() == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("window", "reach"), [(1, 0), (3, 1), (16, 1), (17, 1), (18, 2), (20, 2), (50, 4)]
+)
+def test_reach(window: int, reach: int) -> None:
+    assert cut_cohorts(line_footprint(800, 16, window), (1,)).pieces[0].reach == reach
+
+
+def test_the_number_of_cohorts_does_not_grow_with_the_samples() -> None:
+    few, many = (cut_cohorts(line_footprint(100 * n, n, 3), (1,)) for n in (10, 10**6))
+    assert len(few) == len(many) == 199

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ground import every_box, footprints, line_footprint, slow_needs, slow_stored_chunk
+from xloader.footprint import Boxes, Demand, Footprint, Group, expand_ranges
+from xloader.grid import Axis
+from xloader.windows import Windows
+
+
+def pairs_of(footprint: Footprint, group: Group, boxes: Boxes) -> list[tuple[int, int]]:
+    rows, blocks = footprint.needs(group, boxes)
+    return list(zip(rows.tolist(), blocks.tolist(), strict=True))
+
+
+def slow_pairs(footprint: Footprint, group: Group) -> list[tuple[int, int]]:
+    windows = footprint.windows
+    return [
+        (sample, block)
+        for sample in range(len(windows))
+        for block in sorted(slow_needs(windows, group, sample))
+    ]
+
+
+@given(footprints(max_dims=3))
+def test_needs_of_each_sample(footprint: Footprint) -> None:
+    for group in footprint.groups:
+        actual = pairs_of(footprint, group, every_box(footprint.windows))
+        assert actual == slow_pairs(footprint, group)
+
+
+@given(footprints(), st.data())
+def test_needs_of_boxes(footprint: Footprint, data: st.DataObject) -> None:
+    """A box needs what its samples need, and nothing that only others step into."""
+    windows = footprint.windows
+    bounds = []
+    for count in windows.num_positions:
+        drawn = data.draw(st.lists(st.integers(0, count), min_size=2, max_size=2, unique=True))
+        bounds.append(sorted(drawn))
+    boxes = Boxes(
+        tuple(np.array([lo]) for lo, _ in bounds), tuple(np.array([hi]) for _, hi in bounds)
+    )
+    positions = [
+        position
+        for position in np.ndindex(windows.num_positions)
+        if all(lo <= p < hi for p, (lo, hi) in zip(position, bounds, strict=True))
+    ]
+    assert boxes.num_samples.tolist() == [len(positions)]
+    ids = windows.ids_of(np.array(positions)).tolist()
+    for group in footprint.groups:
+        expected = set().union(*(slow_needs(windows, group, sample) for sample in ids))
+        assert pairs_of(footprint, group, boxes) == [(0, block) for block in sorted(expected)]
+
+
+@pytest.mark.parametrize(
+    ("stride", "span"),
+    [
+        pytest.param(11, (0, 1, 2), id="a stride that steps over chunks"),
+        pytest.param(1, (0, 9, 3), id="a dilation that steps over chunks"),
+        pytest.param(7, (2, 5, 3), id="both, and an offset"),
+    ],
+)
+def test_chunks_stepped_over_are_not_needed(stride: int, span: tuple[int, int, int]) -> None:
+    footprint = line_footprint(64, 4, 20, stride=stride, spans=(span,))
+    (group,) = footprint.groups
+    num_samples = len(footprint.windows)
+    whole = Boxes((np.array([0]),), (np.array([num_samples]),))
+    samples = [slow_needs(footprint.windows, group, sample) for sample in range(num_samples)]
+    assert pairs_of(footprint, group, every_box(footprint.windows)) == slow_pairs(footprint, group)
+    assert {block for _, block in pairs_of(footprint, group, whole)} == set().union(*samples)
+    first, last = min(samples[0]), max(samples[0])
+    assert len(samples[0]) < last - first + 1 or stride > 4, "no chunk is stepped over"
+
+
+@given(footprints())
+def test_bytes_of_blocks(footprint: Footprint) -> None:
+    for group in footprint.groups:
+        blocks = np.arange(group.num_blocks)
+        kept, read = group.block_nbytes(blocks).tolist(), group.read_nbytes(blocks).tolist()
+        for block in blocks.tolist():
+            index = np.unravel_index(block, group.shape)
+            num_kept = num_read = 1
+            for axis, i in zip(group.axes, index, strict=True):
+                if axis is not None:
+                    num_kept *= axis.edges[i + 1] - axis.edges[i]
+                    num_read *= _chunk_size(axis, int(i))
+            # Whole dimensions are of 5 elements, all of them kept and read.
+            unit = sum(4 * 5 ** len(demand.whole_axes) for demand in group.demands)
+            assert (kept[block], read[block]) == (unit * num_kept, unit * num_read)
+        assert sum(kept) == sum(demand.selected_nbytes for demand in group.demands)
+    assert footprint.total_nbytes == sum(
+        d.selected_nbytes for g in footprint.groups for d in g.demands
+    )
+
+
+def _chunk_size(axis: Axis, block: int) -> int:
+    chunk = sorted(set(slow_stored_chunk(axis)))[block]
+    if isinstance(axis.chunks, tuple):
+        return axis.chunks[chunk]
+    return min(axis.chunks, axis.stored_size - chunk * axis.chunks)
+
+
+def test_what_is_chunked_and_needed_alike_is_one_group() -> None:
+    windows = Windows(("time", "lat"), (32, 8), (3, 8), (1, 8), (1, 1))
+    time, lat = Axis(32, 8, range(32)), Axis(8, 4, range(8))
+    level = Axis(13, 1, range(13))
+    alike = frozenset({((0, 1, 3), (0, 1, 8))})
+    surface = Demand("t2m", (time, lat), (), 4, alike)
+    aloft = Demand("z", (time, lat), (level,), 4, alike)
+    later = Demand("tp", (time, lat), (), 4, frozenset({((2, 1, 1), (0, 1, 8))}))
+    static = Demand("orog", (None, lat), (), 8, frozenset({(None, (0, 1, 8))}))
+    footprint = Footprint.of(windows, (surface, later, aloft, static))
+    names = [[demand.variable for demand in group.demands] for group in footprint.groups]
+    assert names == [["t2m", "z"], ["tp"], ["orog"]]
+    assert [group.num_reads_per_block for group in footprint.groups] == [14, 1, 1]
+    assert [group.shape for group in footprint.groups] == [(4, 2), (4, 2), (1, 2)]
+    assert footprint.num_needed == 8 * 14 + 8 + 2
+    assert footprint.leader.variable == "z"
+    assert footprint.first_offsets == (0, 0)
+    assert footprint.max_chunk_nbytes == 8 * 4 * 4
+    assert footprint.total_nbytes == 32 * 8 * 4 * 15 + 8 * 8
+
+
+def test_first_offsets_are_of_the_fields_and_not_of_the_window() -> None:
+    assert line_footprint(40, 4, 12, spans=((5, 1, 2), (9, 1, 1))).first_offsets == (5,)
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), max_size=8))
+def test_expand_ranges(bounds: list[tuple[int, int]]) -> None:
+    lo = np.array([lo for lo, _ in bounds], np.int64)
+    hi = np.array([hi for _, hi in bounds], np.int64)
+    rows, values = expand_ranges(lo, hi)
+    expected = [(row, value) for row, (a, b) in enumerate(bounds) for value in range(a, b)]
+    assert list(zip(rows.tolist(), values.tolist(), strict=True)) == expected

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ground import axes, slow_block, slow_stored_chunk
+from xloader.errors import OptionError
+from xloader.grid import Axis
+
+some_axes = st.integers(1, 30).flatmap(axes)
+
+
+@given(some_axes)
+def test_blocks_are_the_chunks_that_the_selection_touches(axis: Axis) -> None:
+    expected = slow_block(axis)
+    assert axis.size == len(expected)
+    assert axis.block_of(np.arange(axis.size)).tolist() == expected
+    assert axis.num_blocks == max(expected) + 1
+    assert axis.edges.tolist() == [
+        *(expected.index(block) for block in range(axis.num_blocks)),
+        axis.size,
+    ]
+
+
+@given(some_axes)
+def test_a_cut_takes_from_its_chunk_what_is_selected(axis: Axis) -> None:
+    stored = np.arange(axis.stored_size)
+    sizes = axis.chunks
+    if isinstance(sizes, int):
+        sizes = (sizes,) * -(-axis.stored_size // sizes)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    taken = []
+    for block in range(axis.num_blocks):
+        chunk = axis.stored_chunk(block)
+        elements = stored[bounds[chunk] : bounds[chunk + 1]]
+        assert len(elements) == axis.read_sizes[block]
+        taken += elements[axis.cut(block)].tolist()
+    assert taken == list(axis.selection)
+
+
+@given(some_axes)
+def test_stored_chunks_are_numbered_as_stored(axis: Axis) -> None:
+    found = [axis.stored_chunk(block) for block in range(axis.num_blocks)]
+    assert found == sorted(set(slow_stored_chunk(axis)))
+
+
+@given(some_axes)
+def test_shortest_inner_block(axis: Axis) -> None:
+    sizes = [slow_block(axis).count(block) for block in range(axis.num_blocks)]
+    assert axis.min_inner_block_size == min(sizes[1:-1], default=axis.size)
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [Axis(0, 4, range(0)), Axis(9, 4, ()), Axis(9, (4, 5), range(3, 3))],
+    ids=["no elements", "none picked", "an empty slice"],
+)
+def test_nothing_selected(axis: Axis) -> None:
+    assert (axis.size, axis.num_blocks) == (0, 0)
+    assert axis.read_sizes.tolist() == []
+
+
+def test_the_last_chunk_is_cut_short_by_the_array() -> None:
+    assert Axis(10, 4, range(10)).read_sizes.tolist() == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("stored_size", "chunks", "selection", "message"),
+    [
+        pytest.param(9, 4, range(8, 2, -1), "in [0, 9)", id="a step back"),
+        pytest.param(9, 4, (3, 3), "in [0, 9)", id="an element twice"),
+        pytest.param(9, 4, (4, 2), "in [0, 9)", id="out of order"),
+        pytest.param(9, 4, range(5, 10), "in [0, 9)", id="beyond the end"),
+        pytest.param(9, 4, (-1, 2), "in [0, 9)", id="before the start"),
+        pytest.param(9, 0, range(9), "add up to 9", id="chunks of nothing"),
+        pytest.param(9, (4, 4), range(9), "add up to 9", id="chunks too short"),
+        pytest.param(9, (4, 6), range(9), "add up to 9", id="chunks too long"),
+        pytest.param(9, (9, 0), range(9), "add up to 9", id="an empty chunk"),
+    ],
+)
+def test_refused(
+    stored_size: int, chunks: int | tuple[int, ...], selection: range, message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)) as caught:
+        Axis(stored_size, chunks, selection)
+    assert "Given: " in str(caught.value)
