@@ -1,0 +1,106 @@
+"""The order of an epoch, pinned: the same on every machine and with every version of NumPy.
+
+States saved in the middle of an epoch rely on it, and so does whoever repeats a training run.
+A change of ``golden_order.json`` breaks both: it needs a new version of the state, and a line
+in the changelog. To write the file anew::
+
+    python -m tests.test_golden
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ground import box_footprint, line_footprint, plan_of
+from xloader.footprint import Footprint
+from xloader.pace import Pace
+from xloader.plan import Epoch, Plan
+
+PATH = Path(__file__).with_name("golden_order.json")
+SEED = 2024
+EPOCHS = (0, 1)
+NUM_FIRST = 64
+
+CASES: dict[str, tuple[Footprint, Plan]] = {
+    "no window straddles tiles; spread 10": (
+        line_footprint(640, 16, 1),
+        plan_of(Pace((1,), spread=10)),
+    ),
+    "windows straddle; runs of 12 in 5 streams": (
+        line_footprint(1600, 16, 3),
+        plan_of(Pace((1,), 0, 12, 5, 8)),
+    ),
+    "the same in two lanes": (
+        line_footprint(1600, 16, 3),
+        plan_of(Pace((1,), 0, 12, 5, 8, lanes=2)),
+    ),
+    "the same, of 8 draws the one with the fewest reads": (
+        line_footprint(1600, 16, 3),
+        replace(plan_of(Pace((1,), 0, 12, 5, 8, draws=8), pool=160), max_amplification=1.0),
+    ),
+    "patches in 2-d, tiles whole along the second": (
+        box_footprint((96, 40), (8, 8), (3, 3)),
+        plan_of(Pace((1, 0), 0, 4, 2, 3)),
+    ),
+    "a full shuffle": (line_footprint(800, 16, 3), plan_of(Pace((1,), spread=50))),
+    "no shuffle, two lanes": (
+        box_footprint((24, 12), (8, 8), (3, 3)),
+        plan_of(Pace((1, 1), lanes=2, is_shuffled=False), depth=1),
+    ),
+}
+
+
+def orders(footprint: Footprint, plan: Plan) -> list[list[dict[str, Any]]]:
+    """Per epoch and lane, the first ids and a digest of all of them."""
+    found = []
+    for number in EPOCHS:
+        epoch = Epoch(footprint, plan, SEED, number)
+        lanes = []
+        for lane in epoch.lanes(range(plan.pace.lanes)):
+            parts = [ids for ids, _ in lane.order.segments()]
+            ids = np.concatenate(parts).astype("<i8")
+            digest = hashlib.sha256(ids.tobytes()).hexdigest()
+            lanes.append({"first": ids[:NUM_FIRST].tolist(), "sha256": digest})
+        found.append(lanes)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_order_is_the_golden_one(name: str) -> None:
+    assert orders(*CASES[name]) == json.loads(PATH.read_text())[name]
+
+
+def test_the_golden_file_holds_these_cases_and_no_two_alike() -> None:
+    golden = json.loads(PATH.read_text())
+    assert list(golden) == list(CASES)
+    shuffled = [
+        lane["sha256"]
+        for name, epochs in golden.items()
+        for lanes in epochs
+        for lane in lanes
+        if not name.startswith("no shuffle")
+    ]
+    assert len(set(shuffled)) == len(shuffled)
+
+
+def _write() -> None:
+    golden = {name: orders(*case) for name, case in CASES.items()}
+    # Lists of numbers on one line each, so that a change shows as a few lines.
+    lines = [
+        f"{json.dumps(name)}: [\n    "
+        + ",\n    ".join(json.dumps(lane) for lane in epochs)
+        + "\n  ]"
+        for name, epochs in golden.items()
+    ]
+    PATH.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    _write()

@@ -1,0 +1,182 @@
+"""An order against its definition: every key computed one by one, and sorted."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader.order
+from tests.ground import all_ids, box_footprint, footprints, line_footprint, shuffle_of
+from xloader.ascend import Ascent
+from xloader.footprint import Footprint
+from xloader.order import PHASE_STEPS, LaneOrder, lane_part
+from xloader.pace import Pace
+
+
+@st.composite
+def paces(draw: st.DrawFn, num_dims: int) -> Pace:
+    tiling = draw(st.lists(st.integers(0, 3), min_size=num_dims, max_size=num_dims))
+    return Pace(
+        tuple(tiling),
+        run_dim=draw(st.integers(0, num_dims - 1)),
+        run=draw(st.integers(1, 6)),
+        streams=draw(st.integers(1, 4)),
+        spread=draw(st.integers(0, 30)),
+        lanes=draw(st.integers(1, 4)),
+    )
+
+
+@st.composite
+def lane_orders(draw: st.DrawFn) -> list[LaneOrder]:
+    """All lanes of some epoch of some footprint."""
+    footprint = draw(footprints())
+    pace = draw(paces(len(footprint.windows.dims)))
+    shuffle = shuffle_of(footprint, pace, draw(st.integers(0, 9)), draw(st.integers(0, 9)))
+    return [shuffle.lane(lane, pace.spread) for lane in range(pace.lanes)]
+
+
+def slow_keys(order: LaneOrder, entry: int) -> list[float]:
+    """``start + length * (rank + phase) / count``, rank by rank."""
+    start, length = int(order.start[entry]), int(order.length[entry])
+    count, phase = int(order.count[entry]), int(order.phase[entry]) / PHASE_STEPS
+    return [start + length * ((rank + phase) / count) for rank in range(count)]
+
+
+def slow_line(order: LaneOrder) -> list[tuple[float, int, int, int]]:
+    """(key, cohort, rank, entry) of every sample, sorted: the definition of the order."""
+    return sorted(
+        (key, int(order.cohort[entry]), rank, entry)
+        for entry in range(len(order.cohort))
+        for rank, key in enumerate(slow_keys(order, entry))
+    )
+
+
+@given(lane_orders())
+def test_every_sample_exactly_once(lanes: list[LaneOrder]) -> None:
+    num_samples = len(lanes[0].windows)
+    ids = [all_ids(lane) for lane in lanes]
+    assert sorted(i for lane in ids for i in lane) == list(range(num_samples))
+    bounds = [lane * num_samples // len(lanes) for lane in range(len(lanes) + 1)]
+    assert [len(lane) for lane in ids] == np.diff(bounds).tolist()
+    assert [lane.num_samples for lane in lanes] == np.diff(bounds).tolist()
+
+
+@given(lane_orders(), st.integers(1, 40))
+def test_an_order_is_its_samples_sorted_by_key(lanes: list[LaneOrder], segment_size: int) -> None:
+    # Short segments, so that small cases have many edges too.
+    with patch.object(xloader.order, "_SEGMENT_SIZE", segment_size):
+        for lane in lanes:
+            expected = [(entry, rank) for _, _, rank, entry in slow_line(lane)]
+            places = [
+                pair
+                for entries, ranks in lane.places()
+                for pair in zip(entries.tolist(), ranks.tolist(), strict=True)
+            ]
+            assert places == expected
+            told = [entry for _, entries in lane.segments() for entry in entries.tolist()]
+            assert told == [entry for entry, _ in expected]
+
+
+@given(lane_orders(), st.integers(1, 40), st.data())
+def test_a_segment_from_anywhere_is_the_tail(
+    lanes: list[LaneOrder], segment_size: int, data: st.DataObject
+) -> None:
+    lane = data.draw(st.sampled_from(lanes))
+    whole = all_ids(lane)
+    begin = data.draw(st.integers(0, len(whole) + 1))
+    with patch.object(xloader.order, "_SEGMENT_SIZE", segment_size):
+        assert all_ids(lane, begin) == whole[begin:]
+
+
+def test_a_segment_from_anywhere_of_an_order_of_many_segments() -> None:
+    footprint = line_footprint(40_000, 16, 3)
+    lane = shuffle_of(footprint, Pace((1,), 0, 48, 20, 20, 2), 0, 3).lane(1, 20)
+    whole = all_ids(lane)
+    num_segments = sum(1 for _ in lane.segments())
+    assert num_segments >= 3
+    for begin in [0, 1, 15, 4095, 4096, 4097, 11_111, len(whole) - 1, len(whole)]:
+        assert all_ids(lane, begin) == whole[begin:]
+
+
+@given(lane_orders(), st.data())
+def test_entries_before_a_place(lanes: list[LaneOrder], data: st.DataObject) -> None:
+    lane = data.draw(st.sampled_from(lanes))
+    line = slow_line(lane)
+    place = data.draw(st.integers(0, len(line) + 2))
+    expected = {entry for _, _, _, entry in line[:place]}
+    assert set(np.flatnonzero(lane.entries_before(place)).tolist()) == expected
+
+
+@given(lane_orders(), st.data())
+def test_how_many_come_before_a_key(lanes: list[LaneOrder], data: st.DataObject) -> None:
+    lane = data.draw(st.sampled_from([lane for lane in lanes if lane.num_samples] or lanes))
+    keys = [slow_keys(lane, entry) for entry in range(len(lane.cohort))]
+    some = [key for row in keys for key in row] or [0.0]
+    # The keys themselves are the hard case: one more or less by rounding.
+    key = data.draw(st.sampled_from(some) | st.floats(-1, 40) | st.just(float("inf")))
+    found = lane.num_before(np.arange(len(keys)), key)
+    assert found.tolist() == [sum(k < key for k in row) for row in keys]
+
+
+@given(lane_orders())
+def test_first_and_last_slots(lanes: list[LaneOrder]) -> None:
+    for lane in lanes:
+        keys = [slow_keys(lane, entry) for entry in range(len(lane.cohort))]
+        assert lane.first_slot.tolist() == [int(min(row)) for row in keys]
+        assert lane.last_slot.tolist() == [int(max(row)) for row in keys]
+        assert lane.num_slots >= max((int(max(row)) for row in keys), default=-1) + 1
+
+
+@given(lane_orders())
+def test_a_sample_lies_in_its_cohort(lanes: list[LaneOrder]) -> None:
+    for lane in lanes:
+        boxes = lane.boxes
+        for ids, entries in lane.segments():
+            position = lane.windows.positions_of(ids).T
+            for own, lo, hi in zip(position, boxes.lo, boxes.hi, strict=True):
+                assert (lo[entries] <= own).all()
+                assert (own < hi[entries]).all()
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    st.integers(1, 8),
+    st.permutations(range(12)),
+)
+def test_lanes_part_the_line(sizes: list[int], lanes: int, labels: list[int]) -> None:
+    line = np.array(labels[: len(sizes)])
+    owned = [
+        (label, rank)
+        for label, size in zip(line.tolist(), sizes, strict=True)
+        for rank in range(size)
+    ]
+    total = np.cumsum(sizes)
+    for lane in range(lanes):
+        entries, count, skipped = lane_part(line, total, lane, lanes)
+        expected = owned[lane * len(owned) // lanes : (lane + 1) * len(owned) // lanes]
+        found = [
+            (label, rank + (skipped if i == 0 else 0))
+            for i, (label, size) in enumerate(zip(entries.tolist(), count.tolist(), strict=True))
+            for rank in range(size)
+        ]
+        assert found == expected
+
+
+@pytest.mark.parametrize(("lanes", "depth"), [(1, 0), (3, 0), (1, 1), (2, 1), (2, 2)])
+def test_an_ascent_ascends(lanes: int, depth: int) -> None:
+    footprint = box_footprint((9, 8, 7), (4, 3, 2), (2, 2, 2))
+    ascent = Ascent(footprint, depth, lanes)
+    ids = [i for lane in range(lanes) for i in all_ids(ascent.lane(lane))]
+    assert ids == list(range(len(footprint.windows)))
+
+
+@given(footprints(max_dims=3, max_size=14), st.integers(0, 2), st.integers(1, 3))
+def test_any_ascent_ascends(footprint: Footprint, depth: int, lanes: int) -> None:
+    depth = min(depth, len(footprint.windows.dims) - 1)
+    ascent = Ascent(footprint, depth, lanes)
+    ids = [i for lane in range(lanes) for i in all_ids(ascent.lane(lane))]
+    assert ids == list(range(len(footprint.windows)))

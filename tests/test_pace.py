@@ -1,0 +1,220 @@
+"""Runs, streams, positions and intervals against their definition."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ground import (
+    all_ids,
+    box_footprint,
+    even_cohorts,
+    footprints,
+    line_footprint,
+    shuffle_of,
+)
+from tests.test_order import paces
+from xloader.cohorts import Cohorts
+from xloader.errors import OptionError
+from xloader.keyed import permutation
+from xloader.pace import _RUN_ORDER, Pace, Shuffle, _positions
+from xloader.plan import Budget, Epoch
+from xloader.search import Wish, find_plan
+
+
+def slow_runs(shuffle: Shuffle) -> list[list[int]]:
+    """The runs of an epoch, in line."""
+    runs: dict[int, list[int]] = {}
+    for tile, rank in zip(*(part.tolist() for part in shuffle._tile_line), strict=True):
+        runs.setdefault(rank, []).append(tile)
+    return list(runs.values())
+
+
+def slow_positions(runs: list[list[int]], num_streams: int) -> dict[int, int]:
+    """Each run goes to the shortest stream; then the streams give a tile each in turn."""
+    streams: list[list[int]] = [[] for _ in range(num_streams)]
+    for run in runs:
+        min(streams, key=len).extend(run)
+    turns = [
+        stream[turn]
+        for turn in range(max(map(len, streams), default=0))
+        for stream in streams
+        if turn < len(stream)
+    ]
+    return {tile: position for position, tile in enumerate(turns)}
+
+
+def slow_interval(
+    cohorts: Cohorts, cohort: int, position: dict[int, int], pace: Pace
+) -> tuple[int, int]:
+    """Where a cohort's keys begin and how far they reach, from the positions of its tiles."""
+    pieces = cohorts.pieces[pace.run_dim]
+    piece = np.unravel_index(cohort, cohorts.shape)[pace.run_dim]
+    home = int(cohorts.tiles[cohort])
+    if pace.spread >= len(position):
+        return 0, len(position)
+    if pieces.reach == 0 or pieces.reach > pace.spread:
+        return position[home], pace.spread
+    index = list(np.unravel_index(home, cohorts.home_shape))
+    touched = []
+    for lo, hi in zip(pieces.touch_lo[:, piece], pieces.touch_hi[:, piece], strict=True):
+        for along in range(lo, hi):
+            index[pace.run_dim] = along
+            touched.append(int(np.ravel_multi_index(index, cohorts.home_shape)))
+    here = [position[tile] for tile in [*touched, home] if tile in position]
+    is_together = len(here) == len(touched) + 1 and not pieces.is_beyond_homes[piece]
+    length = max(min(here) + pace.spread - max(here), 0) if is_together else 0
+    return max(here), length
+
+
+@given(st.data(), footprints())
+def test_every_cohort_has_the_interval_of_its_tiles(st_data: st.DataObject, footprint) -> None:  # type: ignore[no-untyped-def]
+    pace = st_data.draw(paces(len(footprint.windows.dims)))
+    shuffle = shuffle_of(footprint, pace, 5, st_data.draw(st.integers(0, 9)))
+    cohorts, runs = shuffle.cohorts, slow_runs(shuffle)
+    place = {tile: i for i, tile in enumerate(tile for run in runs for tile in run)}
+    line = sorted(range(len(cohorts)), key=lambda c: (place[int(cohorts.tiles[c])], c))
+    owner = [cohort for cohort in line for _ in range(cohorts.num_samples[cohort])]
+    for number in range(pace.lanes):
+        lane = shuffle.lane(number, pace.spread)
+        begin, end = number * len(owner) // pace.lanes, (number + 1) * len(owner) // pace.lanes
+        own = list(dict.fromkeys(owner[begin:end]))
+        assert sorted(lane.cohort.tolist()) == sorted(own)
+        assert lane.start.tolist() == sorted(lane.start.tolist())
+        homes = {int(cohorts.tiles[cohort]) for cohort in own}
+        position = slow_positions([[t for t in run if t in homes] for run in runs], pace.streams)
+        for cohort, *interval in zip(lane.cohort, lane.start, lane.length, strict=True):
+            assert tuple(interval) == slow_interval(cohorts, cohort, position, pace)
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=15), st.integers(1, 6))
+def test_positions_of_unequal_runs(sizes: list[int], streams: int) -> None:
+    """An inverse taken for its permutation shows where cycles are longer than two."""
+    runs = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    expected = slow_positions([run.tolist() for run in runs], streams)
+    found = _positions(np.repeat(np.arange(len(sizes)) * 3, sizes), streams)
+    assert found.tolist() == [expected[tile] for tile in range(sum(sizes))]
+
+
+def test_positions_with_a_cycle_of_three() -> None:
+    positions = _positions(np.array([0, 0, 0, 1]), streams=2)
+    assert positions.tolist() == [0, 2, 3, 1]
+    inverse = np.argsort(positions)
+    assert inverse.tolist() == positions[positions].tolist() != positions.tolist()
+
+
+@pytest.mark.parametrize("run", [1, 3])
+def test_runs_come_in_the_order_of_their_permutation(run: int) -> None:
+    """The run that is drawn first comes first, and not at the place of the first draw."""
+    cycles = 0
+    for epoch in range(8):
+        shuffle = shuffle_of(line_footprint(52, 4, 2), Pace((1,), 0, run, 2, 4), 1, epoch)
+        runs = slow_runs(shuffle)
+        drawn = permutation(shuffle._keys[_RUN_ORDER], len(runs))
+        by_tile = sorted(range(len(runs)), key=lambda place: min(runs[place]))
+        assert [by_tile[number] for number in drawn] == list(range(len(runs)))
+        cycles += drawn.tolist() != np.argsort(drawn).tolist()
+        line = [tile for run in runs for tile in run]
+        assert shuffle._place[line].tolist() == list(range(len(line)))
+    assert cycles >= 6
+
+
+@pytest.mark.parametrize("run_dim", [0, 1])
+def test_a_run_is_neighbours_either_way_round(run_dim: int) -> None:
+    footprint = box_footprint((44, 30), (2, 2), (2, 2))
+    turned = []
+    for epoch in range(6):
+        shuffle = shuffle_of(footprint, Pace((1, 1), run_dim, 4, 3, 9), 0, epoch)
+        runs = slow_runs(shuffle)
+        assert sorted(t for run in runs for t in run) == list(range(shuffle.cohorts.num_tiles))
+        for run in runs:
+            index = np.array(np.unravel_index(run, shuffle.cohorts.home_shape))
+            steps = np.diff(index, axis=1)
+            assert (steps[1 - run_dim] == 0).all()
+            assert (steps[run_dim] == 1).all() or (steps[run_dim] == -1).all()
+            is_at_end = {0, shuffle.cohorts.home_shape[run_dim] - 1} & set(index[run_dim].tolist())
+            assert len(run) == 4 or (is_at_end and len(run) < 4)
+            turned += [steps[run_dim][0] < 0] if len(run) > 1 else []
+    assert 0.4 < np.mean(turned) < 0.6
+
+
+def test_runs_are_cut_elsewhere_in_every_epoch_and_row() -> None:
+    footprint = box_footprint((200, 16), (2, 2), (2, 2))
+    first_sizes = []
+    for epoch in range(20):
+        shuffle = shuffle_of(footprint, Pace((1, 1), 0, 8, 3, 9), 0, epoch)
+        in_first = [run for run in slow_runs(shuffle) if min(run) < shuffle.cohorts.home_shape[1]]
+        first_sizes.append([len(run) for run in sorted(in_first, key=min)])
+    table = np.array(first_sizes)
+    assert set(table.reshape(-1).tolist()) == set(range(1, 9))
+    assert len({tuple(row) for row in first_sizes}) == 20
+    assert all(len(set(column)) > 3 for column in table.T)
+
+
+@pytest.mark.parametrize("spread", [0, 5, 12, 40])
+def test_tiles_in_memory_are_never_more_than_the_spread(spread: int) -> None:
+    """Where nothing straddles, slot s has tiles s - spread .. s at work."""
+    lane = Shuffle(
+        line_footprint(400, 10, 1).windows, even_cohorts([10] * 40), Pace((1,)), 0, 0
+    ).lane(0, spread)
+    at_work = [
+        int(((lane.first_slot <= slot) & (slot <= lane.last_slot)).sum())
+        for slot in range(lane.num_slots)
+    ]
+    assert max(at_work) == (min(spread, 40) if spread else 1)
+
+
+def test_spread_nought_goes_tile_by_tile_and_a_large_one_is_a_full_shuffle() -> None:
+    footprint = line_footprint(160, 16, 1)
+    by_tile = all_ids(shuffle_of(footprint, Pace((1,)), 0, 0).lane(0, 0))
+    assert all(len({i // 16 for i in by_tile[k : k + 16]}) == 1 for k in range(0, 160, 16))
+    full = all_ids(shuffle_of(footprint, Pace((1,)), 0, 0).lane(0, 10))
+    assert np.mean([len({i // 16 for i in full[k : k + 10]}) for k in range(0, 160, 10)]) > 8
+
+
+def test_seed_epoch_and_draw_each_change_the_order() -> None:
+    footprint = line_footprint(320, 4, 2)
+    pace = Pace((1,), 0, 6, 4, 8)
+    orders = {
+        (seed, epoch, number): tuple(
+            all_ids(
+                Shuffle(
+                    footprint.windows,
+                    shuffle_of(footprint, pace, 0, 0).cohorts,
+                    pace,
+                    seed,
+                    epoch,
+                    number,
+                ).lane(0, 8)
+            )
+        )
+        for seed in (0, 1)
+        for epoch in (0, 1)
+        for number in (0, 1)
+    }
+    assert len(set(orders.values())) == len(orders)
+
+
+@pytest.mark.parametrize(("num_tiles", "room"), [(2000, 24), (90, 20)])
+def test_an_epoch_does_not_repeat_the_sweep_of_the_one_before(num_tiles: int, room: int) -> None:
+    """Mixing cannot see it: the same places in every epoch, batch by batch well mixed."""
+    footprint = line_footprint(16 * num_tiles, 16, 3)
+    budget = Budget(room * 16 * 16 // 15 + 2, 0, 4, 0, 1)
+    plan = find_plan(footprint, budget, Wish(16, 1))
+    places = []
+    for epoch in range(8):
+        ids = all_ids(Epoch(footprint, plan, 0, epoch).lanes(range(1))[0].order)
+        places.append(np.argsort(ids))
+    correlations = [np.corrcoef(a, b)[0, 1] for a, b in pairwise(places)]
+    assert abs(np.mean(correlations)) < 0.3
+
+
+@pytest.mark.parametrize("name", ["run", "streams", "spread", "lanes", "draws"])
+def test_a_pace_outside_its_range_is_refused(name: str) -> None:
+    least = 0 if name == "spread" else 1
+    with pytest.raises(OptionError, match=rf"^{name} is too small\. Given: {least - 1}\."):
+        Pace((1,), **{name: least - 1})
