@@ -59,14 +59,15 @@ class Ascent:
         line = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
         entries, count, skipped = lane_part(line, total, lane, self.lanes)
-        ones = np.ones(len(entries), np.int64)
+        ones = np.ones(len(entries), np.int32)
         return LaneOrder(
             windows=self.footprint.windows,
             cohorts=self.cohorts,
             cohort=entries,
-            skipped=skipped,
+            cut_cohort=int(entries[0]) if len(entries) else 0,
+            num_skipped=skipped,
             count=count,
-            start=np.arange(len(entries)),
+            start=np.arange(len(entries), dtype=np.int32),
             length=ones,
             phase=ones * 0,
             permutation_key=None,

@@ -40,7 +40,7 @@ class Pieces:
         Per piece, its home among the *homes*: the tiles that are home to some piece.
     touch_lo, touch_hi : numpy.ndarray of int64
         Per distinct access and piece, shape ``(num_accesses, num_pieces)``, the homes it
-        touches as a half-open range.
+        touches as a half-open range; nothing where each piece touches its home alone.
     reach : int
         The greatest distance between two tiles that one piece touches.
     is_beyond_homes : numpy.ndarray of bool
@@ -96,7 +96,7 @@ class Cohorts:
     def __len__(self) -> int:
         return math.prod(self.shape)
 
-    @cached_property
+    @property
     def tiles(self) -> Ints:
         """Home tile of every cohort, counted in C order over ``home_shape``."""
         tile = np.zeros((1,) * len(self.shape), np.int64)
@@ -104,7 +104,7 @@ class Cohorts:
             tile = tile * count + _along(pieces.home, dim, len(self.shape))
         return np.broadcast_to(tile, self.shape).reshape(-1)
 
-    @cached_property
+    @property
     def num_samples(self) -> Ints:
         """Number of samples of every cohort."""
         count = np.ones((1,) * len(self.shape), np.int64)
@@ -186,6 +186,10 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
     homes, home = home_tile[is_new_home], np.cumsum(is_new_home) - 1
     lo = np.stack([tile_of(first) for first, _ in spans])
     hi = np.stack([tile_of(last) for _, last in spans])
+    reach = int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0))
+    if not reach:
+        # Each piece touches its home alone, and nothing need be kept of that.
+        lo, hi = lo[:0], hi[:0]
     touch_lo = np.searchsorted(homes, lo).astype(np.int64)
     touch_hi = np.searchsorted(homes, hi, side="right").astype(np.int64)
     return Pieces(
@@ -194,7 +198,7 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
         home=home,
         touch_lo=touch_lo,
         touch_hi=touch_hi,
-        reach=int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)),
+        reach=reach,
         is_beyond_homes=np.any(hi - lo + 1 > touch_hi - touch_lo, axis=0),
     )
 

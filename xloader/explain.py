@@ -64,8 +64,8 @@ def explain_epoch(
     cached : set of (int, int)
         Blocks in memory from earlier epochs, as (group, block).
     """
-    lanes = {lane: epoch.lane(lane) for lane in range(epoch.plan.pace.lanes)}
-    own = [lanes[lane] for lane in own_lanes]
+    lanes = epoch.lanes(range(epoch.plan.pace.lanes))
+    own = lanes[own_lanes.start : own_lanes.stop]
     reads = _count_reads(epoch, own, cached)
     return Explanation(
         num_samples=_num_delivered(epoch, own),
@@ -75,14 +75,14 @@ def explain_epoch(
         read_amplification=reads.num_reads / max(reads.num_needed, 1),
         peak_nbytes=_peak_nbytes(epoch, len(own)),
         paths=paths,
-        **plan_figures(epoch, list(lanes.values())),
+        **plan_figures(epoch, lanes),
     )
 
 
 def explain_world(epoch: Epoch, world_size: int, paths: Mapping[str, str]) -> Explanation:
     """What all ranks together will read and hold in one epoch, nothing being cached."""
     share = epoch.plan.pace.lanes // world_size
-    lanes = [epoch.lane(lane) for lane in range(epoch.plan.pace.lanes)]
+    lanes = epoch.lanes(range(epoch.plan.pace.lanes))
     ranks = [lanes[rank * share : (rank + 1) * share] for rank in range(world_size)]
     counted = [_count_reads(epoch, own, frozenset()) for own in ranks]
     together = _count_reads(epoch, lanes, frozenset())

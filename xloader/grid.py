@@ -17,13 +17,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.errors import OptionError
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
+"""Offsets, blocks, ids and counts: int64 where they are many, int32 where they are small too."""
 Selection = range | tuple[int, ...]
 """What is kept of a dimension: a range with a positive step, or strictly increasing positions."""
 

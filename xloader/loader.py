@@ -88,6 +88,7 @@ class Loader:
         self._pool = BlockPool(self.plan.pool_nbytes(len(options.own_lanes)))
         self._batches = BatchPool(options.prefetch + 2)
         self._epochs: dict[int, Epoch] = {}
+        self._explained: dict[tuple[int, int], Explanation] = {}
 
     def __len__(self) -> int:
         return self._epoch().num_steps
@@ -135,6 +136,8 @@ class Loader:
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         epoch = self._epoch()
+        if scope == "rank" and (epoch.epoch, len(self._kept)) in self._explained:
+            return self._explained[epoch.epoch, len(self._kept)]
         paths = {
             d.variable: self.recipe.source.path_of(d.variable)
             for group in self.footprint.groups
@@ -143,7 +146,9 @@ class Loader:
         if scope == "world":
             return explain_world(epoch, self.options.world.world_size, paths)
         cached = {(key.group, key.number) for key in self._kept}
-        return explain_epoch(epoch, self.options.own_lanes, paths, cached)
+        expected = explain_epoch(epoch, self.options.own_lanes, paths, cached)
+        self._explained = {(epoch.epoch, len(self._kept)): expected}
+        return expected
 
     def report(self) -> Report:
         """What was read and how fast, of the epoch under way or last ended.
@@ -260,7 +265,7 @@ class Loader:
         return Job(
             steps=walk(
                 windows,
-                [epoch.lane(lane) for lane in options.own_lanes],
+                epoch.lanes(options.own_lanes),
                 plan.lane_share,
                 epoch.num_steps,
                 is_resident=plan.is_resident,

@@ -81,7 +81,7 @@ class Model:
         pace = dataclasses.replace(plan.pace, lanes=self._lanes)
         cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
         epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True)
-        lanes = [epoch.lane(number) for number in range(self._lanes)]
+        lanes = epoch.lanes(range(self._lanes))
         if max(lane.schedule.peak_nbytes for lane in lanes) > plan.lane_pool_nbytes:
             return None
         num_reads = sum(lane.schedule.num_reads for lane in lanes)

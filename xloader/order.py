@@ -47,13 +47,13 @@ class LaneOrder:
     cohorts : Cohorts
     cohort : numpy.ndarray of int64
         Per entry, its cohort. No cohort occurs twice in a lane.
-    skipped : int
-        Samples of the first entry's cohort that an earlier lane owns.
+    cut_cohort, num_skipped : int
+        The cohort of which an earlier lane owns the first so many samples.
     count : numpy.ndarray of int64
         Per entry, the number of samples it hands out.
-    start, length : numpy.ndarray of int64
-        Per entry, where its keys begin and over how many slots they reach.
-    phase : numpy.ndarray of int64
+    start, length : numpy.ndarray of int32
+        Per entry, where its keys begin and over how many slots they reach. Starts never fall.
+    phase : numpy.ndarray of int32
         Per entry, in ``[0, PHASE_STEPS)``.
     permutation_key : int or None
         Draws the permutation of each cohort; ``None`` keeps ids ascending.
@@ -62,11 +62,12 @@ class LaneOrder:
     windows: Windows
     cohorts: Cohorts
     cohort: Ints
-    skipped: int
+    cut_cohort: int
+    num_skipped: int
     count: Ints
-    start: Ints
-    length: Ints
-    phase: Ints
+    start: NDArray[np.int32]
+    length: NDArray[np.int32]
+    phase: NDArray[np.int32]
     permutation_key: int | None
 
     @cached_property
@@ -85,7 +86,7 @@ class LaneOrder:
         ends = self.start + np.maximum(self.length, 1)
         return int(ends.max(initial=0))
 
-    @cached_property
+    @property
     def first_key(self) -> NDArray[np.float64]:
         """Per entry, the key of its first sample."""
         return self.keys(np.arange(len(self.cohort)), np.zeros(len(self.cohort), np.int64))
@@ -121,8 +122,8 @@ class LaneOrder:
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample id at a rank of an entry."""
-        ranks = ranks + np.where(entries == 0, self.skipped, 0)
         cohorts = self.cohort[entries]
+        ranks = ranks + np.where(cohorts == self.cut_cohort, self.num_skipped, 0)
         boxes = self.cohorts.boxes(cohorts)
         if self.permutation_key is not None:
             keys = draw(self.permutation_key, cohorts)
@@ -161,7 +162,7 @@ class LaneOrder:
         edges, num_left = self._edges(place)
         done, active = self._begun(edges[0])
         found = np.zeros(len(self.cohort), np.bool_)
-        found[self._by_start[:done]] = True
+        found[:done] = True
         found[active] = self.num_before(active, edges[0]) > 0
         for entries, _ in self._walk(edges):
             found[entries[:num_left]] = True
@@ -172,13 +173,12 @@ class LaneOrder:
 
     def _walk(self, edges: NDArray[np.float64]) -> Iterator[tuple[Ints, Ints]]:
         """Entries and ranks in order, a segment for each stretch between two edges."""
-        by_start, starts = self._by_start, self._starts
-        done, active = self._begun(edges[0])
-        started = done + len(active)
+        active = self._begun(edges[0])[1]
+        started = int(np.searchsorted(self.start, edges[0], side="left"))
         given = self.num_before(active, edges[0])
         for edge in edges[1:]:
-            until = int(np.searchsorted(starts, edge, side="left"))
-            active = np.concatenate([active, by_start[started:until]])
+            until = int(np.searchsorted(self.start, edge, side="left"))
+            active = np.concatenate([active, np.arange(started, until)])
             given = np.concatenate([given, np.zeros(until - started, np.int64)])
             started = until
             reached = self.num_before(active, edge)
@@ -191,27 +191,19 @@ class LaneOrder:
             active, given = active[is_left], reached[is_left]
 
     @cached_property
-    def _by_start(self) -> Ints:
-        return np.argsort(self.start, kind="stable")
-
-    @cached_property
-    def _starts(self) -> Ints:
-        return self.start[self._by_start]
-
-    @cached_property
-    def _count_by_start(self) -> Ints:
-        return np.concatenate([[0], np.cumsum(self.count[self._by_start])])
+    def _num_of_earlier(self) -> Ints:
+        """Per entry, the samples of all entries before it."""
+        return np.concatenate([[0], np.cumsum(self.count)])
 
     def _begun(self, key: float) -> tuple[int, Ints]:
-        """How many entries, by start, are sure to have ended before a key; and those at work."""
-        starts = self._starts
+        """How many entries are sure to have ended before a key, and those that may not have."""
         longest = int(self.length.max(initial=0)) + 1
-        done, started = np.searchsorted(starts, [key - longest, key], side="left")
-        return int(done), self._by_start[done:started]
+        done, started = np.searchsorted(self.start, [key - longest, key], side="left")
+        return int(done), np.arange(done, started)
 
     def _num_samples_before(self, key: float) -> int:
         done, active = self._begun(key)
-        return int(self._count_by_start[done] + self.num_before(active, key).sum())
+        return int(self._num_of_earlier[done] + self.num_before(active, key).sum())
 
     @cached_property
     def _samples_before_slot(self) -> NDArray[np.float64]:
@@ -228,10 +220,10 @@ class LaneOrder:
     @cached_property
     def _segment_size(self) -> int:
         """At least twice the entries at work, so that a segment's cost is in its samples."""
-        change = np.bincount(self.start, minlength=self.num_slots + 1)
-        ends = self.start + np.maximum(self.length, 1)
-        change -= np.bincount(ends, minlength=len(change))[: len(change)]
-        return max(_SEGMENT_SIZE, 2 * int(np.cumsum(change).max(initial=0)))
+        ends = np.sort(self.start + np.maximum(self.length, 1))
+        num_ended = np.searchsorted(ends, self.start, side="right")
+        num_at_work = int((np.arange(1, len(ends) + 1) - num_ended).max(initial=0))
+        return max(_SEGMENT_SIZE, 2 * num_at_work)
 
     def _edges(self, begin: int) -> tuple[NDArray[np.float64], int]:
         """Keys that cut the samples from place ``begin`` on, and how many to pass over."""

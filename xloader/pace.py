@@ -104,19 +104,21 @@ class Shuffle:
         places = self._place[self.cohorts.tiles[entries]]
         places = places[np.diff(places, prepend=-1) > 0]
         tiles = self._line[places]
-        position = np.full(self.cohorts.num_tiles, -1, np.int64)
+        position = np.full(self.cohorts.num_tiles, -1, np.int32)
         position[tiles] = _positions(self._run_ranks[places], self.pace.streams)
         start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
         phase = draw(self._keys[_PHASES], entries) % np.uint64(PHASE_STEPS)
+        by_start = np.argsort(start, kind="stable")
         return LaneOrder(
             windows=self.windows,
             cohorts=self.cohorts,
-            cohort=entries,
-            skipped=skipped,
-            count=count,
-            start=start,
-            length=length,
-            phase=phase.astype(np.int64),
+            cohort=entries[by_start],
+            cut_cohort=int(entries[0]) if len(entries) else 0,
+            num_skipped=skipped,
+            count=count[by_start],
+            start=start[by_start].astype(np.int32),
+            length=length[by_start].astype(np.int32),
+            phase=phase[by_start].astype(np.int32),
             permutation_key=self._keys[_RANKS],
         )
 
@@ -138,13 +140,14 @@ class Shuffle:
 
     @cached_property
     def _place(self) -> Ints:
-        place = np.empty_like(self._line)
-        place[self._line] = np.arange(len(self._line))
+        place = np.empty(len(self._line), np.int32)
+        place[self._line] = np.arange(len(self._line), dtype=np.int32)
         return place
 
     @cached_property
     def _cohort_line(self) -> Ints:
-        return np.argsort(self._place[self.cohorts.tiles], kind="stable")
+        line = np.argsort(self._place[self.cohorts.tiles], kind="stable")
+        return line.astype(np.int32)
 
     @cached_property
     def _total(self) -> Ints:
@@ -154,7 +157,8 @@ class Shuffle:
 def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
     """Tiles in the order of the permuted runs, and the rank of each one's run."""
     if pace.run == 1:
-        return permutation(keys[_RUN_ORDER], cohorts.num_tiles), np.arange(cohorts.num_tiles)
+        line = permutation(keys[_RUN_ORDER], cohorts.num_tiles).astype(np.int32)
+        return line, np.arange(cohorts.num_tiles, dtype=np.int32)
     ids = np.arange(cohorts.num_tiles).reshape(cohorts.home_shape)
     rows = np.moveaxis(ids, pace.run_dim, -1).reshape(-1, cohorts.home_shape[pace.run_dim])
     num_rows, row_size = rows.shape
@@ -168,8 +172,8 @@ def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints,
     rank_of_run = np.empty(num_runs, np.int64)
     rank_of_run[permutation(keys[_RUN_ORDER], num_runs)] = np.arange(num_runs)
     step = np.where(is_turned[run], -1, 1) * np.tile(along, num_rows)
-    line = np.lexsort((step, rank_of_run[run]))
-    return rows.reshape(-1)[line], rank_of_run[run][line]
+    tiles = np.lexsort((step, rank_of_run[run]))
+    return rows.reshape(-1)[tiles], rank_of_run[run][tiles]
 
 
 def _positions(run_ranks: Ints, streams: int) -> Ints:

@@ -26,6 +26,9 @@ from xloader.pace import Pace, Shuffle
 from xloader.schedule import Schedule, make_schedule
 
 
+_CHUNKS_AHEAD = 64
+
+
 @dataclass(frozen=True)
 class Budget:
     """How the memory of one rank is divided.
@@ -59,6 +62,11 @@ class Budget:
     def in_flight_nbytes(self) -> int:
         """What reads under way take."""
         return max(self.memory_nbytes // 16, 2 * self.max_chunk_nbytes)
+
+    @property
+    def ahead_nbytes(self) -> int:
+        """What may be decoded ahead of need, beyond a tile: enough to keep many readers busy."""
+        return min(self.in_flight_nbytes, _CHUNKS_AHEAD * self.max_chunk_nbytes)
 
     @property
     def lane_nbytes(self) -> int:
@@ -179,20 +187,31 @@ class Epoch:
         full, rest = divmod(len(self.footprint.windows), self.plan.global_batch)
         return full + (rest > 0 and not self.drop_last)
 
-    def order(self, lane: int) -> LaneOrder:
-        """The order of one lane, as `lane` schedules it."""
-        return self.lane(lane).order
-
-    def lane(self, lane: int) -> Lane:
-        """One lane, with the largest spread up to the plan's whose chunks fit.
+    def lanes(self, chosen: range) -> list[Lane]:
+        """Lanes, each with the largest spread up to the plan's whose chunks fit.
 
         Where runs are cut differs from epoch to epoch, and with it by a tile or two what must
         be in memory at a time. An epoch that needs more than the pool takes a smaller spread.
         """
-        if not self.plan.pace.is_shuffled:
-            order = self._ascent.lane(lane)
-            return Lane(order, self._schedule(order))
-        return self._fitting_lane(self._shuffle, lane)
+        missing = [lane for lane in chosen if lane not in self._lanes]
+        if missing and self.plan.pace.is_shuffled:
+            shuffle = self._draw()
+            self._lanes.update({lane: self._fitting_lane(shuffle, lane) for lane in missing})
+        elif missing:
+            ascent = Ascent(self.footprint, self.plan.depth, self.plan.pace.lanes)
+            orders = {lane: ascent.lane(lane) for lane in missing}
+            self._lanes.update(
+                {n: Lane(order, self._schedule(order)) for n, order in orders.items()}
+            )
+        return [self._lanes[lane] for lane in chosen]
+
+    def lane(self, number: int) -> Lane:
+        """One lane, as of `lanes`."""
+        return self.lanes(range(number, number + 1))[0]
+
+    @cached_property
+    def _lanes(self) -> dict[int, Lane]:
+        return {}
 
     def _fitting_lane(self, shuffle: Shuffle, lane: int) -> Lane:
         spread = self.plan.pace.spread
@@ -204,8 +223,7 @@ class Epoch:
                 return Lane(order, schedule)
             spread = min(spread, order.num_slots) - 1
 
-    @cached_property
-    def _shuffle(self) -> Shuffle:
+    def _draw(self) -> Shuffle:
         """The epoch's line of runs: the first that reads no more than is allowed, or the least."""
         pace = self.plan.pace
         cohorts = cut_cohorts(self.footprint, pace.tiling)
@@ -224,10 +242,6 @@ class Epoch:
     def _num_reads(self, shuffle: Shuffle) -> int:
         lanes = range(self.plan.pace.lanes)
         return sum(self._fitting_lane(shuffle, lane).schedule.num_reads for lane in lanes)
-
-    @cached_property
-    def _ascent(self) -> Ascent:
-        return Ascent(self.footprint, self.plan.depth, self.plan.pace.lanes)
 
     def _schedule(self, order: LaneOrder) -> Schedule:
         cutoff = self.num_steps * self.plan.lane_share

@@ -73,7 +73,7 @@ class Residences:
     last_slot: Ints
     num_samples: Ints
     offsets: Ints
-    members: Ints
+    members: NDArray[np.int32]
 
     @property
     def num_reads(self) -> int:
@@ -122,7 +122,7 @@ class _Stays:
     last: Ints
     nbytes: Ints
     rows: Ints
-    stay_of_pair: Ints
+    stay_of_pair: NDArray[np.int32]
 
 
 def make_schedule(
@@ -146,7 +146,9 @@ def make_schedule(
     is_needed : numpy.ndarray of bool, optional
         Per entry, whether it hands out anything; if not given, all do.
     """
-    first_slot, last_slot = entries.first_slot, entries.last_slot
+    # There are never as many slots as int32 holds, and a large epoch has many entries.
+    first_slot = entries.first_slot.astype(np.int32)
+    last_slot = entries.last_slot.astype(np.int32)
     num_slots = int(last_slot.max(initial=-1)) + 1
     stays = [
         _find_stays(footprint, group, entries, first_slot, last_slot, is_needed)
@@ -187,25 +189,18 @@ def _find_stays(
     num_slots = int(last_slot.max(initial=-1)) + 1
     by_block = np.argsort(blocks * (num_slots + 1) + first_slot[rows], kind="stable")
     blocks, first, last = blocks[by_block], first_slot[rows][by_block], last_slot[rows][by_block]
-    is_other = np.diff(blocks, prepend=-1) != 0
-    # One running maximum for all blocks: each block's slots are lifted above those before it.
-    lift = np.cumsum(is_other) * (num_slots + 1)
-    reached = np.maximum.accumulate(last + lift) - lift
-    is_new = is_other.copy()
-    is_new[1:] |= first[1:] > reached[:-1] + 1
-    begins = np.flatnonzero(is_new)
-    stay_of_pair = np.empty_like(by_block)
-    stay_of_pair[by_block] = np.cumsum(is_new) - 1
-    ends = np.append(begins[1:], len(blocks)) - 1
-    return _Stays(
-        group=group,
-        block=blocks[begins],
-        first=first[begins],
-        last=reached[ends] if len(begins) else begins,
-        nbytes=group.block_nbytes(blocks[begins]),
-        rows=rows,
-        stay_of_pair=stay_of_pair,
-    )
+    is_new = np.diff(blocks, prepend=-1) != 0
+    if not is_new.all():
+        # One running maximum for all blocks: each one's slots are lifted above those before it.
+        lift = np.cumsum(is_new) * (num_slots + 1)
+        last = np.maximum.accumulate(last + lift) - lift
+        is_new[1:] |= first[1:] > last[:-1] + 1
+    stay_of_pair = np.empty(len(rows), np.int32)
+    stay_of_pair[by_block] = np.cumsum(is_new, dtype=np.int32) - 1
+    is_end = np.append(is_new[1:], True)[: len(is_new)]
+    blocks, first, last = blocks[is_new], first[is_new], last[is_end]
+    nbytes = group.block_nbytes(blocks)
+    return _Stays(group, blocks, first, last, nbytes, rows, stay_of_pair)
 
 
 def _gaps(stay: _Stays) -> tuple[Ints, Ints, Ints]:
@@ -255,21 +250,13 @@ def _belady(begin: Ints, end: Ints, nbytes: Ints, room: Ints) -> NDArray[np.bool
 
 
 def _close_gaps(stay: _Stays, kept: Ints, count: Ints) -> Residences:
-    is_begin = np.ones(len(stay.block), np.bool_)
-    is_begin[kept] = False
-    begins = np.flatnonzero(is_begin)
-    ends = np.append(begins[1:], len(stay.block)) - 1
-    residence_of_stay = np.cumsum(is_begin) - 1
-    members = residence_of_stay[stay.stay_of_pair]
-    num_samples = np.zeros(len(begins), np.int64)
+    block, first, last, members = stay.block, stay.first, stay.last, stay.stay_of_pair
+    if len(kept):
+        is_begin = np.ones(len(block), np.bool_)
+        is_begin[kept] = False
+        members = (np.cumsum(is_begin, dtype=np.int32) - 1)[members]
+        block, first, last = block[is_begin], first[is_begin], last[np.append(is_begin[1:], True)]
+    num_samples = np.zeros(len(block), np.int64)
     np.add.at(num_samples, members, count[stay.rows])
     offsets = np.searchsorted(stay.rows, np.arange(len(count) + 1))
-    return Residences(
-        group=stay.group,
-        block=stay.block[begins],
-        first_slot=stay.first[begins],
-        last_slot=stay.last[ends] if len(begins) else begins,
-        num_samples=num_samples,
-        offsets=offsets.astype(np.int64),
-        members=members,
-    )
+    return Residences(stay.group, block, first, last, num_samples, offsets, members)

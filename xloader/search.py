@@ -125,7 +125,7 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     _, depth, peak = best
     is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     pool = budget.lane_nbytes if is_resident else peak
-    ahead = min(budget.lane_nbytes - pool, max(peak, budget.in_flight_nbytes))
+    ahead = min(budget.lane_nbytes - pool, max(peak, budget.ahead_nbytes))
     pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
     return _make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
 
@@ -168,7 +168,7 @@ def _plain_plan(cohorts: Cohorts, tile: int, budget: Budget, wish: Wish) -> Plan
 
 
 def _with_ahead(pace: Pace, budget: Budget, wish: Wish, pool: int, tile: int) -> Plan:
-    ahead = min(budget.lane_nbytes - pool, max(tile, budget.in_flight_nbytes))
+    ahead = min(budget.lane_nbytes - pool, max(tile, budget.ahead_nbytes))
     return _make_plan(pace, budget, wish, pool, ahead)
 
 
