@@ -1,0 +1,250 @@
+"""Schedules against a simulation that looks at what is in memory, slot by slot."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.ground import footprints, line_footprint, plan_of, slow_needs
+from tests.test_order import paces
+from xloader.footprint import Boxes, Footprint, Group
+from xloader.grid import Ints
+from xloader.pace import Pace
+from xloader.plan import Epoch
+from xloader.schedule import Residences, Schedule, make_schedule
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Entries made up: boxes of samples, each with its slots."""
+
+    boxes: Boxes
+    count: Ints
+    first_slot: Ints
+    last_slot: Ints
+
+    @classmethod
+    def of(cls, rows: list[tuple[int, int, int, int]]) -> Slots:
+        """From rows of (first position, one past the last, first slot, last slot)."""
+        lo, hi, first, last = np.array(rows, np.int64).reshape(-1, 4).T
+        return cls(Boxes((lo,), (hi,)), hi - lo, first, last)
+
+
+@st.composite
+def some_slots(draw: st.DrawFn, num_samples: int) -> Slots:
+    rows = []
+    for _ in range(draw(st.integers(1, 12))):
+        lo = draw(st.integers(0, num_samples - 1))
+        hi = draw(st.integers(lo + 1, min(lo + 3, num_samples)))
+        first = draw(st.integers(0, 12))
+        rows.append((lo, hi, first, first + draw(st.integers(0, 3))))
+    return Slots.of(rows)
+
+
+def slow_blocks(footprint: Footprint, group: Group, entries: Slots, entry: int) -> set[int]:
+    samples = range(int(entries.boxes.lo[0][entry]), int(entries.boxes.hi[0][entry]))
+    return set().union(*(slow_needs(footprint.windows, group, sample) for sample in samples))
+
+
+def in_memory(residences: Residences, slot: int) -> list[int]:
+    """Blocks in memory over a slot."""
+    is_here = (residences.first_slot <= slot) & (slot <= residences.last_slot)
+    return residences.block[is_here].tolist()
+
+
+def peak_of(schedule: Schedule, num_slots: int) -> int:
+    return max(
+        sum(
+            int(r.group.block_nbytes(np.array(in_memory(r, slot), np.int64)).sum())
+            for r in schedule.residences
+        )
+        for slot in range(num_slots)
+    )
+
+
+two_variables = replace(
+    line_footprint(40, 4, 3),
+    groups=(
+        *line_footprint(40, 4, 3).groups,
+        *line_footprint(40, 10, 3, spans=((1, 1, 1),)).groups,
+    ),
+)
+
+
+@given(some_slots(38), st.integers(0, 60))
+def test_what_entries_need_is_in_memory(entries: Slots, pool: int) -> None:
+    schedule = make_schedule(two_variables, entries, pool)
+    for residences in schedule.residences:
+        needed = Counter[int]()
+        for entry in range(len(entries.count)):
+            expected = slow_blocks(two_variables, residences.group, entries, entry)
+            members = residences.members[residences.offsets[entry] : residences.offsets[entry + 1]]
+            assert sorted(residences.block[members].tolist()) == sorted(expected)
+            assert (residences.first_slot[members] <= entries.first_slot[entry]).all()
+            assert (residences.last_slot[members] >= entries.last_slot[entry]).all()
+            needed.update({int(member): int(entries.count[entry]) for member in members})
+        assert residences.num_samples.tolist() == [
+            needed[member] for member in range(len(residences.block))
+        ]
+        assert 0 not in residences.num_samples
+
+
+@given(some_slots(38), st.integers(0, 60))
+def test_residences_are_no_longer_than_needed(entries: Slots, pool: int) -> None:
+    schedule = make_schedule(two_variables, entries, pool)
+    for residences in schedule.residences:
+        owner = np.repeat(np.arange(len(entries.count)), np.diff(residences.offsets))
+        for number in range(len(residences.block)):
+            own = owner[residences.members == number]
+            assert residences.first_slot[number] == entries.first_slot[own].min()
+            assert residences.last_slot[number] == entries.last_slot[own].max()
+        for slot in range(16):
+            assert len(set(in_memory(residences, slot))) == len(in_memory(residences, slot))
+
+
+@given(some_slots(38), st.integers(0, 60))
+def test_the_peak_is_what_is_in_memory_at_most(entries: Slots, pool: int) -> None:
+    schedule = make_schedule(two_variables, entries, pool)
+    least = make_schedule(two_variables, entries, 0)
+    assert schedule.peak_nbytes == peak_of(schedule, 16)
+    # What is at work at a time is held in any case; beyond it, nothing goes over the pool.
+    assert schedule.peak_nbytes <= max(pool, least.peak_nbytes)
+    assert schedule.num_reads <= least.num_reads
+    plenty = make_schedule(two_variables, entries, 1 << 40)
+    resident = make_schedule(two_variables, entries, 0, is_resident=True)
+    distinct = sum(len(np.unique(r.block)) for r in schedule.residences)
+    assert plenty.num_reads == resident.num_reads == distinct <= schedule.num_reads
+
+
+def gaps_of(schedule: Schedule) -> list[tuple[int, int]]:
+    """Slots between two residences of one block, both ends left out."""
+    (residences,) = schedule.residences
+    found = []
+    for block in set(residences.block.tolist()):
+        own = sorted(
+            np.flatnonzero(residences.block == block), key=residences.first_slot.__getitem__
+        )
+        found += [
+            (int(residences.last_slot[a]) + 1, int(residences.first_slot[b]))
+            for a, b in itertools.pairwise(own)
+        ]
+    return found
+
+
+def most_kept(gaps: list[tuple[int, int]], room: list[int]) -> int:
+    """The most gaps of one byte each that fit the room of every slot, by trying all sets."""
+    for size in range(len(gaps), 0, -1):
+        for kept in itertools.combinations(gaps, size):
+            held = Counter(slot for begin, end in kept for slot in range(begin, end))
+            if all(held[slot] <= room[slot] for slot in held):
+                return size
+    return 0
+
+
+@given(some_slots(10), st.integers(0, 5))
+def test_as_many_gaps_are_kept_as_by_any_policy(entries: Slots, pool: int) -> None:
+    """For blocks of one size, dropping what is needed farthest ahead reads the least."""
+    footprint = line_footprint(10, 1, 1)
+    least = make_schedule(footprint, entries, 0)
+    gaps = gaps_of(least)
+    assume(0 < len(gaps) <= 12)
+    room = [pool - len(in_memory(least.residences[0], slot)) for slot in range(16)]
+    found = make_schedule(footprint, entries, pool)
+    assert least.num_reads - found.num_reads == most_kept(gaps, room)
+
+
+def test_what_is_needed_farthest_ahead_is_dropped() -> None:
+    rows = [(0, 1, 0, 0), (1, 2, 1, 1), (2, 3, 2, 2), (1, 2, 4, 4), (0, 1, 6, 6)]
+    found = make_schedule(line_footprint(3, 1, 1), Slots.of(rows), 2).residences[0]
+    spans = zip(found.block, found.first_slot, found.last_slot, strict=True)
+    assert sorted(tuple(map(int, span)) for span in spans) == [
+        (0, 0, 0),
+        (0, 6, 6),
+        (1, 1, 4),
+        (2, 2, 2),
+    ]
+
+
+@given(some_slots(38), st.integers(0, 60), st.data())
+def test_entries_that_hand_out_nothing_hold_nothing(
+    entries: Slots, pool: int, data: st.DataObject
+) -> None:
+    num_entries = len(entries.count)
+    flags = data.draw(st.lists(st.booleans(), min_size=num_entries, max_size=num_entries))
+    is_needed = np.array(flags)
+    rows = np.flatnonzero(is_needed)
+    found = make_schedule(two_variables, entries, pool, is_needed=is_needed)
+    alone = Slots(
+        entries.boxes.take(rows),
+        entries.count[rows],
+        entries.first_slot[rows],
+        entries.last_slot[rows],
+    )
+    expected = make_schedule(two_variables, alone, pool)
+    assert found.peak_nbytes == expected.peak_nbytes
+    for ours, theirs in zip(found.residences, expected.residences, strict=True):
+        for name in ("block", "first_slot", "last_slot", "num_samples", "members"):
+            assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
+        assert np.diff(ours.offsets)[~is_needed].sum() == 0
+
+
+@given(st.data(), footprints(), st.integers(0, 400), st.booleans())
+def test_every_sample_of_an_epoch_finds_its_chunks(
+    data: st.DataObject, footprint: Footprint, pool: int, drop_last: bool
+) -> None:
+    """Sample by sample: at the slot of its key, all it touches is in memory."""
+    pace: Pace = data.draw(paces(len(footprint.windows.dims)))
+    plan = plan_of(pace, batch=3 * pace.lanes, pool=pool)
+    epoch = Epoch(footprint, plan, 3, data.draw(st.integers(0, 5)), drop_last=drop_last)
+    num_delivered = epoch.num_steps * plan.lane_share
+    for lane in epoch.lanes(range(pace.lanes)):
+        places = [
+            (int(entry), int(rank))
+            for entries, ranks in lane.order.places()
+            for entry, rank in zip(entries, ranks, strict=True)
+        ]
+        ids = [int(i) for part, _ in lane.order.segments() for i in part]
+        for sample, (entry, rank) in list(zip(ids, places, strict=True))[:num_delivered]:
+            slot = int(lane.order.keys(np.array([entry]), np.array([rank]))[0])
+            for residences in lane.schedule.residences:
+                needed = slow_needs(footprint.windows, residences.group, sample)
+                assert needed <= set(in_memory(residences, slot))
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_drop_last_does_not_read_for_samples_left_out(lanes: int) -> None:
+    footprint = line_footprint(700, 5, 2)
+    plan = plan_of(Pace((1,), 0, 6, 3, 6, lanes), batch=400)
+    whole = Epoch(footprint, plan, 0, 0).lanes(range(lanes))
+    cut = Epoch(footprint, plan, 0, 0, drop_last=True).lanes(range(lanes))
+    for all_of_it, part in zip(whole, cut, strict=True):
+        order = part.order
+        places = [
+            (i, e) for ids, entries in order.segments() for i, e in zip(ids, entries, strict=True)
+        ]
+        assert [i for i, _ in places] == [i for ids, _ in all_of_it.order.segments() for i in ids]
+        at_work = {int(entry) for _, entry in places[: 400 // lanes]}
+        needed = set().union(
+            *(
+                slow_needs(footprint.windows, footprint.groups[0], sample)
+                for entry in at_work
+                for sample in range(order.boxes.lo[0][entry], order.boxes.hi[0][entry])
+            )
+        )
+        assert set(part.schedule.residences[0].block.tolist()) == needed
+        assert part.schedule.num_reads < 0.7 * all_of_it.schedule.num_reads
+
+
+def test_bytes_read_are_of_whole_chunks_and_bytes_held_of_what_is_selected() -> None:
+    footprint = line_footprint(10, 4, 1)
+    (demand,) = footprint.groups[0].demands
+    axis = replace(demand.axes[0], stored_size=20, selection=range(2, 12))
+    cut = Footprint.of(footprint.windows, (replace(demand, axes=(axis,)),))
+    schedule = make_schedule(cut, Slots.of([(0, 10, 0, 0)]), 0)
+    assert (schedule.num_reads, schedule.read_nbytes, schedule.peak_nbytes) == (3, 12, 10)
