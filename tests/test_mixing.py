@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ground import (
+    all_ids,
+    box_footprint,
+    footprints,
+    line_footprint,
+    plan_of,
+    slow_block,
+    slow_stored_chunk,
+)
+from xloader.cohorts import leading_axis
+from xloader.footprint import Footprint
+from xloader.mixing import full_mixing, measure_mixing, region_dim, regions_of
+from xloader.pace import Pace
+from xloader.plan import Epoch
+
+
+def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
+    """Per dimension, the chunk of the first needed element; four make one along ``dim``."""
+    windows = footprint.windows
+    position = np.unravel_index(sample, windows.num_positions)
+    region = []
+    for d, first in enumerate(footprint.first_offsets):
+        axis = leading_axis(footprint, d)
+        if axis is None:
+            continue
+        element = int(position[d]) * windows.strides[d] + first
+        if d == dim:
+            # Chunks count from the first selected one's place in the array; blocks are dense.
+            block = slow_block(axis)[element]
+            region.append((block + slow_stored_chunk(axis)[0]) // 4)
+        else:
+            region.append(slow_block(axis)[element])
+    return tuple(region)
+
+
+@given(footprints())
+def test_regions(footprint: Footprint) -> None:
+    dim = region_dim(footprint)
+    positions = footprint.windows.positions_of(np.arange(len(footprint.windows)))
+    found = regions_of(footprint, dim, tuple(positions.T)).tolist()
+    expected = [slow_region(footprint, dim, i) for i in range(len(footprint.windows))]
+    assert len(set(zip(found, expected, strict=True))) == len(set(found)) == len(set(expected))
+
+
+def test_regions_lie_along_the_dimension_with_most_chunks() -> None:
+    assert region_dim(box_footprint((8, 40, 9), (4, 4, 3), (1, 1, 1))) == 1
+
+
+@given(footprints(), st.integers(1, 8))
+def test_a_full_shuffle_is_every_batch_as_likely(footprint: Footprint, batch_size: int) -> None:
+    dim = region_dim(footprint)
+    regions = [slow_region(footprint, dim, i) for i in range(len(footprint.windows))]
+    total = len(regions)
+    drawn = min(batch_size, total)
+    sizes = [regions.count(region) for region in set(regions)]
+    expected = sum(1 - math.comb(total - size, drawn) / math.comb(total, drawn) for size in sizes)
+    assert full_mixing(footprint, dim, batch_size) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("footprint", [line_footprint(900, 6, 2), line_footprint(900, 60, 25)])
+def test_mixing_is_counted_over_the_batches(footprint: Footprint, lanes: int) -> None:
+    plan = plan_of(Pace((1,), 0, 4, 3, 5, lanes), batch=10)
+    orders = [lane.order for lane in Epoch(footprint, plan, 0, 0).lanes(range(lanes))]
+    share = plan.lane_share
+    ids = [all_ids(order) for order in orders]
+    num_batches = max(map(len, ids)) // share
+    counts = []
+    for step in range(num_batches):
+        rows = [i for lane in ids for i in lane[step * share : (step + 1) * share]]
+        counts.append(len({slow_region(footprint, 0, i) for i in rows}))
+    assert measure_mixing(footprint, 0, orders, share) == pytest.approx(np.mean(counts))
+
+
+def test_a_long_epoch_is_looked_at_in_places() -> None:
+    footprint = line_footprint(32_000, 16, 3)
+    plan = plan_of(Pace((1,), 0, 48, 18, 18), batch=16)
+    orders = [Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order]
+    whole = measure_mixing(footprint, 0, orders, 16)
+    part = measure_mixing(footprint, 0, orders, 16, most_samples=4096)
+    assert part != whole
+    assert part == pytest.approx(whole, rel=0.08)
+
+
+def test_mixing_of_a_full_shuffle_is_what_it_is_said_to_be() -> None:
+    footprint = line_footprint(16_000, 16, 1)
+    plan = plan_of(Pace((1,), spread=1000), batch=16)
+    orders = [Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order]
+    expected = full_mixing(footprint, 0, 16)
+    assert measure_mixing(footprint, 0, orders, 16) == pytest.approx(expected, rel=0.02)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from xloader.errors import LanesError, OptionError
+from xloader.options import LoaderOptions, parse_nbytes
+from xloader.world import World
+
+
+def options(**changes: Any) -> LoaderOptions:
+    return LoaderOptions(**{"batch_size": 8, "rank": 0, "world_size": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "least"),
+    [
+        ("batch_size", 0, 1),
+        ("prefetch", -1, 0),
+        ("max_amplification", 0.99, 1.0),
+        ("threads", 0, 1),
+        ("lanes", 0, 1),
+        ("spread", -1, 0),
+    ],
+)
+def test_too_small(name: str, bad: float, least: float) -> None:
+    with pytest.raises(OptionError) as caught:
+        options(**{name: bad})
+    error = caught.value
+    assert error.what == f"{name} is too small"
+    assert (error.given, error.allowed) == (bad, f">= {least}")
+    assert f"Given: {bad}. Allowed: >= {least}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prefetch", 0),
+        ("max_amplification", 1.0),
+        ("threads", 1),
+        ("spread", 0),
+        ("batch_size", 1),
+    ],
+)
+def test_the_least_is_allowed(name: str, value: float) -> None:
+    assert getattr(options(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "allowed", "remedy"),
+    [
+        pytest.param({"output": "jax"}, "'jax'", "'torch' or 'numpy'", "", id="output"),
+        pytest.param({"on_error": "skip"}, "'skip'", "'raise'", "", id="on_error"),
+        pytest.param({"processes": 2}, "processes=2", "0", "use threads=", id="processes"),
+        pytest.param(
+            {"device": "cuda", "output": "numpy"},
+            "device='cuda', output='numpy'",
+            'output="torch"',
+            "",
+            id="a device without tensors",
+        ),
+        pytest.param({"memory": "lots"}, "'lots'", '"512MiB"', "", id="memory of no size"),
+        pytest.param({"memory": 0}, "0", '"512MiB"', "", id="memory of nothing"),
+        pytest.param({"memory": "-1GiB"}, "'-1GiB'", '"512MiB"', "", id="memory below nothing"),
+        pytest.param({"memory": None}, "None", '"512MiB"', "", id="no memory"),
+        pytest.param({"rank": 3}, "3", "[0, 1)", "rank", id="a rank outside the world"),
+        pytest.param(
+            {"lanes": 3, "world_size": 2},
+            "lanes=3, world_size=2",
+            "multiples of 2",
+            "lanes=2",
+            id="ranks do not divide lanes",
+        ),
+        pytest.param(
+            {"lanes": 6},
+            "lanes=6, a global batch of 8",
+            "one of [1, 2, 4, 8]",
+            "choose one of these",
+            id="lanes do not divide the batch",
+        ),
+    ],
+)
+def test_refused(changes: dict[str, Any], given: str, allowed: str, remedy: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        options(**changes)
+    error = caught.value
+    assert str(error.given) == given
+    assert allowed in str(error.allowed)
+    assert remedy in error.remedy
+    message = str(error)
+    assert message.startswith(error.what)
+    assert f"Given: {given}. Allowed: " in message
+    assert isinstance(error, LanesError) == ("lanes" in changes)
+
+
+def test_the_world_decides_batch_and_lanes() -> None:
+    found = options(rank=1, world_size=4, lanes=8)
+    assert found.world == World(1, 4)
+    assert (found.global_batch, found.num_lanes, found.carried_lanes) == (32, 8, 8)
+    assert list(found.own_lanes) == [2, 3]
+
+
+def test_without_lanes_each_rank_has_one_and_carries_no_other() -> None:
+    found = options(rank=2, world_size=4)
+    assert (found.num_lanes, found.carried_lanes, list(found.own_lanes)) == (4, 1, [2])
+
+
+def test_all_lanes_have_an_owner() -> None:
+    owned = [lane for r in range(4) for lane in options(rank=r, world_size=4, lanes=16).own_lanes]
+    assert owned == list(range(16))
+
+
+def test_threads_are_the_cores_unless_asked_otherwise() -> None:
+    assert options(threads=3).num_threads == 3
+    assert options().num_threads == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("memory", "nbytes"),
+    [("2GiB", 2 << 30), ("2GB", 2 * 10**9), ("1.5 MiB", 3 << 19), (4096, 4096), ("77", 77)],
+)
+def test_memory_as_text_or_number(memory: int | str, nbytes: int) -> None:
+    assert parse_nbytes(memory) == nbytes
+    assert options(memory=memory).memory_nbytes == nbytes
