@@ -1,0 +1,193 @@
+"""Made-up loading jobs, and what plain xarray says that each sample must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from hypothesis import strategies as st
+
+import xloader
+from xloader import Samples
+from xloader.errors import MemoryBudgetError, StackError
+from xloader.loader import Loader
+from xloader.testing import CountingStore, datasets, write_store
+
+Offsets = dict[str, int | list[int]]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """A window along each dimension: elements, elements between windows, between elements."""
+
+    sizes: Mapping[str, int]
+    strides: Mapping[str, int]
+    dilations: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset in a store that counts, the samples made of it, and options for a loader."""
+
+    dataset: xr.Dataset = field(repr=False)
+    chunks: Mapping[str, tuple[int, ...]]
+    selection: Mapping[str, slice]
+    spans: Spans
+    fields: tuple[tuple[str, tuple[str, ...], Offsets], ...]
+    options: Mapping[str, Any]
+    store: CountingStore = field(repr=False)
+    samples: Samples = field(repr=False)
+
+    def __repr__(self) -> str:
+        sizes = {name: dict(array.sizes) for name, array in self.dataset.items()}
+        return (
+            f"Case({sizes}, chunks={dict(self.chunks)}, isel={dict(self.selection)}, {self.spans}, "
+            f"fields={self.fields}, {dict(self.options)})"
+        )
+
+    @property
+    def world_size(self) -> int:
+        return int(self.options["world_size"])
+
+    def loader(self, rank: int = 0, **changes: Any) -> Loader:
+        return self.samples.loader(**{**self.options, "rank": rank, **changes})
+
+    def sample(self, index: int) -> list[np.ndarray]:
+        """What sample ``index`` is, in plain xarray."""
+        ds = self.dataset.isel(self.selection)
+        spans = self.spans
+        counts = [
+            (ds.sizes[dim] - (size - 1) * spans.dilations[dim] - 1) // spans.strides[dim] + 1
+            for dim, size in spans.sizes.items()
+        ]
+        first = dict(zip(spans.sizes, np.unravel_index(index, counts), strict=True))
+        elements = {
+            dim: first[dim] * spans.strides[dim] + np.arange(size) * spans.dilations[dim]
+            for dim, size in spans.sizes.items()
+        }
+        window = ds.isel(elements)
+        if not self.fields:
+            return [
+                array.to_numpy() for array in window.values() if set(array.dims) & set(spans.sizes)
+            ]
+        return [self._stack(window, names, offsets) for _, names, offsets in self.fields]
+
+    def _stack(self, window: xr.Dataset, names: tuple[str, ...], offsets: Offsets) -> np.ndarray:
+        flat, arrays = {}, {}
+        for name in names:
+            dims = window[name].dims
+            flat[name] = [dim for dim in dims[:-2] if dim not in self.spans.sizes]
+            arrays[name] = window[name].isel({d: o for d, o in offsets.items() if d in dims})
+        kept = [[d for d in a.dims if d not in flat[name]] for name, a in arrays.items()]
+        common = max(kept, key=len)
+        sizes = {dim: size for array in arrays.values() for dim, size in array.sizes.items()}
+        parts = []
+        for name, array in arrays.items():
+            missing = {dim: sizes[dim] for dim in common if dim not in array.dims}
+            whole = array.expand_dims(missing).transpose(*flat[name], *common).to_numpy()
+            parts.append(whole.reshape(-1, *(sizes[dim] for dim in common)))
+        return np.concatenate(parts)
+
+
+@st.composite
+def cases(draw: st.DrawFn, **fixed: Any) -> Case:
+    """Any dataset, chunks, selection, windows, fields and options; ``fixed`` of the latter."""
+    dataset, chunks = draw(datasets(max_size=20))
+    store = CountingStore(write_store(dataset, chunks))
+    dims = dataset["v0"].dims
+    selection = {
+        dim: slice(draw(st.integers(0, (size - 1) // 2)), None, draw(st.sampled_from([1, 1, 2, 5])))
+        for dim, size in dataset.sizes.items()
+        if draw(st.integers(0, 4)) == 0
+    }
+    kept = dataset.isel(selection)
+    spans = draw(_spans({dim: kept.sizes[dim] for dim in draw(st.permutations(dims))}))
+    samples = xloader.open(store).isel(selection)
+    samples = samples.window(spans.sizes, stride=spans.strides, dilation=spans.dilations)
+    fields, samples = draw(_fields(samples, dataset, spans))
+    options = {**draw(_options(len(samples))), **fixed}
+    if "world_size" in fixed:
+        options["lanes"] = None
+    case = Case(dataset, chunks, selection, spans, fields, options, store, samples)
+    return replace(case, options={**options, "memory": draw(_memory(case))})
+
+
+@st.composite
+def _spans(draw: st.DrawFn, sizes: dict[str, int]) -> Spans:
+    windowed = list(sizes)[: draw(st.integers(1, len(sizes)))]
+    window_sizes, strides, dilations = {}, {}, {}
+    for dim in windowed:
+        size = draw(st.integers(1, min(sizes[dim], 6)))
+        most = (sizes[dim] - 1) // (size - 1) if size > 1 else 3
+        dilations[dim] = draw(st.integers(1, min(most, 3)))
+        strides[dim] = draw(st.integers(1, 4))
+        window_sizes[dim] = size
+    return Spans(window_sizes, strides, dilations)
+
+
+@st.composite
+def _fields(
+    draw: st.DrawFn, samples: Samples, dataset: xr.Dataset, spans: Spans
+) -> tuple[tuple[tuple[str, tuple[str, ...], Offsets], ...], Samples]:
+    fields: list[tuple[str, tuple[str, ...], Offsets]] = []
+    for number in range(draw(st.integers(0, 2))):
+        # The first field has v0, which has every dimension: some field has a windowed one.
+        names = list(draw(st.permutations(sorted(map(str, dataset)))))
+        names = names[: draw(st.integers(1, len(names)))]
+        if number == 0 and "v0" not in names:
+            names[0] = "v0"
+        offsets: Offsets = {}
+        owned = {dim for name in names for dim in dataset[name].dims}
+        for dim, size in spans.sizes.items():
+            if dim in owned and draw(st.booleans()):
+                chosen = draw(st.integers(0, size - 1))
+                offsets[dim] = draw(
+                    st.sampled_from([chosen, list(range(chosen, size)), list(range(0, size, 2))])
+                )
+        try:
+            samples = samples.field(f"f{number}", *names, **offsets)
+        except StackError:
+            names = names[:1] if number else ["v0"]
+            own = dataset[names[0]].dims
+            offsets = {dim: taken for dim, taken in offsets.items() if dim in own}
+            samples = samples.field(f"f{number}", *names, **offsets)
+        fields.append((f"f{number}", tuple(names), offsets))
+    return tuple(fields), samples
+
+
+@st.composite
+def _options(draw: st.DrawFn, num_samples: int) -> dict[str, Any]:
+    world_size = draw(st.integers(1, min(3, num_samples)))
+    lanes_per_rank = draw(st.sampled_from([None, None, 1, 2, 3]))
+    batch_size = draw(st.integers(1, 5)) * (lanes_per_rank or 1)
+    return {
+        "batch_size": batch_size,
+        "world_size": world_size,
+        "lanes": None if lanes_per_rank is None else lanes_per_rank * world_size,
+        "shuffle": draw(st.sampled_from([True, True, True, False])),
+        "seed": draw(st.integers(0, 5)),
+        "drop_last": draw(st.booleans()),
+        "prefetch": draw(st.integers(0, 3)),
+        "threads": draw(st.integers(1, 4)),
+        "output": "numpy",
+    }
+
+
+@st.composite
+def _memory(draw: st.DrawFn, case: Case) -> int:
+    """From the least that will do to more than all the data."""
+    nbytes = case.dataset.nbytes
+    more = [0, 0, 0, nbytes // 16, nbytes // 8, nbytes // 4, 3 * nbytes]
+    return least_memory(case) + draw(st.sampled_from(more))
+
+
+def least_memory(case: Case) -> int:
+    """What a loader says would do when it is given a single byte."""
+    try:
+        case.loader(memory=1)
+    except MemoryBudgetError as error:
+        return error.minimum_nbytes
+    raise AssertionError("a plan within a single byte")

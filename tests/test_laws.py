@@ -1,0 +1,283 @@
+"""The loader's laws, on any dataset: what comes, what it holds, what it reads and keeps.
+
+Law 5 is with the loader's other tests; law 6 waits for a state that can be saved.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases, least_memory
+from xloader import Samples
+from xloader.batch import Batch
+from xloader.engine import pool
+from xloader.engine.pool import allocate
+from xloader.explain import Explanation
+from xloader.report import Report
+from xloader.testing import CountingStore, write_store
+
+# Budgets are as small as can be, so that both are the rule here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+MANY = settings(max_examples=max(100, settings().max_examples))
+
+
+def real_ids(batches: list[Batch]) -> list[int]:
+    return [int(i) for batch in batches for i in batch.ids[~batch.is_padding]]
+
+
+@MANY
+@given(case=cases(), epoch=st.integers(0, 3))
+def test_each_sample_comes_once(case: Case, epoch: int) -> None:
+    """Laws 1 and 7: over all ranks together, in as many steps as promised."""
+    global_batch = case.options["batch_size"] * case.world_size
+    delivered: list[int] = []
+    steps = set()
+    for rank in range(case.world_size):
+        with case.loader(rank) as loader:
+            loader.set_epoch(epoch)
+            expected = loader.explain()
+            batches = list(loader)
+            loader.set_epoch(epoch)
+            assert len(batches) == len(loader) == expected.num_steps == loader.report().num_steps
+        steps.add(len(batches))
+        own = real_ids(batches)
+        assert len(own) == expected.num_samples == loader.report().num_samples
+        delivered += own
+        _check_padding(case, batches)
+    assert len(steps) == 1
+    num_samples = len(case.samples)
+    assert len(set(delivered)) == len(delivered)
+    assert set(delivered) <= set(range(num_samples))
+    left_out = num_samples % global_batch if case.options["drop_last"] else 0
+    assert len(delivered) == num_samples - left_out
+    if case.world_size == 1 and case.options["lanes"] is None and not case.options["shuffle"]:
+        assert delivered == list(range(len(delivered)))
+
+
+def _check_padding(case: Case, batches: list[Batch]) -> None:
+    batch_size, last = case.options["batch_size"], None
+    for number, batch in enumerate(batches):
+        is_last = number + 1 == len(batches)
+        assert not batch.is_padding.any() or (is_last and case.world_size > 1)
+        if case.world_size > 1 or not is_last:
+            assert len(batch.ids) == batch_size
+        assert {len(array) for array in batch} == {len(batch.ids)}
+        for row, is_padding in enumerate(batch.is_padding):
+            if is_padding:
+                assert last is not None
+                assert batch.ids[row] == last[0]
+                for array, wanted in zip(batch, last[1], strict=True):
+                    np.testing.assert_array_equal(array[row], wanted)
+            else:
+                last = int(batch.ids[row]), [array[row].copy() for array in batch]
+
+
+@MANY
+@given(case=cases())
+def test_values_are_those_of_isel(case: Case) -> None:
+    """Law 2: bit for bit, whatever the chunks, the threads and the memory."""
+    for rank in range(case.world_size):
+        with case.loader(rank) as loader:
+            for batch in loader:
+                assert batch.names == case.samples.fields
+                for row, index in enumerate(batch.ids.tolist()):
+                    wanted = case.sample(index)
+                    assert len(batch) == len(wanted)
+                    for array, value in zip(batch, wanted, strict=True):
+                        assert array.dtype == value.dtype
+                        assert array[row].shape == value.shape
+                        assert array[row].tobytes() == value.tobytes()
+
+
+@MANY
+@given(case=cases(), rank=st.integers(0, 2))
+def test_reads_are_as_predicted(case: Case, rank: int) -> None:
+    """Laws 3 and 4: exactly, chunk by chunk, in every epoch; never more memory than given."""
+    with case.loader(rank % case.world_size) as loader:
+        for epoch in range(3):
+            expected = loader.explain()
+            case.store.reset()
+            for _ in loader:
+                pass
+            report = loader.report()
+            assert case.store.num_reads == expected.num_reads == report.num_reads
+            _check_agreement(expected, report)
+            assert report.peak_nbytes <= expected.peak_nbytes <= case.options["memory"]
+            # On several ranks, and where a rest is dropped, epochs differ in what they need.
+            is_same = case.world_size == 1 and not case.options["drop_last"]
+            assert not (loader.plan.is_resident and epoch and is_same and case.store.num_reads)
+            if not loader.plan.is_resident:
+                event("less memory than data")
+            event(f"amplification {'is' if expected.read_amplification <= 1 else 'is not'} 1")
+
+
+def _check_agreement(expected: Explanation, report: Report) -> None:
+    for name in ("num_samples", "num_steps", "read_nbytes", "mixing", "full_mixing", "spread",
+                 "tile", "run", "streams", "lanes", "num_dropped_windows", "is_exact"):  # fmt: skip
+        assert getattr(expected, name) == getattr(report, name), name
+    assert report.read_amplification == pytest.approx(expected.read_amplification)
+
+
+@MANY
+@given(case=cases(world_size=1, drop_last=False, shuffle=True))
+def test_memory_for_all_is_read_once(case: Case) -> None:
+    """Law 3: where the budget holds the selection, each chunk once and then never."""
+    memory = least_memory(case) + 3 * case.dataset.nbytes
+    with case.loader(memory=memory) as loader:
+        expected = loader.explain()
+        assert loader.plan.is_resident
+        assert expected.read_amplification == 1.0
+        case.store.reset()
+        first = list(loader)
+        assert case.store.num_reads == expected.num_reads > 0
+        assert set(case.store.reads.values()) == {1}
+        case.store.reset()
+        assert loader.explain().num_reads == 0
+        second = list(loader)
+        assert case.store.num_reads == loader.report().num_reads == 0
+    assert sorted(real_ids(first)) == sorted(real_ids(second))
+
+
+@given(data=st.data())
+def test_one_grid_and_no_straddling_is_one_read(data: st.DataObject) -> None:
+    """Law 3: amplification 1.00 in every epoch from the least memory on, on one lane."""
+    chunk = data.draw(st.integers(1, 4), label="windows a chunk")
+    window = data.draw(st.integers(1, 3), label="window")
+    num_chunks = data.draw(st.integers(1, 12), label="chunks")
+    size = chunk * window * num_chunks + data.draw(st.integers(0, window), label="ragged end")
+    shape, chunks = (size, 3), (chunk * window, 2)
+    values = np.arange(size * 3, dtype=np.float32).reshape(shape)
+    dataset = xr.Dataset({name: (("time", "x"), values + i) for i, name in enumerate("ab")})
+    store = CountingStore(write_store(dataset, dict.fromkeys("ab", chunks)))
+    case = Case(dataset, {}, {}, None, (), {  # type: ignore[arg-type]
+        "batch_size": data.draw(st.integers(1, 6)), "output": "numpy",
+        "prefetch": data.draw(st.integers(0, 2)), "world_size": 1,
+    }, store, xloader.open(store).window(time=window))  # fmt: skip
+    memory = least_memory(case) + data.draw(st.integers(0, 4), label="tiles more") * (
+        2 * chunk * window * 3 * 4
+    )
+    with case.loader(memory=memory) as loader:
+        for _ in range(3):
+            expected = loader.explain()
+            store.reset()
+            for _ in loader:
+                pass
+            if not loader.plan.is_resident:
+                assert expected.read_amplification == 1.0
+                assert set(store.reads.values()) == {1}
+
+
+def test_variables_in_other_chunks_are_counted_apart() -> None:
+    """Law 3 where a pair of (variable, chunk) is what counts, whole dimensions included."""
+    dataset = xr.Dataset(
+        {
+            "t": (("time", "x"), np.arange(96.0).reshape(24, 4)),
+            "z": (("time", "level"), np.arange(72.0).reshape(24, 3)),
+            "oro": (("x",), np.arange(4.0)),
+        }
+    )
+    store = CountingStore(write_store(dataset, {"t": (4, 4), "z": (6, 1), "oro": (2,)}))
+    samples = xloader.open(store).window(time=2, stride=1).inputs("t", "oro").targets("z")
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        assert loader.explain().num_reads == 24 // 4 + 24 // 6 * 3 + 2
+        store.reset()
+        for _ in loader:
+            pass
+    assert store.num_reads == 20
+    assert {key.split("/")[0] for key in store.reads} == {"t", "z", "oro"}
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_what_is_held_at_a_time(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 4, by what is allocated: a loop that drops its batches makes do with those planned."""
+    values = np.arange(40 * 500, dtype=np.float32).reshape(40, 500)
+    dataset = xr.Dataset({"a": (("time", "x"), values)})
+    samples = xloader.open(write_store(dataset, {"a": (4, 500)})).window(time=1)
+    asked: list[int] = []
+
+    def allocate_and_record(nbytes: int) -> np.ndarray:
+        asked.append(nbytes)
+        return allocate(nbytes)
+
+    monkeypatch.setattr(pool, "allocate", allocate_and_record)
+    with samples.loader(batch_size=3, memory="90kB", output="numpy", threads=threads) as loader:
+        for _ in range(2):
+            for batch in loader:
+                del batch
+        budget, pool_nbytes = loader.plan.budget, loader.plan.pool_nbytes(1)
+    batch_nbytes, block_nbytes = 3 * 500 * 4, 4 * 500 * 4
+    assert set(asked) == {batch_nbytes, block_nbytes}
+    assert asked.count(batch_nbytes) <= budget.num_batches
+    assert asked.count(block_nbytes) <= pool_nbytes // block_nbytes < 10
+
+
+MEASURE = """
+import sys, threading, psutil, xloader
+samples = xloader.open(sys.argv[1]).window(time=3, stride=1).inputs("a", "b").targets("a", time=2)
+loader = samples.loader(batch_size=8, memory=sys.argv[2], output="numpy")
+expected = loader.explain()
+process, is_over = psutil.Process(), threading.Event()
+before = peak = process.memory_info().rss
+def watch():
+    global peak
+    while not is_over.wait(0.002):
+        peak = max(peak, process.memory_info().rss)
+watcher = threading.Thread(target=watch)
+watcher.start()
+for batch in loader:
+    peak = max(peak, process.memory_info().rss)
+is_over.set()
+watcher.join()
+report = loader.report()
+assert report.num_reads == expected.num_reads and not loader.plan.is_resident
+assert report.read_nbytes > 190 * 2**20, report
+print("peak", peak - before, report.peak_nbytes)
+"""
+
+
+def test_resident_memory_stays_within_the_budget(tmp_path: Path) -> None:
+    """Law 4, as the kernel counts it: 200 MB through 64 MiB."""
+    rng = np.random.default_rng(0)
+    shape = (768, 180, 180)
+    dataset = xr.Dataset(
+        {name: (("time", "y", "x"), rng.integers(0, 9, shape).astype("f4")) for name in "ab"}
+    )
+    write_store(dataset, dict.fromkeys("ab", (16, 180, 180)), tmp_path / "store")
+    budget = 64 * 2**20
+    command = [sys.executable, "-W", "ignore", "-c", MEASURE, str(tmp_path / "store"), str(budget)]
+    # One arena, so that what malloc keeps for each thread is not counted as ours.
+    environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, env=environ
+    )
+    assert done.returncode == 0, done.stderr
+    match = re.search(r"peak (\d+) (\d+)", done.stdout)
+    assert match is not None
+    growth, reported = map(int, match.groups())
+    assert reported <= budget
+    assert growth <= 1.1 * budget + 32 * 2**20
+    # A peak that the watcher missed would prove nothing: decoded chunks must be in it.
+    assert growth >= reported // 2
+
+
+def test_a_case_is_what_it_says() -> None:
+    """The reference itself, by hand: 5 of 11 elements, every other one, from the second."""
+    dataset = xr.Dataset({"v0": ("time", np.arange(11.0))})
+    store = CountingStore(write_store(dataset, {"v0": (3,)}))
+    samples: Samples = xloader.open(store).window(time=2, stride=3, dilation=2)
+    assert [array.tolist() for array in samples[2]] == [[6.0, 8.0]]
