@@ -91,16 +91,20 @@ class PlainDataset(torch.utils.data.Dataset):
 
     def __init__(self, path: Path, samples: xloader.Samples, case: Case) -> None:
         self.ds = xr.open_zarr(path, consolidated=False, chunks=None)
-        self.samples = samples
+        self.windows = samples.recipe.require_windows()
         self.window = case.window
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self.windows)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        first = self.samples.positions(index)
-        begins = {dim: int(first[dim].item()) for dim in self.window}
-        where = {dim: slice(begins[dim], begins[dim] + size) for dim, size in self.window.items()}
+        position = self.windows.positions_of(np.array([index]))[0]
+        where = {
+            dim: slice(int(place) * stride, int(place) * stride + self.window[dim])
+            for dim, place, stride in zip(
+                self.windows.dims, position, self.windows.strides, strict=True
+            )
+        }
         sample = self.ds.isel(where)
         return tuple(torch.from_numpy(sample[name].values) for name in VARIABLES)
 
