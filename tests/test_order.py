@@ -180,3 +180,13 @@ def test_any_ascent_ascends(footprint: Footprint, depth: int, lanes: int) -> Non
     ascent = Ascent(footprint, depth, lanes)
     ids = [i for lane in range(lanes) for i in all_ids(ascent.lane(lane))]
     assert ids == list(range(len(footprint.windows)))
+
+
+def test_a_place_in_a_long_slot_is_found_without_passing_all_before_it() -> None:
+    footprint = line_footprint(5_000_000, 1_000_000, 3)
+    lane = shuffle_of(footprint, Pace((1,), 0, 2, 1, 2), 0, 0).lane(0, 2)
+    for begin in (600_000, 2_700_001, 4_999_990):
+        ids, _ = next(lane.segments(begin))
+        assert len(ids) >= 2
+        num_passed = lane._edges(begin)[1]
+        assert 0 <= num_passed < 20_000

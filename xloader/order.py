@@ -232,10 +232,11 @@ class LaneOrder:
         slots = np.arange(len(before), dtype=np.float64)
         first = 0.0
         if begin:
-            # The estimate can be late by a few samples: step back until it is not.
-            first = float(np.floor(np.interp(begin, before, slots)))
+            # The estimate can be late by a few samples: step back until it is not. A slot may
+            # hold millions of samples, which are not to be passed over one by one.
+            first, step = float(np.interp(begin, before, slots)), 2.0**-10
             while first > 0 and self._num_samples_before(first) > begin:
-                first = max(first - 1.0, 0.0)
+                first, step = max(first - step, 0.0), 2 * step
         passed = self._num_samples_before(first) if first else 0
         inner = np.interp(targets, before, slots)
         return np.concatenate([[first], inner[inner > first], [np.inf]]), begin - passed
