@@ -100,11 +100,12 @@ class Run:
 
     def close(self) -> None:
         """Stop the threads and give all memory back."""
+        if os.getpid() != self._pid:
+            # A worker may have held the lock at the fork, and nobody here would release it.
+            return
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if os.getpid() != self._pid:
-            return
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
