@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -80,24 +79,22 @@ class BatchPool:
 
     def __init__(self, most_free: int) -> None:
         self._most_free = most_free
-        self._lock = threading.Lock()
-        self._free: dict[int, list[Buffer]] = {}
+        # No lock: a lease may end in a garbage collection, in the middle of what would hold it.
+        self._free: dict[int, deque[Buffer]] = {}
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
         """An uninitialised array."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        with self._lock:
-            free = self._free.get(nbytes)
-            buffer = free.pop() if free else None
-        lease = _Lease(allocate(nbytes) if buffer is None else buffer, self)
+        try:
+            buffer = self._free[nbytes].pop()
+        except (KeyError, IndexError):
+            buffer = allocate(nbytes)
+        lease = _Lease(buffer, self)
         return np.asarray(lease).view(dtype).reshape(shape)
 
     def give_back(self, buffer: Buffer) -> None:
         """Keep a buffer for later."""
-        with self._lock:
-            free = self._free.setdefault(buffer.nbytes, [])
-            if len(free) < self._most_free:
-                free.append(buffer)
+        self._free.setdefault(buffer.nbytes, deque(maxlen=self._most_free)).append(buffer)
 
 
 class _Lease:
