@@ -108,6 +108,7 @@ class Pass:
         move_on: Callable[[], None],
     ) -> None:
         self._num_steps = job.num_steps
+        self._is_over = False
         self._deliver = deliver
         self._move_on = move_on
         self._run = Run(job)
@@ -121,16 +122,20 @@ class Pass:
     def __next__(self) -> Any:
         self.progress.begin = self.progress.begin or time.perf_counter()
         try:
-            delivery = self._run.take() if self._close.alive else None
+            # Closed before its end, the run says so: a loop must not take that for the end.
+            delivery = None if self._is_over else self._run.take()
         except BaseException:
+            self._is_over = True
             self.close()
             raise
         if delivery is None:
+            self._is_over = True
             self.close()
             raise StopIteration
         self.progress.add(delivery)
         if self.progress.num_steps == self._num_steps:
             # Whether or not the loop asks for one batch more, the epoch is complete.
+            self._is_over = True
             self._move_on()
         return self._deliver(delivery)
 

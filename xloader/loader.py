@@ -193,7 +193,9 @@ class Loader:
         this = weakref.proxy(self)
 
         def move_on() -> None:
-            this.set_epoch(epoch.epoch + 1)
+            # Another epoch may have been chosen while this one ran.
+            if this.epoch == epoch.epoch:
+                this.set_epoch(epoch.epoch + 1)
 
         batches = Pass(self._job(epoch), expected, self._deliver, move_on)
         self._pass = weakref.ref(batches)
