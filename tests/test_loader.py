@@ -1,0 +1,293 @@
+"""Epochs of a loader: which comes next, what ends one, and that nothing is left running."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import Samples
+from xloader.errors import ClosedError, OptionError
+from xloader.iteration import Pass
+from xloader.testing import write_store
+
+# Memory for a few chunks is what makes threads wait for each other, and mixes less.
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+
+STEPS = 40
+
+
+def make_samples() -> Samples:
+    """Forty samples of 400 bytes in ten chunks, whose values tell their ids."""
+    values = np.arange(STEPS, dtype=np.float32)[:, None].repeat(100, axis=1)
+    dataset = xr.Dataset({"t": (("time", "x"), values)})
+    return xloader.open(write_store(dataset, {"t": (4, 100)})).window(time=1)
+
+
+def make_loader(**options: Any) -> xloader.Loader:
+    return make_samples().loader(**{"batch_size": 6, "output": "numpy", **options})
+
+
+def ids_of(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in batch.ids]
+
+
+def running() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("xloader-")]
+
+
+def test_epochs_move_on_by_themselves() -> None:
+    with make_loader() as loader, make_loader() as other:
+        first, second = ids_of(loader), ids_of(loader)
+        assert loader.epoch == 2
+        assert first != second
+        assert sorted(first) == sorted(second) == list(range(STEPS))
+        other.set_epoch(1)
+        assert ids_of(other) == second
+        other.sampler.set_epoch(0)
+        assert ids_of(other) == first
+
+
+def test_the_last_batch_ends_the_epoch() -> None:
+    """A loop that counts its steps never asks for one batch more."""
+    with make_loader() as loader:
+        iterator = iter(loader)
+        for _ in range(len(loader) - 1):
+            next(iterator)
+        assert loader.epoch == 0
+        next(iterator)
+        assert loader.epoch == 1
+        assert list(iterator) == []
+        assert list(iterator) == []
+        assert loader.epoch == 1
+
+
+def test_breaking_out_begins_the_same_epoch_anew() -> None:
+    with make_loader() as loader:
+        begun = next(iter(loader)).ids.tolist()
+        assert loader.epoch == 0
+        whole = ids_of(loader)
+        assert whole[: len(begun)] == begun
+        assert sorted(whole) == list(range(STEPS))
+
+
+def test_an_epoch_chosen_while_another_runs_comes_next() -> None:
+    with make_loader() as loader, make_loader() as other:
+        for number, _ in enumerate(loader):
+            if number == 2:
+                loader.set_epoch(7)
+        assert loader.epoch == 7
+        other.set_epoch(7)
+        assert ids_of(loader) == ids_of(other)
+
+
+def test_a_new_iterator_ends_the_one_before() -> None:
+    """Loudly: a loop that went on with the old one would otherwise take its epoch for done."""
+    with make_loader() as loader:
+        old = iter(loader)
+        next(old)
+        new = iter(loader)
+        next(new)
+        with pytest.raises(ClosedError, match=r"closed.*To mend it: iterate over the loader again"):
+            next(old)
+        assert sum(1 for _ in new) == len(loader) - 1
+        assert loader.epoch == 1
+
+
+def test_explain_speaks_of_what_comes_next() -> None:
+    with make_loader(memory="12kB", batch_size=4) as loader:
+        explanations = []
+        for epoch in range(3):
+            assert loader.epoch == epoch
+            explanations.append(loader.explain())
+            for _ in loader:
+                pass
+        loader.set_epoch(1)
+        assert loader.explain() == explanations[1]
+    with make_loader() as loader:
+        assert loader.explain().num_reads == 10
+        ids_of(loader)
+        assert loader.explain().num_reads == 0
+
+
+def test_seeds_and_shuffle() -> None:
+    with make_loader(seed=1) as one, make_loader(seed=2) as two, make_loader(seed=1) as same:
+        ids = ids_of(one)
+        assert ids == ids_of(same)
+        assert ids != ids_of(two)
+    with make_loader(shuffle=False) as loader:
+        assert ids_of(loader) == ids_of(loader) == list(range(STEPS))
+
+
+def test_a_negative_epoch_is_refused() -> None:
+    with make_loader() as loader, pytest.raises(OptionError, match=r"Given: -1. Allowed: >= 0"):
+        loader.set_epoch(-1)
+
+
+def test_a_closed_loader_is_closed() -> None:
+    loader = make_loader()
+    iterator = iter(loader)
+    next(iterator)
+    assert running()
+    loader.close()
+    loader.close()
+    assert running() == []
+    with pytest.raises(ClosedError, match=r"the loader is closed.*make a new one"):
+        iter(loader)
+    with pytest.raises(ClosedError):
+        next(iterator)
+    assert loader.report().num_steps == 1
+
+
+def test_a_complete_epoch_leaves_no_thread() -> None:
+    with make_loader() as loader:
+        ids_of(loader)
+        assert running() == []
+
+
+def fail_inside(loader: xloader.Loader) -> None:
+    with loader:
+        fail_at_the_third_step(loader, ZeroDivisionError)
+
+
+def fail_at_the_third_step(loader: xloader.Loader, kind: type[BaseException]) -> None:
+    for number, _ in enumerate(loader):
+        if number == 2:
+            assert running()
+            raise kind
+
+
+def test_a_context_closes_however_it_is_left() -> None:
+    loader = make_loader()
+    with pytest.raises(ZeroDivisionError):
+        fail_inside(loader)
+    assert running() == []
+    with pytest.raises(ClosedError):
+        iter(loader)
+
+
+def test_an_abandoned_iterator_leaves_no_thread() -> None:
+    """Without a context, and without a garbage collection: reference counts alone."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = make_loader()
+        for _ in loader:
+            assert running()
+            break
+        assert running() == []
+        iterator = iter(loader)
+        next(iterator)
+        del loader
+        assert running()
+        del iterator
+        assert running() == []
+    finally:
+        gc.enable()
+
+
+def test_a_loader_made_in_the_loop_lives_as_long_as_it() -> None:
+    assert len(ids_of(make_loader())) == STEPS
+    assert running() == []
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_an_error_in_the_training_loop(kind: type[BaseException]) -> None:
+    """The next loop begins the epoch anew, with all of its samples."""
+    loader = make_loader(memory="12kB", batch_size=4)
+    with pytest.raises(kind):
+        fail_at_the_third_step(loader, kind)
+    assert running() == []
+    assert loader.epoch == 0
+    assert sorted(ids_of(loader)) == list(range(STEPS))
+    loader.close()
+
+
+def test_an_interrupt_while_waiting_closes() -> None:
+    """Ctrl-C arrives in the consumer's wait: raised as it is, with nothing left running."""
+    go_on = threading.Event()
+
+    def block(dataset: xr.Dataset) -> xr.Dataset:
+        assert go_on.wait(10)
+        return dataset
+
+    loader = make_samples().map(block).loader(batch_size=6, output="numpy")
+    iterator = cast("Pass", iter(loader))
+    changed = iterator._run._changed
+    wait = changed.wait
+
+    def wait_or_interrupt(timeout: float | None = None) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            return wait(timeout)
+        go_on.set()
+        raise KeyboardInterrupt
+
+    changed.wait = wait_or_interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert running() == []
+    assert sorted(ids_of(loader)) == list(range(STEPS))
+
+
+def _forked(body: str) -> subprocess.CompletedProcess[str]:
+    """A program that forks at the worst moment: while a worker holds the lock."""
+    program = f"""
+import os, sys, threading
+from tests.test_loader import make_loader
+loader = make_loader(memory="12kB", batch_size=4)
+iterator = iter(loader)
+next(iterator)
+is_held, go_on = threading.Event(), threading.Event()
+def hold():
+    with iterator._run._changed:
+        is_held.set()
+        go_on.wait()
+threading.Thread(target=hold).start()
+is_held.wait()
+pid = os.fork()
+if pid:
+    go_on.set()
+{body}
+assert sum(1 for _ in iterator) == len(loader) - 1
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_an_iterator_is_of_no_use_in_a_forked_child() -> None:
+    """It says so, and does not wait for threads that are not there; the parent goes on."""
+    done = _forked("""
+if pid == 0:
+    try:
+        next(iterator)
+    except RuntimeError as error:
+        print(type(error).__name__, error, flush=True)
+        os._exit(7)
+    os._exit(8)
+""")
+    assert done.returncode == 7, done.stderr
+    assert "ForkError" in done.stdout
+    assert "To mend it: make the loader in the child" in done.stdout
+    assert "spawn" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_forked_child_leaves_in_peace() -> None:
+    """Dropping the parent's iterator and loader in the child neither hangs nor fails."""
+    done = _forked("""
+if pid == 0:
+    loader.close()
+    del iterator, loader
+    sys.exit(5)
+""")
+    assert done.returncode == 5, done.stderr
