@@ -64,6 +64,10 @@ class _Target:
     windowed: tuple[int | None, ...]
 
 
+Views = Mapping[str, list[tuple[_Target, NDArray[Any]]]]
+"""Per variable, where it goes, with the view of the batch's field that it is written to."""
+
+
 class Gatherer:
     """Knows where every variable goes.
 
@@ -81,7 +85,7 @@ class Gatherer:
         layouts: tuple[FieldLayout, ...],
         dims_of: Mapping[str, tuple[str, ...]],
     ) -> None:
-        self._windows = windows
+        self._strides = np.asarray(windows.strides)
         self._targets: dict[str, list[_Target]] = {}
         for layout in layouts:
             for part in layout.parts:
@@ -92,12 +96,19 @@ class Gatherer:
                 target = _Target(layout.name, part, windowed)
                 self._targets.setdefault(part.variable, []).append(target)
 
+    def views(self, arrays: Mapping[str, NDArray[Any]]) -> Views:
+        """Per variable, its places in a batch's fields, made once for all blocks."""
+        return {
+            name: [(target, target.part.view(arrays[target.field])) for target in targets]
+            for name, targets in self._targets.items()
+        }
+
     def gather(
         self,
         group: Group,
         block: tuple[int, ...],
         values: Mapping[str, NDArray[Any]],
-        arrays: Mapping[str, NDArray[Any]],
+        views: Views,
         rows: Ints,
         positions: Ints,
     ) -> None:
@@ -110,8 +121,8 @@ class Gatherer:
             Index of the block along each windowed dimension.
         values : mapping of str to numpy.ndarray
             The decoded block of each of the group's variables, in stored dimensions.
-        arrays : mapping of str to numpy.ndarray
-            The batch's fields.
+        views : mapping
+            What `views` made of the batch's fields.
         rows : numpy.ndarray of int64, shape (n,)
             Rows of the batch.
         positions : numpy.ndarray of int64, shape (n, num_dims)
@@ -121,16 +132,15 @@ class Gatherer:
             None if axis is None else (int(axis.edges[index]), int(axis.edges[index + 1]))
             for axis, index in zip(group.axes, block, strict=True)
         ]
-        firsts = positions * np.asarray(self._windows.strides)
+        firsts = positions * self._strides
         found: dict[Access, list[_Hit] | _Hits] = {}
         for demand in group.demands:
             source = values[demand.variable]
-            for target in self._targets[demand.variable]:
+            for target, view in views[demand.variable]:
                 access = target.part.accesses
                 if access not in found:
                     found[access] = _find_hits(access, bounds, rows, firsts)
                 hits = found[access]
-                view = target.part.view(arrays[target.field])
                 if isinstance(hits, _Hits):
                     if _row_nbytes(source, target, hits) < _SMALL_NBYTES:
                         _copy_many(source, view, target, hits)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.engine.blocks import BlockReader
-from xloader.engine.gather import Gatherer
+from xloader.engine.gather import Gatherer, Views
 from xloader.engine.pool import BatchPool, BlockPool, Buffer
 from xloader.engine.steps import Key, Need, Step
 from xloader.grid import Ints
@@ -122,6 +122,7 @@ class Filling:
     step: Step
     num_missing: int
     arrays: Arrays | None = None
+    views: Views = field(default_factory=dict)
     pending: list[tuple[Block, Ints]] = field(default_factory=list)
     is_final: bool = False
     is_finishing: bool = False

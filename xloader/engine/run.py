@@ -106,9 +106,12 @@ class Run:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        if threading.current_thread() in self._threads:
+            # A garbage collection on a worker ended the iterator: the others may wait for a lock
+            # that this thread holds, and stop by themselves.
+            return
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
         with self._changed:
             self._gathers.clear()
             self._reads.clear()
@@ -219,6 +222,7 @@ class Run:
                 f.name: self._job.batches.take((self._job.batch_size, *f.shape), f.dtype)[:num_rows]
                 for f in self._job.fields
             }
+            filling.views = self._job.gatherer.views(filling.arrays)
             for block, rows in filling.pending:
                 if block.is_loaded:
                     self._gathers.append((filling, block, rows))
@@ -292,12 +296,11 @@ class Run:
     def _gather(self, gathers: list[tuple[Filling, Block, Ints]]) -> None:
         begin = time.perf_counter()
         for filling, block, rows in gathers:
-            assert filling.arrays is not None
             if block.error is None:
                 need = block.need
                 positions = filling.step.positions[rows]
                 self._job.gatherer.gather(
-                    need.group, need.block, block.values, filling.arrays, rows, positions
+                    need.group, need.block, block.values, filling.views, rows, positions
                 )
         with self._changed:
             self.tally.gather_seconds += time.perf_counter() - begin
