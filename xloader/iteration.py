@@ -12,6 +12,7 @@ from xloader.engine.job import Delivery, Job, Tally
 from xloader.engine.pool import BlockPool
 from xloader.engine.run import Run
 from xloader.explain import Explanation
+from xloader.grid import Ints
 from xloader.report import Report
 
 
@@ -29,6 +30,9 @@ class Progress:
         Where decoded chunks live.
     fixed_nbytes : int
         Bytes beside the pool.
+    count_regions : callable, optional
+        Counts the distinct regions of a batch's ids, where one rank's batch is the global one;
+        mixing is as predicted otherwise.
     """
 
     expected: Explanation
@@ -40,12 +44,16 @@ class Progress:
     num_samples: int = 0
     num_steps: int = 0
     delivered_nbytes: int = 0
+    num_regions: int = 0
+    count_regions: Callable[[Ints], int] | None = None
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch."""
         self.num_steps += 1
         self.num_samples += int((~delivery.is_padding).sum())
         self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
+        if self.count_regions is not None:
+            self.num_regions += self.count_regions(delivery.ids)
         self.end = time.perf_counter()
 
     def report(self) -> Report:
@@ -66,7 +74,9 @@ class Progress:
             read_nbytes=tally.read_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
             peak_nbytes=self.fixed_nbytes + self.pool.peak_nbytes,
-            mixing=expected.mixing,
+            mixing=self.num_regions / self.num_steps
+            if self.count_regions is not None and self.num_steps
+            else expected.mixing,
             full_mixing=expected.full_mixing,
             num_dropped_windows=expected.num_dropped_windows,
             is_exact=True,
@@ -98,6 +108,8 @@ class Pass:
         Makes what the user gets from a delivery.
     move_on : callable
         Called once the last batch is out.
+    count_regions : callable, optional
+        As of `Progress`.
     """
 
     def __init__(
@@ -106,6 +118,7 @@ class Pass:
         expected: Explanation,
         deliver: Callable[[Delivery], Any],
         move_on: Callable[[], None],
+        count_regions: Callable[[Ints], int] | None,
     ) -> None:
         self._num_steps = job.num_steps
         self._is_over = False
@@ -113,6 +126,7 @@ class Pass:
         self._move_on = move_on
         self._run = Run(job)
         self.progress = Progress(expected, self._run.tally, job.pool, job.fixed_nbytes)
+        self.progress.count_regions = count_regions
         # It closes also where the iterator is abandoned, and before the interpreter ends.
         self._close = weakref.finalize(self, self._run.close)
 

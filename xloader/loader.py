@@ -25,11 +25,14 @@ from xloader.errors import (
     OptionError,
 )
 from xloader.explain import Explanation, explain_epoch, explain_world
+from xloader.figures import show_nbytes
+from xloader.grid import Ints
 from xloader.iteration import Pass, Progress
 from xloader.layout import make_layouts
+from xloader.mixing import region_dim, regions_of
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch
-from xloader.planning import make_plan
+from xloader.planning import enough_memory, make_plan
 from xloader.recipe import Recipe
 from xloader.report import Report
 from xloader.transforms import finish
@@ -197,7 +200,7 @@ class Loader:
             if this.epoch == epoch.epoch:
                 this.set_epoch(epoch.epoch + 1)
 
-        batches = Pass(self._job(epoch), expected, self._deliver, move_on)
+        batches = Pass(self._job(epoch), expected, self._deliver, move_on, self._counter())
         self._pass = weakref.ref(batches)
         self._progress = batches.progress
         return batches
@@ -237,15 +240,20 @@ class Loader:
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True
-        remedy = f"more memory than {self.options.memory}, or smaller chunks, would do"
-        if expected.mixing < expected.full_mixing / 2:
+        is_poor = expected.mixing < expected.full_mixing / 2
+        is_costly = expected.read_amplification > self.options.max_amplification
+        if not is_poor and not is_costly:
+            return
+        enough = enough_memory(self.footprint, self._layouts, self.options)
+        remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
+        if is_poor:
             warnings.warn(
                 f"batches mix {expected.mixing:.1f} regions, a full shuffle "
                 f"{expected.full_mixing:.1f}: {remedy}",
                 MixingWarning,
                 stacklevel=3,
             )
-        if expected.read_amplification > self.options.max_amplification:
+        if is_costly:
             warnings.warn(
                 f"each chunk will be read {expected.read_amplification:.2f} times, more than "
                 f"max_amplification={self.options.max_amplification}: {remedy}",
@@ -290,6 +298,18 @@ class Loader:
             is_resident=plan.is_resident,
             fixed_nbytes=plan.budget.batches_nbytes + plan.budget.in_flight_nbytes,
         )
+
+    def _counter(self) -> Callable[[Ints], int] | None:
+        """Counts a batch's regions, where this rank's batch is the global one."""
+        if self.options.world.world_size > 1:
+            return None
+        footprint, dim = self.footprint, region_dim(self.footprint)
+
+        def count(ids: Ints) -> int:
+            positions = footprint.windows.positions_of(ids)
+            return len(set(regions_of(footprint, dim, tuple(positions.T)).tolist()))
+
+        return count
 
     def _deliver(self, delivery: Delivery) -> Any:
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]

@@ -140,7 +140,11 @@ class LoaderOptions:
     @property
     def num_threads(self) -> int:
         """Threads, the cores that this process may use unless asked otherwise."""
-        return self.threads or len(os.sched_getaffinity(0))
+        if self.threads is not None:
+            return self.threads
+        # What a cluster's job may use is less than what its machine has; macOS cannot tell.
+        is_told = hasattr(os, "sched_getaffinity")
+        return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
     def _check_lanes(self) -> None:
         if self.num_lanes % self.world.world_size:

@@ -25,7 +25,6 @@ from xloader.order import LaneOrder
 from xloader.pace import Pace, Shuffle
 from xloader.schedule import Schedule, make_schedule
 
-
 _CHUNKS_AHEAD = 64
 
 

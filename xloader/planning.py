@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from xloader.footprint import Footprint
 from xloader.layout import FieldLayout
+from xloader.mixing import full_mixing, measure_mixing, region_dim
 from xloader.options import LoaderOptions
-from xloader.plan import Budget, Plan
+from xloader.plan import Budget, Epoch, Plan
 from xloader.search import Wish, find_ascent, find_plan
 
 
@@ -42,3 +45,27 @@ def make_plan(
         if options.shuffle
         else find_ascent(footprint, budget, wish)
     )
+
+
+def enough_memory(
+    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
+) -> int:
+    """The first doubling of the memory that brings what was asked for, in bytes.
+
+    That is half of a full shuffle's mixing, within ``max_amplification``. Memory that holds the
+    whole selection always does.
+    """
+    dim = region_dim(footprint)
+    full = full_mixing(footprint, dim, options.global_batch)
+    memory = options.memory_nbytes
+    while True:
+        memory *= 2
+        plan = make_plan(footprint, layouts, dataclasses.replace(options, memory=memory))
+        if plan.is_resident:
+            return memory
+        lanes = Epoch(footprint, plan, options.seed, 0).lanes(range(plan.pace.lanes))
+        num_reads = sum(lane.schedule.num_reads for lane in lanes)
+        mixing = measure_mixing(footprint, dim, [lane.order for lane in lanes], plan.lane_share)
+        is_enough = num_reads <= options.max_amplification * footprint.num_needed
+        if is_enough and mixing >= full / 2:
+            return memory

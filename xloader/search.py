@@ -81,9 +81,13 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
     for tiling, run_dim in _tilings(footprint, near):
-        candidates += _try_tiling(footprint, budget, wish, tiling, run_dim)
+        candidates += _try_tiling(footprint, budget, wish, tiling, run_dim, full)
         if any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in candidates):
             break
+    if not candidates and wish.spread is None:
+        # Tile by tile, an order needs at a time what one tile does, and that has been checked.
+        least = dataclasses.replace(wish, spread=0)
+        candidates = _try_tiling(footprint, budget, least, ones, run_dim, full)
     if not candidates:
         raise OptionError(
             "no plan with this spread fits the memory",
@@ -141,12 +145,15 @@ def _best(candidates: list[Candidate], wish: Wish, full: float) -> Candidate:
     return min((c for c in pool if c.mixing >= enough), key=lambda c: (c.amplification, -c.mixing))
 
 
-def _preference(wish: Wish) -> Callable[[Candidate], tuple[float, float]]:
-    """Best first: within the amplification by mixing, and the rest by amplification."""
+def _preference(wish: Wish, full: float) -> Callable[[Candidate], tuple[int, float, float]]:
+    """Best first, by the rules of `find_plan`."""
 
-    def rank(candidate: Candidate) -> tuple[float, float]:
-        over = max(candidate.amplification - wish.max_amplification, 0.0)
-        return over, -candidate.mixing
+    def rank(candidate: Candidate) -> tuple[int, float, float]:
+        if candidate.amplification <= wish.max_amplification:
+            return 0, -candidate.mixing, candidate.amplification
+        if candidate.mixing >= full / 2:
+            return 1, candidate.amplification, -candidate.mixing
+        return 2, -candidate.mixing, candidate.amplification
 
     return rank
 
@@ -195,7 +202,12 @@ def _make_plan(
 
 
 def _try_tiling(
-    footprint: Footprint, budget: Budget, wish: Wish, tiling: tuple[int, ...], run_dim: int
+    footprint: Footprint,
+    budget: Budget,
+    wish: Wish,
+    tiling: tuple[int, ...],
+    run_dim: int,
+    full: float,
 ) -> list[Candidate]:
     """The better candidates of one tiling, each measured on the model."""
     cohorts = cut_cohorts(footprint, tiling)
@@ -211,7 +223,7 @@ def _try_tiling(
         for pace in _paces(cohorts, tiling, run_dim, most, wish)
         if (candidate := model.measure(_with_ahead(pace, budget, wish, pool, tile))) is not None
     ]
-    return _confirmed(sorted(trials, key=_preference(wish)), model, wish)
+    return _confirmed(sorted(trials, key=_preference(wish, full)), model, wish)
 
 
 def _confirmed(trials: list[Candidate], model: Model, wish: Wish) -> list[Candidate]:
@@ -244,9 +256,12 @@ def _paces(
     num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
     is_small = num_tiles < _FEW_TILES
     draws = _MODEL_DRAWS if is_small else 1
-    spread_shares = (1.0, 0.95, 0.9, 0.8, 0.65) if is_small else (1.0, 0.95, 0.9, 0.8)
+    spread_shares: tuple[float, ...] = (1.0, 0.95, 0.9, 0.8, 0.65)[: 5 if is_small else 4]
     stream_shares = (1.0, 0.85, 0.7)
     runs_per_stream = (1.0, 1.25, 1.75, 2.5) if is_small else (1.25, 2.0, 4.0)
+    if reach > most:
+        # Far chunks are held beside their tiles, which leaves room for fewer.
+        spread_shares = (*spread_shares, 0.65, 0.5, 0.35, 0.2)
     spreads = {int(most * share) for share in spread_shares}
     for spread in sorted(spreads if wish.spread is None else {wish.spread}, reverse=True):
         yield Pace(tiling, run_dim, 1, 1, spread, wish.lanes, draws)
