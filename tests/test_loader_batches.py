@@ -1,0 +1,300 @@
+"""What a loader delivers: the same values as one sample at a time, in memory that is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import Samples
+from xloader.batch import Batch
+from xloader.errors import MemoryBudgetError, MissingDependencyError, OptionError
+from xloader.testing import CountingStore, write_store
+
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+
+CHUNKS = {"t": (4, 3, 2), "u": (6, 4, 5), "z": (5, 1, 4, 5), "oro": (2, 5), "co2": (7,)}
+
+
+def make_dataset() -> xr.Dataset:
+    rng = np.random.default_rng(5)
+    t = rng.random((36, 4, 5), np.float32)
+    t[7, 2, 2:] = np.nan
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), t),
+            "u": (("time", "lat", "lon"), rng.integers(-99, 99, (36, 4, 5)).astype(np.int16)),
+            "z": (("time", "level", "lat", "lon"), rng.random((36, 3, 4, 5), np.float32)),
+            "oro": (("lat", "lon"), rng.random((4, 5), np.float32)),
+            "co2": (("time",), rng.random(36, np.float32)),
+        },
+        coords={"time": np.arange(36), "level": [500, 850, 1000]},
+    )
+
+
+@pytest.fixture(scope="module")
+def store() -> CountingStore:
+    return CountingStore(write_store(make_dataset(), CHUNKS))
+
+
+def least_memory(samples: Samples, **options: Any) -> int:
+    with pytest.raises(MemoryBudgetError) as caught:
+        samples.loader(**options, memory=1)
+    return caught.value.minimum_nbytes
+
+
+def double(dataset: xr.Dataset) -> xr.Dataset:
+    return dataset * 2
+
+
+def difference(dataset: xr.Dataset) -> xr.Dataset:
+    return xr.Dataset({"change": dataset.t.isel(time=-1) - dataset.t.isel(time=0)})
+
+
+STATS = {"t": (0.25, 2.0), "u": (1.0, 50.0), "oro": (0.5, 0.125)}
+
+RECIPES: dict[str, Callable[[Samples], Samples]] = {
+    "default fields": lambda s: s.window(time=3, stride=2),
+    "patches": lambda s: s.window(time=2, lat=2, lon=3, stride={"lat": 1, "lon": 2}),
+    "channels and a lead": lambda s: (
+        s.window(time=5, stride=1)
+        .inputs("t", "u", "z", time=slice(0, 2))
+        .targets("t", "co2", time=4)
+    ),
+    "statics repeated": lambda s: s.window(time=2, lat=2).inputs("t", "oro").field("map", "oro"),
+    "a series repeated": lambda s: s.window(time=4, stride=3).inputs("co2", "u"),
+    "dropped dims": lambda s: (
+        s.sel(level=850).isel(lon=3).window(time=2, lat=1).inputs("z", "t", time=1, lat=0)
+    ),
+    "dilation and steps": lambda s: (
+        s.isel(time=slice(1, None, 2)).window(time=4, dilation=3, stride=1).inputs("t", "z")
+    ),
+    "normalize": lambda s: (
+        s.window(time=2, stride=1).inputs("t", "u", "oro").targets("u").normalize(STATS)
+    ),
+    "fillna": lambda s: s.window(time=2, stride=1).inputs("t", "u").fillna(-1.0),
+    "normalize, fillna": lambda s: (
+        s.window(time=2, stride=1).inputs("t").normalize(STATS).fillna(0.0)
+    ),
+    "fillna, normalize": lambda s: (
+        s.window(time=2, stride=1).inputs("t").fillna(0.0).normalize(STATS)
+    ),
+    "a recorded method": lambda s: s.window(time=3).inputs("t").targets("u", time=1).clip(0.2, 0.7),
+    "a map of batches": lambda s: s.window(time=3, stride=1).normalize(STATS).map(double),
+    "a map of samples": lambda s: s.window(time=3, stride=1).map(difference, per="sample"),
+}
+
+
+@pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_batches_equal_samples(store: CountingStore, make: Any, threads: int) -> None:
+    """Bit for bit, with the least memory and on two ranks."""
+    samples = make(xloader.open(store))
+    options = {"batch_size": 5, "output": "numpy", "threads": threads, "prefetch": 1}
+    memory = least_memory(samples, **options, rank=0, world_size=2)
+    num_seen = 0
+    for rank in range(2):
+        with samples.loader(**options, rank=rank, world_size=2, memory=memory) as loader:
+            for batch in loader:
+                expected = samples[batch.ids]
+                assert batch.names == samples.fields == expected.names
+                for array, wanted in zip(batch, expected, strict=True):
+                    assert array.dtype == wanted.dtype
+                    np.testing.assert_array_equal(array, wanted)
+                num_seen += int((~batch.is_padding).sum())
+    assert num_seen == len(samples)
+
+
+def make_samples(store: CountingStore) -> Samples:
+    return xloader.open(store).window(time=2, stride=1).inputs("t").targets("u", time=1)
+
+
+def collected(samples: Samples, **options: Any) -> list[tuple[np.ndarray, ...]]:
+    """Copies of all that comes, ids first."""
+    with samples.loader(**{"batch_size": 4, "output": "numpy", **options}) as loader:
+        return [(batch.ids.copy(), *(array.copy() for array in batch)) for batch in loader]
+
+
+def assert_same(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other) > 0
+    for left, right in zip(one, other, strict=True):
+        for a, b in zip(left, right, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("memory", ["6kB", "2GiB"])
+def test_threads_and_prefetch_change_nothing(store: CountingStore, memory: str) -> None:
+    """Law 5: for one plan, that is. Prefetch takes memory, so plenty of it is needed for that."""
+    samples = make_samples(store)
+    once = collected(samples, threads=1, memory=memory)
+    assert_same(once, collected(samples, threads=4, memory=memory))
+    if memory == "2GiB":
+        assert_same(once, collected(samples, threads=2, memory=memory, prefetch=0))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_any_world_gives_the_same_global_batches(store: CountingStore, shuffle: bool) -> None:
+    """Law 5: ranks' rows, put together, are those of one rank that has all the lanes."""
+    samples = make_samples(store)
+    worlds = []
+    for world_size in (1, 2, 4):
+        parts = []
+        for rank in range(world_size):
+            options = {"rank": rank, "world_size": world_size, "lanes": 4, "memory": "40kB"}
+            with samples.loader(
+                **options, batch_size=8 // world_size, output="numpy", shuffle=shuffle
+            ) as loader:
+                plan = loader.plan
+                parts.append([(b.ids[~b.is_padding], b.inputs[~b.is_padding]) for b in loader])
+        worlds.append((plan, [
+            [np.concatenate(column) for column in zip(*step, strict=True)]
+            for step in zip(*parts, strict=True)
+        ]))  # fmt: skip
+    for plan, steps in worlds[1:]:
+        assert plan == worlds[0][0]
+        assert_same(worlds[0][1], steps)
+
+
+def test_kept_batches_are_left_alone(store: CountingStore) -> None:
+    """A buffer in use is never written to again, however many of them are kept."""
+    samples = make_samples(store)
+    with samples.loader(batch_size=4, output="numpy", memory="6kB") as loader:
+        batches = [*loader, *loader]
+        # What is left of a batch keeps its memory too: a view of one row.
+        rows = [batch.inputs[1:2] for batch in loader if len(batch.ids) > 1]
+        ids = [int(i) for batch in collected_ids(samples, epoch=2) for i in batch[1:2]]
+    addresses = {array.ctypes.data for batch in batches for array in batch}
+    assert len(addresses) == 2 * len(batches)
+    for batch in batches:
+        np.testing.assert_array_equal(batch.inputs, samples[batch.ids].inputs)
+    for row, index in zip(rows, ids, strict=True):
+        np.testing.assert_array_equal(row[0], samples[index][0])
+
+
+def collected_ids(samples: Samples, epoch: int) -> list[np.ndarray]:
+    with samples.loader(batch_size=4, output="numpy", memory="6kB") as loader:
+        loader.set_epoch(epoch)
+        return [batch.ids for batch in loader if len(batch.ids) > 1]
+
+
+def test_tensors_share_memory_with_what_was_gathered(store: CountingStore) -> None:
+    torch = pytest.importorskip("torch", reason="tensors need PyTorch")
+    samples = make_samples(store)
+    with samples.loader(batch_size=4) as loader:
+        gathered = []
+        hand_over = loader._hand_over
+        loader._hand_over = lambda array: gathered.append(array) or hand_over(array)  # type: ignore[func-returns-value]
+        for batch in loader:
+            assert isinstance(batch, Batch)
+            assert all(isinstance(tensor, torch.Tensor) for tensor in batch)
+            arrays, gathered[:] = gathered[:], []
+            assert [t.data_ptr() for t in batch] == [a.ctypes.data for a in arrays]
+            np.testing.assert_array_equal(batch.inputs.numpy(), samples[batch.ids].inputs)
+            assert isinstance(batch.ids, np.ndarray)
+    with samples.loader(batch_size=4, device="cpu") as loader:
+        moved = next(iter(loader))
+        assert moved.targets.device == torch.device("cpu")
+        np.testing.assert_array_equal(moved.ids, next(iter(loader)).ids)
+
+
+def test_arrays_where_numpy_is_asked_for(store: CountingStore) -> None:
+    with make_samples(store).loader(batch_size=4, output="numpy") as loader:
+        batch = next(iter(loader))
+    assert [type(array) for array in batch] == [np.ndarray, np.ndarray]
+    assert batch.inputs.flags.writeable
+
+
+def test_without_pytorch_tensors_are_refused(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r'To mend it: pip install "xloader\[torch\]"'):
+        make_samples(store).loader(batch_size=4)
+
+
+def test_collate_fn_is_given_samples(store: CountingStore) -> None:
+    """As PyTorch does: a list of tuples, one for each sample, with one array for each field."""
+    samples = make_samples(store)
+
+    def collate(rows: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
+        assert isinstance(rows, list)
+        assert isinstance(rows[0], tuple)
+        return {"x": np.stack([x for x, _ in rows]), "y": np.stack([y for _, y in rows])}
+
+    with samples.loader(batch_size=4, output="numpy", collate_fn=collate) as loader:
+        made = list(loader)
+    for batch, (_, x, y) in zip(made, collected(samples), strict=True):
+        np.testing.assert_array_equal(batch["x"], x)
+        np.testing.assert_array_equal(batch["y"], y)
+
+
+def test_a_report_before_the_first_epoch(store: CountingStore) -> None:
+    with (
+        make_samples(store).loader(batch_size=4, output="numpy") as loader,
+        pytest.raises(OptionError, match=r"nothing to report yet.*explain\(\) for the prediction"),
+    ):
+        loader.report()
+
+
+def test_what_a_report_says(store: CountingStore) -> None:
+    with make_samples(store).loader(batch_size=4, output="numpy", memory="6kB") as loader:
+        iterator = iter(loader)
+        sizes = [sum(array.nbytes for array in next(iterator)) for _ in range(3)]
+        half = loader.report()
+        assert (half.num_steps, half.num_samples) == (3, 12)
+        assert half.delivered_nbytes == sum(sizes)
+        assert not loader.plan.is_resident
+        store.reset()
+        for _ in loader:
+            pass
+        report = loader.report()
+        assert (report.num_steps, report.num_samples) == (len(loader), 35)
+        assert report.num_reads == report.num_requests == store.num_reads
+        assert (report.num_retries, report.num_missing) == (0, 0)
+        assert report.delivered_nbytes == 35 * (2 * 20 * 4 + 20 * 2) == 35 * sizes[0] // 4
+        assert 0 <= report.wait_seconds <= report.seconds
+        assert report.bottleneck in ("model", "load", "gather", "transforms")
+        for word in ("35 in 9 batches", f"{report.num_reads} chunks", "delivered", "waited"):
+            assert word in str(report)
+            assert word in report._repr_html_()
+        assert report.to_dict()["num_reads"] == report.num_reads
+
+
+def test_what_an_explanation_says(store: CountingStore) -> None:
+    store.reset()
+    with make_samples(store).loader(batch_size=4, output="numpy", memory="6kB") as loader:
+        explanation = loader.explain()
+    assert store.num_reads == 0
+    figures = explanation.to_dict()
+    for name in ("num_samples", "num_steps", "num_reads", "read_nbytes", "read_amplification",
+                 "peak_nbytes", "mixing", "full_mixing", "num_dropped_windows", "is_exact",
+                 "tile", "run", "streams", "spread", "lanes"):  # fmt: skip
+        assert name in figures
+    shown = (
+        "nothing has been read", "35 in 9 batches", f"{explanation.num_reads} chunks",
+        f"{explanation.read_amplification:.3f} reads a chunk", "a full shuffle has",
+        f"{explanation.mixing:.1f} regions a batch", f"spread {explanation.spread}", "tile time",
+        "zarr v3",
+    )  # fmt: skip
+    for words in shown:
+        assert words in str(explanation)
+        assert words in explanation._repr_html_()
+
+
+def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
+    samples = make_samples(store)
+    options = {"batch_size": 4, "output": "numpy", "memory": "6kB", "world_size": 3}
+    loaders = [samples.loader(**options, rank=rank) for rank in range(3)]
+    own, world = [x.explain() for x in loaders], loaders[1].explain(scope="world")
+    for name in ("num_samples", "num_reads", "read_nbytes", "peak_nbytes"):
+        assert getattr(world, name) == sum(getattr(x, name) for x in own)
+    assert world.num_samples == 35
+    assert world.mixing == own[0].mixing == own[2].mixing
+    assert world.num_shared_reads > 0
+    assert "by another rank" in str(world)
+    with pytest.raises(OptionError, match=r"unknown scope. Given: 'all'. Allowed: 'rank' or"):
+        loaders[0].explain(scope="all")  # type: ignore[arg-type]

@@ -1,0 +1,196 @@
+"""What goes wrong in an epoch is raised at the batch it belongs to, and nowhere else."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.errors import CorruptChunkError, MissingChunkError, MissingChunkWarning
+from xloader.testing import FaultyStore, garble, truncate, write_store
+
+STEPS, CHUNK = 40, 4
+
+
+def make_dataset() -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "t": (("time", "x"), np.arange(STEPS * 3.0).reshape(STEPS, 3)),
+            "u": (("time",), np.arange(STEPS, dtype=np.int32)),
+        }
+    )
+
+
+def open_faulty(
+    faults: Any,
+    on_missing: Literal["warn", "raise", "fill"] = "warn",
+    **encoding: Any,
+) -> tuple[FaultyStore, xloader.Samples]:
+    chunks = {"t": (CHUNK, 3), "u": (CHUNK,)}
+    store = FaultyStore(write_store(make_dataset(), chunks, encoding=encoding), faults)
+    return store, xloader.open(store, on_missing=on_missing).window(time=1)
+
+
+def take_until_error(loader: xloader.Loader) -> tuple[list[xloader.Batch], BaseException]:
+    batches = []
+    iterator = iter(loader)
+    try:
+        for batch in iterator:
+            batches.append(batch)
+    except Exception as error:
+        assert list(iterator) == []
+        return batches, error
+    raise AssertionError("the epoch went through")
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("fault", [truncate, garble])
+def test_batches_before_a_corrupt_chunk_arrive(
+    fault: Any, prefetch: int, threads: int, shuffle: bool
+) -> None:
+    """Intact and in order, however far ahead the chunk was read; then one error names it."""
+    store, samples = open_faulty({"t/c/6/0": fault})
+    options = {"batch_size": 3, "output": "numpy", "threads": threads, "prefetch": prefetch}
+    with samples.loader(**options, shuffle=shuffle) as loader:
+        ds = make_dataset()
+        sound = xloader.open(write_store(ds, {"t": (CHUNK, 3), "u": (CHUNK,)})).window(time=1)
+        with sound.loader(**options, shuffle=shuffle) as other:
+            ids = [batch.ids for batch in other]
+        num_sound = next(i for i, own in enumerate(ids) if (own // CHUNK == 6).any())
+        batches, error = take_until_error(loader)
+        assert isinstance(error, CorruptChunkError)
+        assert (error.variable, error.chunk, error.key) == ("t", (6, 0), "t/c/6/0")
+        for part in ("variable 't'", "chunk (6, 0)", "key 't/c/6/0'", "Given: "):
+            assert part in str(error)
+        assert [batch.ids.tolist() for batch in batches] == [i.tolist() for i in ids[:num_sound]]
+        for batch in batches:
+            np.testing.assert_array_equal(batch.t[:, 0], ds.t[batch.ids])
+        # The epoch is not complete: it is begun anew, and comes as far.
+        assert loader.epoch == 0
+        again, error = take_until_error(loader)
+        assert isinstance(error, CorruptChunkError)
+        assert len(again) == num_sound
+    assert store.num_faults >= 2
+
+
+def test_a_chunk_that_heals_is_read_again() -> None:
+    """What failed is not kept, even where all that is read stays for good."""
+    ds = make_dataset()
+    inner = write_store(ds, {"t": (CHUNK, 3), "u": (CHUNK,)})
+    store = FaultyStore(inner, {"t/c/6/0": truncate}, times=1)
+    samples = xloader.open(store).window(time=1)
+    with samples.loader(batch_size=3, output="numpy") as loader:
+        take_until_error(loader)
+        batches = list(loader)
+        assert loader.plan.is_resident
+    ids = np.concatenate([batch.ids for batch in batches])
+    assert sorted(ids.tolist()) == list(range(STEPS))
+    np.testing.assert_array_equal(np.concatenate([b.t[:, 0] for b in batches]), ds.t[ids])
+
+
+def test_an_error_of_the_store_keeps_its_cause() -> None:
+    _, samples = open_faulty({"u/c/2": OSError("the disk is on fire")})
+    with samples.loader(batch_size=3, output="numpy", shuffle=False) as loader:
+        batches, error = take_until_error(loader)
+    assert len(batches) == 2
+    assert isinstance(error, OSError)
+    texts = []
+    cause: BaseException | None = error
+    while cause is not None:
+        texts.append(str(cause))
+        cause = cause.__cause__
+    assert any("the disk is on fire" in text for text in texts)
+
+
+def test_a_missing_chunk_is_an_error_where_asked() -> None:
+    _, samples = open_faulty({"t/c/6/0": None}, on_missing="raise")
+    with samples.loader(batch_size=4, output="numpy", shuffle=False) as loader:
+        batches, error = take_until_error(loader)
+    assert len(batches) == 6
+    assert isinstance(error, MissingChunkError)
+    assert (error.variable, error.chunk, error.key) == ("t", (6, 0), "t/c/6/0")
+
+
+@pytest.mark.parametrize("num_missing", [1, 3])
+def test_missing_chunks_give_one_warning_and_are_counted(num_missing: int) -> None:
+    faults = {f"t/c/{number}/0": None for number in range(num_missing)}
+    _, samples = open_faulty(faults)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with samples.loader(batch_size=4, output="numpy", shuffle=False) as loader:
+            batches = list(loader)
+            report = loader.report()
+    kinds = [warning.category for warning in caught]
+    assert kinds == [MissingChunkWarning]
+    assert report.num_missing == num_missing
+    assert f"{num_missing} chunks were absent" in str(report)
+    for number, batch in enumerate(batches):
+        assert bool(np.isnan(batch.t).all()) == (number < num_missing)
+        assert bool(np.isnan(batch.t).any()) == (number < num_missing)
+
+
+def test_missing_chunks_may_be_filled_in_silence() -> None:
+    _, samples = open_faulty({"u/c/1": None}, on_missing="fill")
+    with samples.loader(batch_size=4, output="numpy", shuffle=False) as loader:
+        batches = list(loader)
+        assert loader.report().num_missing == 1
+    assert batches[1].u.tolist() == [[0]] * 4
+    assert batches[2].u.tolist() == [[8], [9], [10], [11]]
+
+
+class Odd(Exception):
+    """An error of the user's own."""
+
+
+def test_a_map_that_raises_does_so_at_its_batch() -> None:
+    def fail_from_ten(dataset: xr.Dataset) -> xr.Dataset:
+        if (dataset.u >= 10).any():
+            raise Odd("ten")
+        return dataset
+
+    _, samples = open_faulty({})
+    mapped = samples.map(fail_from_ten)
+    with mapped.loader(batch_size=4, output="numpy", shuffle=False, prefetch=3) as loader:
+        batches, error = take_until_error(loader)
+        assert [batch.u[0, 0] for batch in batches] == [0, 4]
+        assert isinstance(error, Odd)
+        assert loader.epoch == 0
+
+
+@pytest.mark.parametrize("wrong", ["a collate_fn", "a map that loses samples"])
+def test_a_wrong_function_ends_the_loop(wrong: str) -> None:
+    """With an error and not with a wait; the next loop starts afresh."""
+
+    def collate(rows: list[Any]) -> Any:
+        raise Odd(len(rows))
+
+    def lose(dataset: xr.Dataset) -> xr.Dataset:
+        return dataset.isel(sample=slice(1))
+
+    _, samples = open_faulty({})
+    if wrong == "a collate_fn":
+        loader = samples.loader(batch_size=4, output="numpy", collate_fn=collate)
+        with pytest.raises(Odd, match="4"):
+            next(iter(loader))
+    else:
+        loader = samples.map(lose).loader(batch_size=4, output="numpy")
+        with pytest.raises(xloader.errors.XloaderError, match=r"sample.*Given.*Allowed"):
+            next(iter(loader))
+    assert loader.epoch == 0
+    loader.close()
+
+
+def test_a_bug_in_a_worker_is_raised_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, samples = open_faulty({})
+    with samples.loader(batch_size=4, output="numpy", threads=2) as loader:
+        monkeypatch.setattr("xloader.engine.gather.Gatherer.gather", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(loader)
+        monkeypatch.undo()
+        assert sum(len(batch.ids) for batch in loader) == STEPS
