@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from tests.ground import all_ids, line_footprint, plan_of
+from xloader.demands import make_footprint
+from xloader.errors import MemoryBudgetError
+from xloader.layout import make_layouts
+from xloader.options import LoaderOptions
+from xloader.pace import Pace
+from xloader.plan import Budget, Epoch, Plan
+from xloader.planning import make_plan
+from xloader.search import Wish, find_plan
+
+
+@given(
+    st.integers(0, 10**9),
+    st.integers(0, 10**6),
+    st.integers(1, 8),
+    st.integers(0, 10**6),
+    st.integers(1, 5),
+)
+def test_memory_is_divided_without_going_over(
+    memory: int, batch: int, num_batches: int, max_chunk: int, lanes: int
+) -> None:
+    budget = Budget(memory, batch, num_batches, max_chunk, lanes)
+    used = budget.batches_nbytes + budget.in_flight_nbytes + lanes * budget.lane_nbytes
+    assert memory - lanes < used <= memory
+    assert budget.in_flight_nbytes >= max(memory // 16, 2 * max_chunk)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 8),
+    st.integers(0, 10**6),
+    st.integers(1, 5),
+    st.integers(1, 10**6),
+)
+def test_the_least_memory_is_enough_and_hardly_less_is(
+    batch: int, num_batches: int, max_chunk: int, lanes: int, lane_nbytes: int
+) -> None:
+    budget = Budget(0, batch, num_batches, max_chunk, lanes)
+    least = budget.minimum_nbytes(lane_nbytes)
+    enough = replace(budget, memory_nbytes=least)
+    enough.check(lane_nbytes)
+    assert enough.lane_nbytes >= lane_nbytes
+    with pytest.raises(MemoryBudgetError) as caught:
+        replace(budget, memory_nbytes=least - 3).check(lane_nbytes)
+    error = caught.value
+    assert error.minimum_nbytes == least
+    assert f"Given: memory={least - 3} bytes. Allowed: at least {least} bytes" in str(error)
+    assert "To mend it: pass memory=" in str(error)
+
+
+def test_a_plan_survives_json() -> None:
+    plan = find_plan(line_footprint(3200, 16, 3), Budget(420, 0, 4, 0, 2), Wish(16, 2))
+    text = json.dumps(plan.to_dict())
+    assert Plan.from_dict(json.loads(text)) == plan
+    assert len(text) < 1000
+    # Nothing is left at a default by chance.
+    assert json.loads(text)["pace"]["run"] == plan.pace.run > 1
+
+
+@pytest.mark.parametrize("is_resident", [False, True])
+def test_the_pool_of_a_process_is_that_of_its_lanes(is_resident: bool) -> None:
+    plan = replace(
+        plan_of(Pace((1,), spread=3, lanes=4), pool=1000),
+        ahead_nbytes=50,
+        is_resident=is_resident,
+    )
+    # What stays for good is for all lanes that this process may ever carry.
+    assert plan.pool_nbytes(2) == (4200 if is_resident else 2100)
+    assert plan.lane_share == 4
+
+
+@pytest.mark.parametrize(("drop_last", "num_steps"), [(False, 7), (True, 6)])
+def test_steps_of_an_epoch(drop_last: bool, num_steps: int) -> None:
+    plan = plan_of(Pace((1,), spread=3), batch=16)
+    epoch = Epoch(line_footprint(100, 4, 1), plan, 0, 0, drop_last)
+    assert epoch.num_steps == num_steps
+    even = Epoch(line_footprint(96, 4, 1), plan, 0, 0, drop_last)
+    assert even.num_steps == 6
+
+
+def test_an_epoch_that_does_not_fit_takes_the_largest_spread_that_does() -> None:
+    footprint = line_footprint(640, 16, 3)
+    pace = Pace((1,), 0, 5, 4, 12)
+    pool = 9 * 16
+    (lane,) = Epoch(footprint, plan_of(pace, pool=pool), 0, 0).lanes(range(1))
+    assert lane.schedule.peak_nbytes <= pool
+    peaks = []
+    for spread in range(13):
+        plan = plan_of(replace(pace, spread=spread), pool=pool)
+        (fixed,) = Epoch(footprint, plan, 0, 0, spread_is_fixed=True).lanes(range(1))
+        peaks.append((fixed.schedule.peak_nbytes, all_ids(fixed.order)))
+    assert peaks[12][0] > pool
+    largest = max(spread for spread, (peak, _) in enumerate(peaks) if peak <= pool)
+    assert all_ids(lane.order) == peaks[largest][1]
+
+
+def test_the_line_of_runs_with_the_fewest_reads_is_taken() -> None:
+    footprint = line_footprint(640, 16, 3)
+    pool = 10 * 16
+    reads = []
+    for draws in (1, 4, 16):
+        plan = replace(plan_of(Pace((1,), 0, 5, 7, 7, draws=draws), pool=pool), max_amplification=1)
+        reads.append(
+            [Epoch(footprint, plan, 0, e).lanes(range(1))[0].schedule.num_reads for e in range(8)]
+        )
+    assert all(a >= b >= c for a, b, c in zip(*reads, strict=True))
+    assert sum(reads[0]) > sum(reads[1]) > sum(reads[2])
+
+
+def test_lanes_are_the_same_whichever_are_asked_for() -> None:
+    footprint = line_footprint(640, 16, 3)
+    plan = plan_of(Pace((1,), 0, 5, 4, 6, lanes=4), pool=150)
+    together = Epoch(footprint, plan, 0, 1).lanes(range(4))
+    for number, lane in enumerate(together):
+        (alone,) = Epoch(footprint, plan, 0, 1).lanes(range(number, number + 1))
+        assert all_ids(alone.order) == all_ids(lane.order)
+        assert alone.schedule.num_reads == lane.schedule.num_reads
+
+
+def test_with_lanes_given_the_plan_is_the_same_on_every_world_size() -> None:
+    values = np.zeros((960, 4), np.float32)
+    dataset = xr.Dataset({"x": (("time", "lat"), values)}).chunk({"time": 16})
+    samples = xloader.open(dataset).window(time=3, stride=1)
+    layouts = make_layouts(samples.recipe)
+    footprint = make_footprint(samples.recipe, layouts)
+
+    def plan(world_size: int, lanes: int | None) -> Plan:
+        options = LoaderOptions(
+            batch_size=16 // world_size,
+            memory=12_000,
+            lanes=lanes,
+            rank=world_size - 1,
+            world_size=world_size,
+        )
+        return make_plan(footprint, layouts, options)
+
+    assert plan(1, 4) == plan(2, 4) == plan(4, 4)
+    assert not plan(1, 4).is_resident
+    # Where each rank has a lane of its own, its memory is its own too.
+    assert plan(1, None).pace.lanes == 1
+    assert plan(2, None).pace.lanes == 2
+    assert plan(2, None).budget.num_lanes == 1
+
+
+BILLION = """
+import resource
+from tests.ground import line_footprint
+from xloader.plan import Budget, Epoch
+from xloader.search import Wish, find_plan
+
+def peak_nbytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak_nbytes()
+footprint = line_footprint(10**9, 1000, 1)
+assert (len(footprint.windows), footprint.num_needed) == (10**9, 10**6)
+plan = find_plan(footprint, Budget(70_000, 16, 4, 1000, 1), Wish(16, 1))
+(lane,) = Epoch(footprint, plan, 0, 0).lanes(range(1))
+assert lane.schedule.num_reads == 10**6
+ids, _ = next(lane.order.segments(7 * 10**8 + 1))
+assert len(set(ids.tolist())) == len(ids) > 16
+print(peak_nbytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is counted in other units there")
+def test_a_billion_samples_are_planned_in_little_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BILLION], check=True, capture_output=True, text=True, timeout=100
+    )
+    assert int(done.stdout) < 300 * 10**6

@@ -1,0 +1,234 @@
+"""The plans that are found: what they read, how they mix, and that they fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ground import all_ids, box_footprint, footprints, line_footprint
+from xloader.errors import MemoryBudgetError, OptionError
+from xloader.footprint import Demand, Footprint
+from xloader.grid import Axis
+from xloader.mixing import full_mixing, measure_mixing, region_dim
+from xloader.plan import Budget, Epoch, Plan
+from xloader.search import Wish, find_ascent, find_plan
+from xloader.windows import Windows
+
+
+def room_for(nbytes: int, *, lanes: int = 1) -> Budget:
+    """A budget that leaves each lane so many bytes for chunks."""
+    budget = Budget(nbytes * lanes * 16 // 15 + 16, 0, 4, 0, lanes)
+    assert nbytes <= budget.lane_nbytes <= nbytes + 16
+    return budget
+
+
+def amplification(footprint: Footprint, plan: Plan, seed: int = 0, epoch: int = 0) -> float:
+    lanes = Epoch(footprint, plan, seed, epoch).lanes(range(plan.pace.lanes))
+    assert max(lane.schedule.peak_nbytes for lane in lanes) <= plan.lane_pool_nbytes
+    return sum(lane.schedule.num_reads for lane in lanes) / footprint.num_needed
+
+
+def mixing(footprint: Footprint, plan: Plan, seed: int = 0, epoch: int = 0) -> float:
+    lanes = Epoch(footprint, plan, seed, epoch).lanes(range(plan.pace.lanes))
+    orders = [lane.order for lane in lanes]
+    return measure_mixing(footprint, region_dim(footprint), orders, plan.lane_share)
+
+
+def hourly_maps() -> Footprint:
+    """Four variables of 180 x 360 maps: 1440 steps in chunks of 16, windows of 3."""
+    time, lat, lon = (Axis(n, n, range(n)) for n in (1440, 180, 360))
+    time = replace(time, chunks=16)
+    access = frozenset({((0, 1, 3),)})
+    demands = tuple(Demand(name, (time,), (lat, lon), 4, access) for name in "tuvz")
+    return Footprint.of(Windows(("time",), (1440,), (3,), (1,), (1,)), demands)
+
+
+def test_straddling_windows_with_room_for_a_few_tiles() -> None:
+    footprint = line_footprint(32_000, 16, 3)
+    plan = find_plan(footprint, room_for(24 * 16), Wish(16, 1))
+    for seed in range(3):
+        for epoch in range(5):
+            assert amplification(footprint, plan, seed, epoch) <= 1.03
+            assert mixing(footprint, plan, seed, epoch) >= 13
+
+
+def test_a_season_of_maps_in_half_a_gigabyte() -> None:
+    footprint = hourly_maps()
+    batch_nbytes = 16 * 4 * 3 * 180 * 360 * 4
+    budget = Budget(512 << 20, batch_nbytes, 4, footprint.max_chunk_nbytes, 1)
+    plan = find_plan(footprint, budget, Wish(16, 1))
+    for epoch in range(10):
+        assert amplification(footprint, plan, 0, epoch) <= 1.05
+        assert mixing(footprint, plan, 0, epoch) >= 10
+
+
+@pytest.mark.parametrize("sizes", [(1440, 180, 360), (720, 720, 1440)])
+def test_patches_grow_their_tile_to_the_planes_that_they_straddle(
+    sizes: tuple[int, int, int],
+) -> None:
+    footprint = box_footprint(sizes, (24, 90, 90), (1, 60, 60), itemsize=4)
+    budget = Budget(256 << 20, 16 * 60 * 60 * 4, 4, footprint.max_chunk_nbytes, 1)
+    assert footprint.total_nbytes > budget.memory_nbytes
+    plan = find_plan(footprint, budget, Wish(16, 1))
+    assert plan.pace.tiling == (1, 0, 0)
+    assert amplification(footprint, plan) == 1.0
+    assert mixing(footprint, plan) > 0.9 * full_mixing(footprint, region_dim(footprint), 16)
+
+
+@pytest.mark.parametrize("room", [1, 2, 5, 40])
+@pytest.mark.parametrize(
+    "footprint",
+    [
+        pytest.param(line_footprint(3200, 16, 1), id="single steps"),
+        pytest.param(line_footprint(3200, 16, 8, stride=8), id="two windows a chunk"),
+        pytest.param(line_footprint(3200, 16, 16, stride=16), id="a chunk a window"),
+        pytest.param(box_footprint((32, 32, 32), (4, 8, 8), (1, 1, 1)), id="points in 3-d"),
+    ],
+)
+def test_without_straddling_each_chunk_is_read_once(footprint: Footprint, room: int) -> None:
+    chunk = footprint.groups[0].block_nbytes(np.array([0]))[0]
+    plan = find_plan(footprint, room_for(room * int(chunk)), Wish(16, 1))
+    assert [amplification(footprint, plan, 0, epoch) for epoch in range(3)] == [1.0] * 3
+
+
+def test_a_chunk_a_sample_is_a_full_shuffle_without_a_pool() -> None:
+    footprint = line_footprint(3200, 16, 16, stride=16)
+    plan = find_plan(footprint, room_for(40 * 16), Wish(16, 1))
+    assert (plan.pace.spread, plan.lane_pool_nbytes) == (0, 16)
+    assert mixing(footprint, plan) == pytest.approx(full_mixing(footprint, 0, 16), rel=0.06)
+
+
+def test_more_memory_mixes_better() -> None:
+    footprint = line_footprint(3200, 16, 1)
+    mixed = [
+        mixing(footprint, find_plan(footprint, room_for(room * 16), Wish(16, 1)))
+        for room in (2, 4, 8, 16, 64)
+    ]
+    assert mixed == sorted(mixed)
+    assert mixed[0] < 2
+    assert mixed[-1] > 0.95 * full_mixing(footprint, 0, 16)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_what_fits_is_shuffled_in_full_and_stays(lanes: int) -> None:
+    footprint = line_footprint(3200, 16, 3)
+    plan = find_plan(footprint, room_for(3200 // lanes + 16, lanes=lanes), Wish(16, lanes))
+    assert plan.is_resident
+    for lane in Epoch(footprint, plan, 0, 0).lanes(range(lanes)):
+        order = lane.order
+        assert set(order.start.tolist()) == {0}
+        assert len(set(order.length.tolist())) == 1
+        assert len(np.unique(lane.schedule.residences[0].block)) == lane.schedule.num_reads
+    less = find_plan(footprint, room_for(3200 // lanes - 32, lanes=lanes), Wish(16, lanes))
+    assert not less.is_resident
+
+
+def test_a_lead_longer_than_the_room_has_companions() -> None:
+    """No order reads each chunk once: far chunks are read again, and held beside."""
+    footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
+    plan = find_plan(footprint, room_for(24 * 16), Wish(16, 1))
+    assert plan.pace.spread > 0
+    for epoch in range(3):
+        assert 1.5 < amplification(footprint, plan, 0, epoch) < 2.3
+        assert mixing(footprint, plan, 0, epoch) > 6.5
+    ids = all_ids(Epoch(footprint, plan, 0, 0).lanes(range(1))[0].order)
+    assert sorted(ids) == list(range(len(footprint.windows)))
+
+
+TIGHT = {
+    "single steps": line_footprint(3200, 16, 1),
+    "short windows": line_footprint(3200, 16, 3),
+    "windows of several chunks": line_footprint(3200, 16, 50),
+    "a long lead": line_footprint(3200, 16, 641, spans=((0, 1, 3), (640, 1, 1))),
+    "straddling in 2-d": box_footprint((48, 40, 40), (8, 8, 8), (1, 3, 3)),
+    "straddling in 3-d": box_footprint((24, 24, 24), (8, 8, 8), (3, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("find", [find_plan, find_ascent], ids=["shuffled", "ascending"])
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("name", TIGHT)
+def test_too_little_memory_names_the_least_that_does(name: str, lanes: int, find) -> None:  # type: ignore[no-untyped-def]
+    footprint = TIGHT[name]
+    wish = Wish(16, lanes)
+    budget = Budget(100, 40, 4, footprint.max_chunk_nbytes, lanes)
+    with pytest.raises(MemoryBudgetError, match=r"Given: memory=100 bytes") as caught:
+        find(footprint, budget, wish)
+    least = caught.value.minimum_nbytes
+    assert f"at least {least} bytes" in str(caught.value)
+    plan = find(footprint, replace(budget, memory_nbytes=least), wish)
+    for epoch in range(3):
+        amplification(footprint, plan, 0, epoch)
+    with pytest.raises(MemoryBudgetError) as again:
+        find(footprint, replace(budget, memory_nbytes=int(least * 0.95)), wish)
+    assert again.value.minimum_nbytes == least
+
+
+@given(footprints(max_dims=3), st.integers(1, 3), st.integers(0, 300))
+def test_any_budget_from_the_least_on_has_a_plan_that_fits(
+    footprint: Footprint, lanes: int, more: int
+) -> None:
+    wish = Wish(6 * lanes, lanes)
+    budget = Budget(1, 8, 3, footprint.max_chunk_nbytes, lanes)
+    with pytest.raises(MemoryBudgetError) as caught:
+        find_plan(footprint, budget, wish)
+    enough = replace(budget, memory_nbytes=caught.value.minimum_nbytes + more)
+    plan = find_plan(footprint, enough, wish)
+    assert lanes * (plan.lane_pool_nbytes + plan.ahead_nbytes) <= lanes * enough.lane_nbytes
+    if not plan.is_resident:
+        for epoch in range(2):
+            amplification(footprint, plan, 0, epoch)
+
+
+@pytest.mark.parametrize("spread", [0, 3, 12])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_spread_that_was_asked_for_is_kept(window: int, spread: int) -> None:
+    footprint = line_footprint(3200, 16, window)
+    plan = find_plan(footprint, room_for(24 * 16), Wish(16, 1, spread=spread))
+    assert plan.pace.spread == spread
+    amplification(footprint, plan)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_spread_that_does_not_fit_is_refused(window: int) -> None:
+    with pytest.raises(OptionError, match="Given: ") as caught:
+        find_plan(line_footprint(3200, 16, window), room_for(8 * 16), Wish(16, 1, spread=30))
+    assert caught.value.remedy
+
+
+def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half() -> None:
+    footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
+    half = full_mixing(footprint, 0, 16) / 2
+    room = room_for(38 * 16)
+    plan = find_plan(footprint, room, Wish(16, 1))
+    assert amplification(footprint, plan) > 1.5
+    assert mixing(footprint, plan) > half
+    # Whoever allows more reads gets the better mixing.
+    looser = find_plan(footprint, room, Wish(16, 1, max_amplification=3.0))
+    assert amplification(footprint, plan) < amplification(footprint, looser) <= 3.0
+    assert mixing(footprint, looser) > mixing(footprint, plan)
+
+
+@pytest.mark.parametrize("room", [16, 100, 10**6])
+def test_an_ascent_takes_the_largest_slab_that_fits(room: int) -> None:
+    footprint = box_footprint((48, 40), (8, 8), (3, 3))
+    # One row of chunks is 8 x 40 bytes, and two are needed at a time; a sample needs 4 chunks.
+    plan = find_ascent(footprint, room_for(room * 8), Wish(16, 1)) if room > 16 else None
+    if plan is None:
+        with pytest.raises(MemoryBudgetError):
+            find_ascent(footprint, room_for(room * 8), Wish(16, 1))
+        return
+    assert plan.depth == 0
+    assert amplification(footprint, plan) == 1.0
+    assert plan.is_resident == (room == 10**6)
+
+
+def test_an_ascent_short_of_memory_goes_row_by_row_and_reads_again() -> None:
+    footprint = box_footprint((48, 40), (8, 8), (3, 3))
+    plan = find_ascent(footprint, room_for(4 * 64), Wish(16, 1))
+    assert plan.depth == 1
+    assert amplification(footprint, plan) > 4
