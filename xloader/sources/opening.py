@@ -152,6 +152,13 @@ def _from_zarr(
             allowed="arrays with dimension names",
             remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does",
         ) from error
+    except ValueError as error:
+        raise UnsupportedDataError(
+            "xarray cannot make a dataset of this Zarr group",
+            given=f"{opener.name} ({error})",
+            allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
+            remedy="open it with xarray, with drop_variables= or decode_cf=, and pass the Dataset",
+        ) from error
     # A store lists its arrays in any order, and another machine's copy in another.
     dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
     return ZarrSource(
