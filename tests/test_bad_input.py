@@ -1,0 +1,260 @@
+"""Bad input is refused before anything is read: what, what was given, what would do, the remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+
+import xloader
+from tests.cases import Case, cases
+from xloader import Samples
+from xloader.errors import (
+    EmptySamplesError,
+    LanesError,
+    MemoryBudgetError,
+    OptionError,
+    SourceNotFoundError,
+    StackError,
+    UnknownNameError,
+    UnsupportedDataError,
+    WindowError,
+    XloaderError,
+)
+from xloader.testing import CountingStore, write_store
+
+
+def make_dataset() -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), np.zeros((24, 4, 6), np.float32)),
+            "turned": (("lat", "time", "lon"), np.zeros((4, 24, 6), np.float32)),
+            "series": (("time",), np.zeros(24)),
+            "words": (("time",), np.full(24, "word", dtype=object)),
+            "dates": (("time",), np.arange(24).astype("M8[ns]")),
+        },
+        coords={"time": np.arange(24), "lat": [60.0, 30.0, 0.0, -30.0]},
+    )
+
+
+@pytest.fixture(params=["a Dataset", "Zarr"])
+def samples(request: pytest.FixtureRequest) -> Samples:
+    dataset = make_dataset()
+    if request.param == "a Dataset":
+        return xloader.open(dataset)
+    numeric = dataset.drop_vars(["words", "dates"])
+    return xloader.open(write_store(numeric, {"t": (5, 4, 3), "turned": (4, 5, 3), "series": (7,)}))
+
+
+def windowed(samples: Samples) -> Samples:
+    return samples.window(time=3)
+
+
+Attempt = Callable[[Samples], Any]
+
+REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = {
+    "an unknown variable": (
+        UnknownNameError, KeyError,
+        lambda s: windowed(s).inputs("tt"),
+        r"no variable of that name. Given: 'tt'. Allowed: .*'t', .*To mend it: did you mean 't'",
+    ),
+    "an unknown dimension": (
+        UnknownNameError, KeyError,
+        lambda s: s.window(tine=3),
+        r"no dimension of that name. Given: 'tine'. Allowed: 'time'.*did you mean 'time'",
+    ),
+    "an unknown dimension of a selection": (
+        UnknownNameError, KeyError,
+        lambda s: s.isel(level=0),
+        r"no dimension of that name. Given: 'level'. Allowed: 'time', .*To mend it: ",
+    ),
+    "an unknown label": (
+        UnknownNameError, KeyError,
+        lambda s: s.sel(time=99),
+        r"Given: .*99.*Allowed: .*To mend it: ",
+    ),
+    "a stride for a dimension without windows": (
+        UnknownNameError, KeyError,
+        lambda s: s.window(time=3, stride={"lat": 1}),
+        r"the stride is for a dimension without windows. Given: 'lat'. Allowed: .*To mend it: add",
+    ),
+    "a window larger than its dimension": (
+        WindowError, ValueError,
+        lambda s: s.window(time=25),
+        r"longer than the dimension 'time'. Given: .*25 elements. Allowed: at most 24.*smaller",
+    ),
+    "a dilated window larger than its dimension": (
+        WindowError, ValueError,
+        lambda s: s.window(time=12, dilation=3),
+        r"longer than the dimension 'time'. Given: .*34 elements. Allowed: at most 24.*dilation",
+    ),
+    "a stride below 1": (
+        WindowError, ValueError,
+        lambda s: s.window(time=3, stride=0),
+        r"the stride along 'time' is too small. Given: 0. Allowed: .*>= 1. To mend it: pass stride",
+    ),
+    "a window below 1": (
+        WindowError, ValueError,
+        lambda s: s.window(time=-1),
+        r"the window along 'time' is too small. Given: -1. Allowed: .*>= 1. To mend it: ",
+    ),
+    "a dilation below 1": (
+        WindowError, ValueError,
+        lambda s: s.window(time=3, dilation={"time": 0}),
+        r"the dilation along 'time' is too small. Given: 0. Allowed: .*>= 1. To mend it: ",
+    ),
+    "a window of half an element": (
+        OptionError, ValueError,
+        lambda s: s.window(time=2.5),  # type: ignore[arg-type]
+        r"no whole number. Given: 2.5. Allowed: a whole number of elements >= 1. To mend it: ",
+    ),
+    "nothing left of a selection": (
+        EmptySamplesError, ValueError,
+        lambda s: s.sel(time=slice(30, 40)).window(time=1),
+        r"no label of .*'time' is selected. Given: slice\(30.*Allowed: .*0 to 23.*To mend it: ",
+    ),
+    "fewer samples than ranks": (
+        EmptySamplesError, ValueError,
+        lambda s: s.window(time=12).loader(output="numpy", rank=0, world_size=3),
+        r"not a sample for each rank. Given: 2 samples, world_size=3. Allowed: .*fewer ranks",
+    ),
+    "no variable with a windowed dimension": (
+        EmptySamplesError, ValueError,
+        lambda s: s.window(lat=1).inputs("series").loader(output="numpy"),
+        r"no field has a variable along a windowed dim.*Given: .*Allowed: .*'lat'.*To mend it: ",
+    ),
+    "dims that cannot be stacked": (
+        StackError, ValueError,
+        lambda s: windowed(s).inputs("t", "turned"),
+        r"cannot share one array. Given: 't' with .*'turned' with .*Allowed: .*To mend it: make",
+    ),
+    "a dim that is kept here and a channel there": (
+        StackError, ValueError,
+        lambda s: s.window(time=1).inputs("turned", "series", "t"),
+        r"cannot share one array. Given: 't' with .*'turned' with .*Allowed: .*To mend it: ",
+    ),
+    "lanes that do not divide the batch": (
+        LanesError, ValueError,
+        lambda s: windowed(s).loader(batch_size=8, lanes=3, output="numpy"),
+        r"do not divide the global batch. Given: lanes=3.* of 8. Allowed: one of \[1, 2, 4, 8\]",
+    ),
+    "ranks that do not divide the lanes": (
+        LanesError, ValueError,
+        lambda s: windowed(s).loader(
+            batch_size=8, lanes=4, output="numpy", rank=0, world_size=3
+        ),
+        r"ranks do not divide the lanes. Given: lanes=4, world_size=3. Allowed: multiples of 3",
+    ),
+    "a batch of nothing": (
+        OptionError, ValueError,
+        lambda s: windowed(s).loader(batch_size=0, output="numpy"),
+        r"batch_size is too small. Given: 0. Allowed: >= 1",
+    ),
+    "memory that is no number": (
+        OptionError, ValueError,
+        lambda s: windowed(s).loader(memory="lots", output="numpy"),
+        r"memory is no number of bytes. Given: 'lots'. Allowed: .*512MiB",
+    ),
+    "too little memory": (
+        MemoryBudgetError, ValueError,
+        lambda s: windowed(s).loader(memory="1KiB", output="numpy"),
+        r"memory is too small.*Given: memory=1024 bytes. Allowed: at least \d+ bytes.*To mend it: ",
+    ),
+    "no windows": (
+        OptionError, ValueError,
+        lambda s: s.loader(output="numpy"),
+        r"no samples without windows. Allowed: .*To mend it: call .window",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "builtin", "attempt", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_refusals(
+    samples: Samples,
+    kind: type[XloaderError],
+    builtin: type[Exception],
+    attempt: Attempt,
+    words: str,
+) -> None:
+    """Each is of its own class and of the builtin that a caller would catch."""
+    with pytest.raises(kind, match=words) as caught:
+        attempt(samples)
+    assert type(caught.value) is kind
+    assert isinstance(caught.value, builtin)
+    assert str(caught.value).startswith(caught.value.what)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["words", "dates"])
+def test_what_holds_no_numbers_is_refused(name: str) -> None:
+    """Where it is asked for by name; else it is no field."""
+    dataset = make_dataset()
+    pattern = rf"{name}.*Given: .*Allowed: .*To mend it: "
+    with pytest.raises(UnsupportedDataError, match=pattern):
+        xloader.open(dataset, variables=["t", name])
+    others = xloader.open(dataset).window(time=2)
+    assert name not in others.fields
+
+
+@pytest.mark.parametrize("filters", [None, [{"id": "vlen-utf8"}], [{"id": "pickle"}]])
+def test_a_store_of_objects_is_refused(tmp_path: Path, filters: Any) -> None:
+    """Its decoding may run code that the store brings along."""
+    write_store(make_dataset()[["t"]], {"t": (5, 4, 3)}, tmp_path / "old.zarr", zarr_format=2)
+    metadata = tmp_path / "old.zarr" / "t" / ".zarray"
+    changed = json.loads(metadata.read_text()) | {"dtype": "|O", "filters": filters}
+    metadata.write_text(json.dumps(changed | {"fill_value": None}))
+    pattern = r"Given: .*. Allowed: .*bool.* To mend it: "
+    with pytest.raises(UnsupportedDataError, match=pattern) as caught:
+        xloader.open(tmp_path / "old.zarr", variables=["t"])
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("name", ["none.zarr", "none.nc", "folder/none.zarr"])
+def test_a_store_that_is_not_there(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for source in (path, str(path)):
+        with pytest.raises(SourceNotFoundError, match=r"Given: .*none.*To mend it: ") as caught:
+            xloader.open(source)
+        assert isinstance(caught.value, FileNotFoundError)
+        assert caught.value.allowed is not None
+    assert not path.exists()
+
+
+def test_nothing_is_read_by_a_refusal() -> None:
+    """Labels are: to refuse those that are not there, they must be known."""
+    numeric = make_dataset()[["t", "turned", "series"]]
+    chunks = {"t": (5, 4, 3), "turned": (4, 5, 3), "series": (7,)}
+    store = CountingStore(write_store(numeric, chunks))
+    opened = xloader.open(store)
+    for kind, _, attempt, _ in REFUSALS.values():
+        with pytest.raises(XloaderError):
+            attempt(opened)
+        assert {key.split("/")[0] for key in store.reads} <= {"time", "lat"}, kind
+
+
+MIXED = pytest.mark.filterwarnings(
+    "ignore::xloader.errors.MixingWarning", "ignore::xloader.errors.AmplificationWarning"
+)
+
+
+@MIXED
+@given(case=cases())
+def test_the_memory_that_a_refusal_names_will_do(case: Case) -> None:
+    """The whole epoch, on every rank; and 5 % less is refused with the same number."""
+    with pytest.raises(MemoryBudgetError) as caught:
+        case.loader(memory=1)
+    least = caught.value.minimum_nbytes
+    with pytest.raises(MemoryBudgetError) as again:
+        case.loader(memory=least * 95 // 100)
+    assert again.value.minimum_nbytes == least
+    assert f"{least} bytes" in str(again.value)
+    for rank in range(case.world_size):
+        with case.loader(rank, memory=least) as loader:
+            assert sum(1 for _ in loader) == len(loader)
+            assert loader.report().peak_nbytes <= least
