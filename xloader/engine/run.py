@@ -284,11 +284,7 @@ class Run:
             block.error = block.error or error
             block.num_reads_left -= 1
             if block.is_loaded:
-                group, number = (
-                    block.need.group,
-                    np.ravel_multi_index(block.need.block, block.need.group.shape),
-                )
-                self.tally.read_nbytes += int(group.read_nbytes(np.array([number]))[0])
+                self.tally.read_nbytes += block.need.read_nbytes
                 self._gathers.extend((f, block, rows) for f, rows in block.waiting)
                 block.waiting.clear()
                 self._changed.notify_all()

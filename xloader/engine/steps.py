@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class Need:
     group : Group
     block : tuple of int
         Index of the block along each windowed dimension.
+    read_nbytes : int
+        Decoded bytes of its chunks.
     num_samples : int
         Rows that will need this residence in the whole epoch.
     rows : numpy.ndarray of int64
@@ -41,6 +44,7 @@ class Need:
     key: Key
     group: Group
     block: tuple[int, ...]
+    read_nbytes: int
     num_samples: int
     rows: Ints
 
@@ -130,14 +134,23 @@ def _needs(lane: Lane, number: int, entries: Ints, shift: int, is_resident: bool
         by_member = np.argsort(members, kind="stable")
         members, rows = members[by_member], rows[by_member] + shift
         begins = np.flatnonzero(np.diff(members, prepend=-1))
-        for member, own in zip(members[begins].tolist(), np.split(rows, begins[1:]), strict=False):
-            block = int(residences.block[member])
+        found = members[begins]
+        blocks = residences.block[found]
+        nbytes = residences.group.read_nbytes(blocks)
+        for member, block, read_nbytes, own in zip(
+            found.tolist(),
+            blocks.tolist(),
+            nbytes.tolist(),
+            np.split(rows, begins[1:])[: len(found)],
+            strict=True,
+        ):
             key = Key(-1, index, block) if is_resident else Key(number, index, member)
             needs.append(
                 Need(
                     key=key,
                     group=residences.group,
                     block=_unravel(block, residences.group.shape),
+                    read_nbytes=read_nbytes,
                     num_samples=int(residences.num_samples[member]),
                     rows=own,
                 )
@@ -151,7 +164,7 @@ def _merged(needs: list[Need]) -> list[Need]:
     for need in needs:
         other = merged.get(need.key)
         rows = need.rows if other is None else np.concatenate([other.rows, need.rows])
-        merged[need.key] = Need(need.key, need.group, need.block, need.num_samples, rows)
+        merged[need.key] = dataclasses.replace(need, rows=rows)
     return list(merged.values())
 
 
