@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import all_ids, box_footprint, footprints, line_footprint
+from tests.ground import all_ids, box_footprint, footprints, line_footprint, plan_of
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.footprint import Demand, Footprint
 from xloader.grid import Axis
 from xloader.mixing import full_mixing, measure_mixing, region_dim
+from xloader.model import Candidate
+from xloader.pace import Pace
 from xloader.plan import Budget, Epoch, Plan
-from xloader.search import Wish, find_ascent, find_plan
+from xloader.search import Wish, _best, _preference, find_ascent, find_plan
 from xloader.windows import Windows
 
 
@@ -164,7 +166,7 @@ def test_too_little_memory_names_the_least_that_does(name: str, lanes: int, find
     for epoch in range(3):
         amplification(footprint, plan, 0, epoch)
     with pytest.raises(MemoryBudgetError) as again:
-        find(footprint, replace(budget, memory_nbytes=int(least * 0.95)), wish)
+        find(footprint, replace(budget, memory_nbytes=least - 1), wish)
     assert again.value.minimum_nbytes == least
 
 
@@ -198,6 +200,26 @@ def test_a_spread_that_does_not_fit_is_refused(window: int) -> None:
     with pytest.raises(OptionError, match="Given: ") as caught:
         find_plan(line_footprint(3200, 16, window), room_for(8 * 16), Wish(16, 1, spread=30))
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("trials", "best"),
+    [
+        pytest.param([(1.0, 8.0), (1.04, 12.0), (1.3, 15.0)], 1, id="within: the best mixing"),
+        pytest.param([(1.03, 12.0), (1.01, 11.9), (1.0, 11.0)], 1, id="by 1 %: the fewest reads"),
+        pytest.param([(1.2, 9.0), (1.4, 15.0), (1.1, 7.0)], 0, id="beyond, half as well as full"),
+        pytest.param([(1.2, 4.0), (1.4, 6.0), (1.1, 3.0)], 1, id="beyond, and none mixes by half"),
+        pytest.param([(1.05, 2.0), (1.06, 15.0)], 0, id="within goes before mixing"),
+    ],
+)
+def test_the_rules_of_choice(trials: list[tuple[float, float]], best: int) -> None:
+    plan = plan_of(Pace((1,)))
+    candidates = [Candidate(plan, *trial) for trial in trials]
+    wish, full = Wish(16, 1, max_amplification=1.05), 16.0
+    assert candidates.index(_best(candidates, wish, full)) == best
+    # What is looked at first is what will be chosen, but for the last percent of mixing.
+    first = min(candidates, key=_preference(wish, full))
+    assert first.mixing >= 0.99 * candidates[best].mixing
 
 
 def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half() -> None:

@@ -76,7 +76,7 @@ class Budget:
     def minimum_nbytes(self, lane_nbytes: int) -> int:
         """The least memory that leaves each lane ``lane_nbytes``."""
         needed = self.batches_nbytes + self.num_lanes * lane_nbytes
-        return max(needed + 2 * self.max_chunk_nbytes, -(-needed * 16 // 15) + 1)
+        return max(needed + 2 * self.max_chunk_nbytes, needed + max(needed - 1, 0) // 15)
 
     def check(self, lane_nbytes: int) -> None:
         """Refuse a budget that leaves each lane less than ``lane_nbytes``.
