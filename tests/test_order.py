@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -13,6 +14,7 @@ import xloader.order
 from tests.ground import all_ids, box_footprint, footprints, line_footprint, shuffle_of
 from xloader.ascend import Ascent
 from xloader.footprint import Footprint
+from xloader.keyed import derive_key, draw_below
 from xloader.order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.pace import Pace
 
@@ -120,6 +122,44 @@ def test_how_many_come_before_a_key(lanes: list[LaneOrder], data: st.DataObject)
     key = data.draw(st.sampled_from(some) | st.floats(-1, 40) | st.just(float("inf")))
     found = lane.num_before(np.arange(len(keys)), key)
     assert found.tolist() == [sum(k < key for k in row) for row in keys]
+
+
+def test_how_many_come_before_a_key_is_not_one_off_by_rounding() -> None:
+    """At the keys of samples, a plain estimate is one off every third time."""
+    size = 300
+    some, numbers = shuffle_of(line_footprint(800, 2, 2), Pace((1,)), 0, 0), np.arange(size)
+    lane = replace(
+        some.lane(0, 0),
+        cohort=numbers,
+        count=draw_below(derive_key(1), numbers, 999) + 1,
+        start=numbers.astype(np.int32),
+        length=draw_below(derive_key(2), numbers, 60).astype(np.int32),
+        phase=draw_below(derive_key(3), numbers, PHASE_STEPS).astype(np.int32),
+    )
+    for entry in range(size):
+        keys = slow_keys(lane, entry)
+        rank = entry % len(keys)
+        found = lane.num_before(np.array([entry]), keys[rank])
+        assert found.tolist() == [sum(key < keys[rank] for key in keys)]
+
+
+def test_samples_with_one_key_come_by_cohort_and_then_by_rank() -> None:
+    some = shuffle_of(line_footprint(12, 2, 1), Pace((1,)), 0, 0).lane(0, 0)
+    none = np.zeros(3, np.int32)
+    lane = replace(
+        some,
+        cohort=np.array([4, 1, 3]),
+        count=np.array([2, 2, 2]),
+        start=none,
+        length=none,
+        phase=none,
+    )
+    places = [
+        (int(entry), int(rank))
+        for entries, ranks in lane.places()
+        for entry, rank in zip(entries, ranks, strict=True)
+    ]
+    assert places == [(1, 0), (1, 1), (2, 0), (2, 1), (0, 0), (0, 1)]
 
 
 @given(lane_orders())

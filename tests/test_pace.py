@@ -20,6 +20,7 @@ from tests.ground import (
 from tests.test_order import paces
 from xloader.cohorts import Cohorts
 from xloader.errors import OptionError
+from xloader.footprint import Footprint
 from xloader.keyed import permutation
 from xloader.pace import _RUN_ORDER, Pace, Shuffle, _positions
 from xloader.plan import Budget, Epoch
@@ -71,14 +72,13 @@ def slow_interval(
     return max(here), length
 
 
-@given(st.data(), footprints())
-def test_every_cohort_has_the_interval_of_its_tiles(st_data: st.DataObject, footprint) -> None:  # type: ignore[no-untyped-def]
-    pace = st_data.draw(paces(len(footprint.windows.dims)))
-    shuffle = shuffle_of(footprint, pace, 5, st_data.draw(st.integers(0, 9)))
-    cohorts, runs = shuffle.cohorts, slow_runs(shuffle)
+def check_intervals(shuffle: Shuffle) -> set[str]:
+    """Hold every cohort of every lane to its definition; the cases that were met."""
+    pace, cohorts, runs = shuffle.pace, shuffle.cohorts, slow_runs(shuffle)
     place = {tile: i for i, tile in enumerate(tile for run in runs for tile in run)}
     line = sorted(range(len(cohorts)), key=lambda c: (place[int(cohorts.tiles[c])], c))
     owner = [cohort for cohort in line for _ in range(cohorts.num_samples[cohort])]
+    met = set()
     for number in range(pace.lanes):
         lane = shuffle.lane(number, pace.spread)
         begin, end = number * len(owner) // pace.lanes, (number + 1) * len(owner) // pace.lanes
@@ -87,8 +87,43 @@ def test_every_cohort_has_the_interval_of_its_tiles(st_data: st.DataObject, foot
         assert lane.start.tolist() == sorted(lane.start.tolist())
         homes = {int(cohorts.tiles[cohort]) for cohort in own}
         position = slow_positions([[t for t in run if t in homes] for run in runs], pace.streams)
-        for cohort, *interval in zip(lane.cohort, lane.start, lane.length, strict=True):
-            assert tuple(interval) == slow_interval(cohorts, cohort, position, pace)
+        for cohort, start, length in zip(
+            lane.cohort.tolist(), lane.start.tolist(), lane.length.tolist(), strict=True
+        ):
+            assert (start, length) == slow_interval(cohorts, cohort, position, pace)
+            is_part = 0 < length < pace.spread
+            met.add("in part" if is_part else "in full" if length else "at once")
+    return met
+
+
+@given(st.data(), footprints())
+def test_every_cohort_has_the_interval_of_its_tiles(
+    data: st.DataObject, footprint: Footprint
+) -> None:
+    pace = data.draw(paces(len(footprint.windows.dims)))
+    check_intervals(shuffle_of(footprint, pace, 5, data.draw(st.integers(0, 9))))
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize(
+    "footprint",
+    [
+        pytest.param(line_footprint(150, 4, 2), id="two tiles"),
+        pytest.param(line_footprint(150, 4, 7), id="three tiles"),
+        pytest.param(line_footprint(150, 4, 12, spans=((0, 1, 1), (9, 1, 2))), id="a lead"),
+        pytest.param(line_footprint(150, 4, 4, stride=9), id="tiles that are home to none"),
+        pytest.param(box_footprint((60, 20), (4, 8), (2, 2)), id="two dimensions"),
+    ],
+)
+def test_cohorts_that_straddle_have_the_interval_of_their_tiles(
+    footprint: Footprint, lanes: int
+) -> None:
+    met = set()
+    for epoch, (run, streams, spread) in enumerate([(1, 1, 9), (6, 3, 9), (9, 2, 6), (4, 4, 5)]):
+        pace = Pace((1,) * len(footprint.windows.dims), 0, run, streams, spread, lanes)
+        met |= check_intervals(shuffle_of(footprint, pace, 0, epoch))
+    assert "at once" in met
+    assert len(met) > 1
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=15), st.integers(1, 6))
