@@ -109,7 +109,10 @@ def measure_mixing(
         Whether a last batch that is short does not count.
     """
     num_samples = max(lane.num_samples for lane in lanes)
-    num_batches = num_samples // share if is_last_dropped else -(-num_samples // share)
+    num_batches = -(-num_samples // share)
+    if is_last_dropped:
+        # A batch takes of every lane, and the shortest is the first that has no more to give.
+        num_batches = min(lane.num_samples for lane in lanes) // share
     num_batches = max(num_batches, 1)
     spots, per_spot = np.zeros(1, np.int64), num_batches
     if num_samples * len(lanes) > most_samples:
