@@ -133,6 +133,17 @@ def _check_agreement(expected: Explanation, report: Report) -> None:
     assert report.read_amplification == pytest.approx(expected.read_amplification)
 
 
+def test_a_batch_that_is_dropped_does_not_mix() -> None:
+    """Lanes of 26, 25 and 25 samples make 25 batches of 3, though one has another sample."""
+    dataset = xr.Dataset({"a": ("time", np.arange(76.0))})
+    samples = xloader.open(write_store(dataset, {"a": (2,)})).window(time=1)
+    with samples.loader(batch_size=3, lanes=3, drop_last=True, output="numpy") as loader:
+        for _ in range(3):
+            expected = loader.explain()
+            assert sum(1 for _ in loader) == expected.num_steps == 25
+            _check_agreement(expected, loader.report())
+
+
 @MANY
 @given(case=cases(world_size=1, drop_last=False, shuffle=True))
 def test_memory_for_all_is_read_once(case: Case) -> None:
