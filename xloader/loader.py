@@ -246,6 +246,8 @@ class Loader:
             return
         enough = enough_memory(self.footprint, self._layouts, self.options)
         remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
+        if self.options.spread is not None:
+            remedy = f"with spread=None, {remedy}"
         if is_poor:
             warnings.warn(
                 f"batches mix {expected.mixing:.1f} regions, a full shuffle "

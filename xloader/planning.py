@@ -52,9 +52,11 @@ def enough_memory(
 ) -> int:
     """The first doubling of the memory that brings what was asked for, in bytes.
 
-    That is half of a full shuffle's mixing, within ``max_amplification``. Memory that holds the
-    whole selection always does.
+    That is half of a full shuffle's mixing, within ``max_amplification``, with the spread left to
+    the plan. Memory that holds the whole selection always does.
     """
+    # With a small spread of the user's own, no memory would ever be enough.
+    options = dataclasses.replace(options, spread=None)
     dim = region_dim(footprint)
     full = full_mixing(footprint, dim, options.global_batch)
     memory = options.memory_nbytes
