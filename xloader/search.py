@@ -162,7 +162,7 @@ def _plain_plan(cohorts: Cohorts, tile: int, budget: Budget, wish: Wish) -> Plan
     """The plan where no tile has a neighbour that it must meet."""
     fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, wish.global_batch))
     if wish.spread is not None:
-        budget.check(tile * max(wish.spread, 1))
+        budget.check(tile * min(max(wish.spread, 1), cohorts.num_tiles))
         spread = wish.spread
     elif int(cohorts.num_samples.max()) == 1 and len(cohorts) == cohorts.num_tiles:
         # A permutation of tiles is already a full shuffle of their samples.
