@@ -51,7 +51,7 @@ def read_samples(
         for part in layout.parts:
             view = part.view(array)
             for row, first in enumerate(firsts):
-                _read_part(recipe, part, first, view[row])
+                _read_part(recipe, part, first, view[row, ...])
         arrays[layout.name] = array
     return arrays
 

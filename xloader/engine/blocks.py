@@ -108,7 +108,8 @@ class BlockReader:
                     variable=demand.variable,
                     chunk=tuple(chunk for chunk, _, _ in picked),
                     cut=tuple(cut for _, cut, _ in picked),
-                    out=values[demand.variable][tuple(place for _, _, place in picked)],
+                    # The ellipsis keeps a variable without dimensions an array.
+                    out=values[demand.variable][(*(place for _, _, place in picked), ...)],
                 )
 
     def do(self, read: Read) -> bool:

@@ -266,7 +266,8 @@ def _copy_many(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: 
         along = (np.arange(count) * hits.steps[dim]).reshape(shape)
         index.append(hits.begins[dim].reshape(-1, *[1] * num_dims) + along)
         place.append(hits.place[dim])
-    found = values[tuple(index)]
+    # A variable without dimensions is the same for all rows.
+    found = values[tuple(index)] if index else values.reshape(1)
     num_missing = view.ndim - found.ndim
     found = found.reshape(len(found), *[1] * num_missing, *found.shape[1:])
     index_of_rows: Any = (hits.rows, ..., *place)

@@ -1,0 +1,48 @@
+"""Selections at the edge of what there is: no dimensions, more spread than tiles, no way to mix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.errors import MixingWarning
+from xloader.testing import write_store
+
+
+@pytest.mark.parametrize("batch_size", [4, 32])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_variable_without_dimensions(is_stored: bool, batch_size: int) -> None:
+    """It is repeated for every sample, few rows at a time or many, in a field alone or not."""
+    values = np.arange(300, dtype="f4").reshape(100, 3)
+    ds = xr.Dataset({"t": (("time", "x"), values), "k": ((), np.float32(3.5))})
+    source: Any = write_store(ds, {"t": (16, 3), "k": ()}) if is_stored else ds
+    samples = xloader.open(source).window(time=1).field("both", "t", "k").field("only", "k")
+    np.testing.assert_array_equal(samples[[7]]["both"][0, 1], np.full((1, 3), 3.5))
+    with samples.loader(batch_size=batch_size, output="numpy") as loader:
+        for batch in loader:
+            np.testing.assert_array_equal(batch["both"][:, 0, 0], values[batch.ids])
+            assert (batch["both"][:, 1] == 3.5).all()
+            assert batch["only"].shape == (len(batch.ids), 1)
+            assert (batch["only"] == 3.5).all()
+
+
+def test_a_spread_beyond_the_tiles_is_a_full_shuffle_of_them() -> None:
+    """It needs the memory of the tiles there are, and no more."""
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((400, 1000), "f4"))}).chunk(time=10)
+    samples = xloader.open(ds).window(time=1)
+    loader = samples.loader(batch_size=16, memory="8MiB", spread=1000, output="numpy")
+    assert loader.plan.pace.spread == 1000
+    assert loader.explain().peak_nbytes <= 8 << 20
+
+
+def test_a_spread_that_cannot_mix_is_warned_of() -> None:
+    """No memory makes up for a spread of 0: the remedy is to leave it out."""
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((1000, 100), "f4"))}).chunk(time=10)
+    samples = xloader.open(ds).window(time=1)
+    with samples.loader(batch_size=16, memory="200kB", spread=0, output="numpy") as loader:
+        with pytest.warns(MixingWarning, match="with spread=None, memory='"):
+            next(iter(loader))
