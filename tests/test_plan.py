@@ -62,6 +62,13 @@ def test_the_least_memory_is_enough_and_a_byte_less_is_not(
     assert "To mend it: pass memory=" in str(error)
 
 
+def test_the_least_memory_is_to_the_byte() -> None:
+    for needed in range(1, 100):
+        budget = Budget(0, 0, 4, 0, 1)
+        enough = [m for m in range(200) if replace(budget, memory_nbytes=m).lane_nbytes >= needed]
+        assert budget.minimum_nbytes(needed) == min(enough)
+
+
 def test_a_plan_survives_json() -> None:
     plan = find_plan(line_footprint(3200, 16, 3), Budget(420, 0, 4, 0, 2), Wish(16, 2))
     text = json.dumps(plan.to_dict())

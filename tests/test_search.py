@@ -220,6 +220,7 @@ def test_the_rules_of_choice(trials: list[tuple[float, float]], best: int) -> No
     # What is looked at first is what will be chosen, but for the last percent of mixing.
     first = min(candidates, key=_preference(wish, full))
     assert first.mixing >= 0.99 * candidates[best].mixing
+    assert first == candidates[best] or first.amplification <= wish.max_amplification
 
 
 def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half() -> None:
