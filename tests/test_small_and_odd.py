@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import MixingWarning
+from xloader.errors import EmptySamplesError, MixingWarning
 from xloader.testing import write_store
 
 
@@ -43,6 +43,16 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
     """No memory makes up for a spread of 0: the remedy is to leave it out."""
     ds = xr.Dataset({"t": (("time", "x"), np.zeros((1000, 100), "f4"))}).chunk(time=10)
     samples = xloader.open(ds).window(time=1)
-    with samples.loader(batch_size=16, memory="200kB", spread=0, output="numpy") as loader:
-        with pytest.warns(MixingWarning, match="with spread=None, memory='"):
-            next(iter(loader))
+    with (
+        samples.loader(batch_size=16, memory="200kB", spread=0, output="numpy") as loader,
+        pytest.warns(MixingWarning, match="with spread=None, memory='"),
+    ):
+        next(iter(loader))
+
+
+def test_a_field_without_elements_is_refused() -> None:
+    ds = xr.Dataset({"t": ("time", np.zeros(10)), "e": (("time", "x"), np.zeros((10, 0)))})
+    samples = xloader.open(ds).window(time=1)
+    with pytest.raises(EmptySamplesError, match="the field 'e' has no elements"):
+        samples.loader(output="numpy")
+    assert len(samples.inputs("t")[0][0]) == 1

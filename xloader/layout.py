@@ -145,7 +145,7 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
     UnsupportedDataError
         If a variable holds no numbers.
     EmptySamplesError
-        If no field has a variable with a windowed dimension.
+        If a field has no elements, or none has a variable with a windowed dimension.
     """
     layouts = tuple(layout_of(recipe, field) for field in recipe.gathered_fields)
     if not any(any(layout.accesses) for layout in layouts):
@@ -186,6 +186,13 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
     owned = {dim for name in field.variables for dim in recipe.dims_of(name)}
     if field.has_channels:
         dims, shape = (CHANNEL, *dims), (len(channels), *shape)
+    if 0 in shape:
+        raise EmptySamplesError(
+            f"the field {field.name!r} has no elements",
+            given=dict(zip(dims, shape, strict=True)),
+            allowed="at least one element along each dimension",
+            remedy="leave the variable out, or select more of it",
+        )
     return FieldLayout(
         name=field.name,
         dims=dims,
