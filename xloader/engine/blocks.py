@@ -104,12 +104,13 @@ class BlockReader:
                 origin = 0 if along is None else int(axis.edges[along])
                 choices.append([self._choice(axis, index, origin) for index in blocks])
             for picked in itertools.product(*choices):
+                # The ellipsis keeps a variable without dimensions an array.
+                place: tuple[Any, ...] = (*(place for _, _, place in picked), ...)
                 yield Read(
                     variable=demand.variable,
                     chunk=tuple(chunk for chunk, _, _ in picked),
                     cut=tuple(cut for _, cut, _ in picked),
-                    # The ellipsis keeps a variable without dimensions an array.
-                    out=values[demand.variable][(*(place for _, _, place in picked), ...)],
+                    out=values[demand.variable][place],
                 )
 
     def do(self, read: Read) -> bool:
