@@ -130,6 +130,11 @@ class Pass:
         # It closes also where the iterator is abandoned, and before the interpreter ends.
         self._close = weakref.finalize(self, self._run.close)
 
+    @property
+    def run(self) -> Run:
+        """What makes the batches. It may outlive the iterator."""
+        return self._run
+
     def __iter__(self) -> Pass:
         return self
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from xloader.engine.blocks import BlockReader, Stored
 from xloader.engine.gather import Gatherer
 from xloader.engine.job import Block, Delivery, FieldShape, Job
 from xloader.engine.pool import BatchPool, BlockPool
+from xloader.engine.run import Run
 from xloader.engine.steps import Key, walk
 from xloader.errors import (
     AmplificationWarning,
@@ -83,15 +84,13 @@ class Loader:
         self._check_samples()
         self.plan = make_plan(self.footprint, self._layouts, options)
         self._epoch_number = 0
-        self._pass: weakref.ref[Pass] | None = None
+        self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
         self._has_warned = False
-        self._kept: dict[Key, Block] = {}
-        self._pool = BlockPool(self.plan.pool_nbytes(len(options.own_lanes)))
-        self._batches = BatchPool(options.prefetch + 2)
         self._epochs: dict[int, Epoch] = {}
         self._explained: dict[tuple[int, int], Explanation] = {}
+        self._make_pools()
 
     def __len__(self) -> int:
         return self._epoch().num_steps
@@ -139,8 +138,10 @@ class Loader:
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         epoch = self._epoch()
-        if scope == "rank" and (epoch.epoch, len(self._kept)) in self._explained:
-            return self._explained[epoch.epoch, len(self._kept)]
+        # A run under way may add to these meanwhile.
+        kept = [key for key, block in list(self._kept.items()) if block.is_loaded]
+        if scope == "rank" and (epoch.epoch, len(kept)) in self._explained:
+            return self._explained[epoch.epoch, len(kept)]
         paths = {
             d.variable: self.recipe.source.path_of(d.variable)
             for group in self.footprint.groups
@@ -148,9 +149,9 @@ class Loader:
         }
         if scope == "world":
             return explain_world(epoch, self.options.world.world_size, paths)
-        cached = {(key.group, key.number) for key in self._kept}
+        cached = {(key.group, key.number) for key in kept}
         expected = explain_epoch(epoch, self.options.own_lanes, paths, cached)
-        self._explained = {(epoch.epoch, len(self._kept)): expected}
+        self._explained = {(epoch.epoch, len(kept)): expected}
         return expected
 
     def report(self) -> Report:
@@ -172,7 +173,9 @@ class Loader:
     def close(self) -> None:
         """Stop whatever is under way and give the memory back. More than once is fine."""
         self._stop()
-        self._kept.clear()
+        # What was counted of the old pool is still reported.
+        self._pool.clear()
+        self._make_pools()
         self._is_closed = True
 
     def __enter__(self) -> Loader:
@@ -193,15 +196,14 @@ class Loader:
         expected = self.explain()
         self._warn(expected)
         epoch = self._epoch()
-        this = weakref.proxy(self)
 
         def move_on() -> None:
             # Another epoch may have been chosen while this one ran.
-            if this.epoch == epoch.epoch:
-                this.set_epoch(epoch.epoch + 1)
+            if self.epoch == epoch.epoch:
+                self.set_epoch(epoch.epoch + 1)
 
         batches = Pass(self._job(epoch), expected, self._deliver, move_on, self._counter())
-        self._pass = weakref.ref(batches)
+        self._run = batches.run
         self._progress = batches.progress
         return batches
 
@@ -212,10 +214,21 @@ class Loader:
         )
 
     def _stop(self) -> None:
-        current = self._pass() if self._pass is not None else None
-        if current is not None:
-            current.close()
-        self._pass = None
+        # The run and not its iterator, which a garbage collection on one of the run's own threads
+        # may have ended: then nobody has waited for them yet, nor taken their blocks back.
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+        if os.getpid() != self._pid:
+            # Blocks on their way at a fork never arrive in the child.
+            self._make_pools()
+
+    def _make_pools(self) -> None:
+        """Memory of this process, none of it in use."""
+        self._pid = os.getpid()
+        self._kept: dict[Key, Block] = {}
+        self._pool = BlockPool(self.plan.pool_nbytes(len(self.options.own_lanes)))
+        self._batches = BatchPool(self.options.prefetch + 2)
 
     def _epoch(self) -> Epoch:
         """The order and schedule of the epoch to come, kept until another is asked for."""

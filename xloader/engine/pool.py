@@ -59,6 +59,11 @@ class BlockPool:
         self._free[buffer.nbytes].append(buffer)
         self._free_nbytes += buffer.nbytes
 
+    def clear(self) -> None:
+        """Let go of all free buffers."""
+        self._free.clear()
+        self._free_nbytes = 0
+
     def _shrink(self) -> None:
         """Let go of free buffers of other sizes until all of them are within the capacity."""
         for buffers in self._free.values():

@@ -1,0 +1,88 @@
+"""An epoch that is left half way leaves nothing behind that the next one would wait for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+
+
+def make_dataset(num_steps: int) -> xr.Dataset:
+    return xr.Dataset({"t": (("time", "x"), np.ones((num_steps, 1000), "f4"))})
+
+
+def make_loader(fn: Any = None) -> xloader.Loader:
+    samples = xloader.open(make_dataset(400).chunk(time=10)).window(time=1)
+    samples = samples if fn is None else samples.map(fn)
+    return samples.loader(batch_size=16, memory="1MiB", output="numpy")
+
+
+def test_an_iterator_collected_on_a_thread_of_its_own_run() -> None:
+    """That thread cannot wait for itself, so the next epoch waits for it, and has all memory."""
+    iterators: list[Any] = []
+
+    def collect(ds: xr.Dataset) -> xr.Dataset:
+        if iterators:
+            iterators.pop()
+            gc.collect()
+        return ds
+
+    with make_loader(collect) as loader:
+        gc.disable()
+        try:
+            iterator: Any = iter(loader)
+            next(iterator)
+            cycle = [iterator]
+            cycle.append(cycle)
+            run = iterator.run
+            iterators.append(cycle)
+            del iterator, cycle
+            while iterators:
+                run.take()
+        except xloader.errors.ClosedError:
+            pass
+        finally:
+            gc.enable()
+        assert not iterators
+        del run
+        assert sum(1 for _ in loader) == len(loader)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_loader_of_plain_memory_begins_anew_in_a_forked_child() -> None:
+    """Blocks that were on their way at the fork take no room in the child."""
+    samples = xloader.open(make_dataset(4000)).window(time=1)
+    loader = samples.loader(batch_size=16, memory="13MiB", output="numpy")
+    iterator = iter(loader)
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        os._exit(0 if sum(1 for _ in loader) == len(loader) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert sum(1 for _ in iterator) == len(loader) - 1
+    loader.close()
+
+
+def test_a_closed_loader_holds_no_memory() -> None:
+    """What it has read is let go at once, and the report stays."""
+    import tracemalloc
+
+    loader = make_loader()
+    tracemalloc.start()
+    for _ in loader:
+        pass
+    held = tracemalloc.get_traced_memory()[0]
+    loader.close()
+    freed = held - tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert freed > loader.plan.lane_pool_nbytes
+    assert loader.report().peak_nbytes > 0
