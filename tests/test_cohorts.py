@@ -55,14 +55,17 @@ def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
         dense = {home: i for i, home in enumerate(sorted(set(homes)))}
         assert pieces.home.tolist() == [dense[homes[first]] for first in firsts]
         assert pieces.num_homes == len(dense)
+        reaches = [max(max(t) for t in row) - min(min(t) for t in row) for row in touches]
+        assert pieces.reach == max(reaches)
+        # Where no piece reaches beyond its home, nothing is kept of what each touches.
+        assert len(pieces.touch_lo) == len(pieces.touch_hi)
+        assert (len(pieces.touch_lo) == 0) == (pieces.reach == 0)
         for piece, first in enumerate(firsts):
             sets = {tuple(dense[t] for t in tiles if t in dense) for tiles in touches[first]}
             ranges = zip(pieces.touch_lo[:, piece], pieces.touch_hi[:, piece], strict=True)
-            assert {tuple(range(lo, hi)) for lo, hi in ranges} == sets
+            assert {tuple(range(lo, hi)) for lo, hi in ranges} == (sets if pieces.reach else set())
             is_beyond = any(t not in dense for tiles in touches[first] for t in tiles)
             assert pieces.is_beyond_homes[piece] == is_beyond
-        reaches = [max(max(t) for t in row) - min(min(t) for t in row) for row in touches]
-        assert pieces.reach == max(reaches)
 
 
 @given(footprints(max_dims=3, max_size=14))
