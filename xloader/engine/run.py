@@ -166,6 +166,8 @@ class Run:
                         return
                 assert task is not None
                 task()
+                # It holds a batch, whose memory must not wait until there is another task.
+                task = None
         except BaseException as error:
             # A bug in the engine itself must end the iteration, not leave it waiting.
             with self._changed:
