@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases, least_memory
-from xloader import Samples
 from xloader.batch import Batch
 from xloader.engine import pool
 from xloader.engine.pool import allocate
@@ -85,6 +84,21 @@ def _check_padding(case: Case, batches: list[Batch]) -> None:
                     np.testing.assert_array_equal(array[row], wanted)
             else:
                 last = int(batch.ids[row]), [array[row].copy() for array in batch]
+
+
+def test_a_batch_of_nothing_but_padding() -> None:
+    """Law 7: of three samples on two ranks, one rank has a single one, and repeats it."""
+    dataset = xr.Dataset({"a": (("time", "x"), np.arange(6.0).reshape(3, 2))})
+    samples = xloader.open(write_store(dataset, {"a": (1, 2)})).window(time=1)
+    padded = []
+    for rank in range(2):
+        with samples.loader(batch_size=1, output="numpy", rank=rank, world_size=2) as loader:
+            first, second = loader
+        padded.append(bool(second.is_padding[0]))
+        if padded[-1]:
+            assert second.ids.tolist() == first.ids.tolist()
+            assert second.a.tolist() == first.a.tolist() == [dataset.a[first.ids].values.tolist()]
+    assert sorted(padded) == [False, True]
 
 
 @MANY
@@ -228,12 +242,14 @@ def test_what_is_held_at_a_time(threads: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pool, "allocate", allocate_and_record)
     with samples.loader(batch_size=3, memory="90kB", output="numpy", threads=threads) as loader:
         for _ in range(2):
-            for batch in loader:
-                del batch
+            for _ in loader:
+                pass
         budget, pool_nbytes = loader.plan.budget, loader.plan.pool_nbytes(1)
     batch_nbytes, block_nbytes = 3 * 500 * 4, 4 * 500 * 4
     assert set(asked) == {batch_nbytes, block_nbytes}
-    assert asked.count(batch_nbytes) <= budget.num_batches
+    assert budget.num_batches == 2 + 2
+    # While a batch changes hands, the loop holds one more, and so may a worker that is done.
+    assert asked.count(batch_nbytes) <= budget.num_batches + 1 + threads < 2 * len(loader)
     assert asked.count(block_nbytes) <= pool_nbytes // block_nbytes < 10
 
 
@@ -270,7 +286,7 @@ def test_resident_memory_stays_within_the_budget(tmp_path: Path) -> None:
     )
     write_store(dataset, dict.fromkeys("ab", (16, 180, 180)), tmp_path / "store")
     budget = 64 * 2**20
-    command = [sys.executable, "-W", "ignore", "-c", MEASURE, str(tmp_path / "store"), str(budget)]
+    command = [sys.executable, "-W", "ignore", "-c", MEASURE, tmp_path / "store", str(budget)]
     # One arena, so that what malloc keeps for each thread is not counted as ours.
     environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(
@@ -284,11 +300,3 @@ def test_resident_memory_stays_within_the_budget(tmp_path: Path) -> None:
     assert growth <= 1.1 * budget + 32 * 2**20
     # A peak that the watcher missed would prove nothing: decoded chunks must be in it.
     assert growth >= reported // 2
-
-
-def test_a_case_is_what_it_says() -> None:
-    """The reference itself, by hand: 5 of 11 elements, every other one, from the second."""
-    dataset = xr.Dataset({"v0": ("time", np.arange(11.0))})
-    store = CountingStore(write_store(dataset, {"v0": (3,)}))
-    samples: Samples = xloader.open(store).window(time=2, stride=3, dilation=2)
-    assert [array.tolist() for array in samples[2]] == [[6.0, 8.0]]
