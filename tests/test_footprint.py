@@ -77,6 +77,7 @@ def test_chunks_stepped_over_are_not_needed(stride: int, span: tuple[int, int, i
 
 @given(footprints())
 def test_bytes_of_blocks(footprint: Footprint) -> None:
+    num_needed = total = 0
     for group in footprint.groups:
         blocks = np.arange(group.num_blocks)
         kept, read = group.block_nbytes(blocks).tolist(), group.read_nbytes(blocks).tolist()
@@ -91,9 +92,10 @@ def test_bytes_of_blocks(footprint: Footprint) -> None:
             unit = sum(4 * 5 ** len(demand.whole_axes) for demand in group.demands)
             assert (kept[block], read[block]) == (unit * num_kept, unit * num_read)
         assert sum(kept) == sum(demand.selected_nbytes for demand in group.demands)
-    assert footprint.total_nbytes == sum(
-        d.selected_nbytes for g in footprint.groups for d in g.demands
-    )
+        needed = {block for _, block in slow_pairs(footprint, group)}
+        num_needed += len(needed) * group.num_reads_per_block
+        total += sum(kept[block] for block in needed)
+    assert (footprint.num_needed, footprint.total_nbytes) == (num_needed, total)
 
 
 def _chunk_size(axis: Axis, block: int) -> int:

@@ -172,15 +172,23 @@ class Footprint:
         demands = [demand for group in self.groups for demand in group.demands]
         return max(demands, key=lambda demand: demand.selected_nbytes)
 
-    @property
+    @cached_property
     def num_needed(self) -> int:
-        """Distinct (variable, chunk) pairs that the selection touches."""
-        return sum(group.num_blocks * group.num_reads_per_block for group in self.groups)
+        """Distinct (variable, chunk) pairs that some sample needs."""
+        return sum(len(self._needed(g)) * g.num_reads_per_block for g in self.groups)
 
     @cached_property
     def total_nbytes(self) -> int:
-        """Bytes of all chunks that the selection touches, cut down to it."""
-        return sum(int(g.block_nbytes(np.arange(g.num_blocks)).sum()) for g in self.groups)
+        """Bytes of all chunks that some sample needs, cut down to the selection."""
+        return sum(int(g.block_nbytes(self._needed(g)).sum()) for g in self.groups)
+
+    def _needed(self, group: Group) -> Ints:
+        """The blocks of a group that some sample needs: strides may pass over others."""
+        counts = self.windows.num_positions
+        every = Boxes(
+            tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)
+        )
+        return self.needs(group, every)[1]
 
     @property
     def max_chunk_nbytes(self) -> int:
