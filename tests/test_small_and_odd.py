@@ -9,7 +9,8 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import EmptySamplesError, MixingWarning
+from xloader.errors import EmptySamplesError, MixingWarning, OptionError
+from xloader.options import LoaderOptions
 from xloader.testing import write_store
 
 
@@ -67,3 +68,22 @@ def test_chunks_that_strides_pass_over_do_not_count() -> None:
     explanation = samples.explain(batch_size=16, memory="28KiB")
     assert explanation.read_amplification <= 1.05
     assert explanation.spread > 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_size": 2.0},
+        {"batch_size": True},
+        {"seed": None},
+        {"seed": 1.5},
+        {"spread": 0.5},
+        {"prefetch": "2"},
+        {"max_amplification": float("nan")},
+        {"memory": float("inf")},
+    ],
+)
+def test_a_number_of_the_wrong_kind_is_refused(wrong: dict[str, Any]) -> None:
+    """At once, and not by whatever first stumbles over it."""
+    with pytest.raises(OptionError, match=f"^{next(iter(wrong))} is .*Given: .*Allowed: "):
+        LoaderOptions(**wrong)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from xloader.errors import LanesError, OptionError
@@ -81,17 +83,18 @@ class LoaderOptions:
     memory_nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("batch_size", 1),
-            ("prefetch", 0),
-            ("max_amplification", 1.0),
-            ("threads", 1),
-            ("lanes", 1),
-            ("spread", 0),
+        for name, kind, least in (
+            ("batch_size", Integral, 1),
+            ("seed", Integral, -math.inf),
+            ("prefetch", Integral, 0),
+            ("max_amplification", Real, 1.0),
+            ("threads", Integral, 1),
+            ("lanes", Integral, 1),
+            ("spread", Integral, 0),
+            ("rank", Integral, -math.inf),
+            ("world_size", Integral, -math.inf),
         ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
+            self._check_number(name, kind, least)
         for name, choices in (("output", ("torch", "numpy")), ("on_error", ("raise",))):
             if getattr(self, name) not in choices:
                 raise OptionError(
@@ -146,6 +149,20 @@ class LoaderOptions:
         is_told = hasattr(os, "sched_getaffinity")
         return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
+    def _check_number(self, name: str, kind: type[Any], least: float) -> None:
+        value = getattr(self, name)
+        if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
+            return
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise OptionError(
+                f"{name} is no number of the kind it takes",
+                given=repr(value),
+                allowed="whole numbers" if kind is Integral else "numbers",
+            )
+        # Not the other way round: NaN is too small as well.
+        if not value >= least:
+            raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
+
     def _check_lanes(self) -> None:
         if self.num_lanes % self.world.world_size:
             raise LanesError(
@@ -181,7 +198,7 @@ def parse_nbytes(memory: int | str) -> int:
 
     try:
         nbytes = int(parse_bytes(memory))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         nbytes = 0
     if nbytes <= 0:
         raise OptionError(
