@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from xloader.cohorts import tile_edges
+import numpy as np
+
+from xloader.cohorts import cut_cohorts
 from xloader.footprint import Demand, Footprint
 from xloader.grid import Axis
 from xloader.mixing import measure_mixing, region_dim
@@ -105,10 +107,16 @@ def _truncate(
     windows = footprint.windows
     left = num_tiles
     sizes = list(windows.dim_sizes)
+    all_pieces = cut_cohorts(footprint, tiling).pieces
     for dim in sorted(range(len(sizes)), key=lambda d: d != run_dim):
-        edges = tile_edges(footprint, dim, tiling[dim])
-        keep = min(max(left, 4), len(edges) - 1)
-        sizes[dim] = max(int(edges[keep]), windows.spans[dim])
+        pieces, edges = all_pieces[dim], all_pieces[dim].tile_edges
+        # Tiles that strides pass over make no epoch longer.
+        keep = min(max(left, 4), pieces.num_homes)
+        if keep < pieces.num_homes:
+            position = pieces.starts[np.searchsorted(pieces.home, keep)]
+            first = position * windows.strides[dim] + footprint.first_offsets[dim]
+            end = edges[np.searchsorted(edges, first, side="right") - 1]
+            sizes[dim] = max(int(end), windows.spans[dim])
         left //= keep
     if sizes == list(windows.dim_sizes):
         return footprint
