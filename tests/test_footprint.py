@@ -120,7 +120,6 @@ def test_what_is_chunked_and_needed_alike_is_one_group() -> None:
     assert [group.num_reads_per_block for group in footprint.groups] == [14, 1, 1]
     assert [group.shape for group in footprint.groups] == [(4, 2), (4, 2), (1, 2)]
     assert footprint.num_needed == 8 * 14 + 8 + 2
-    assert footprint.leader.variable == "z"
     assert footprint.first_offsets == (0, 0)
     assert footprint.max_chunk_nbytes == 8 * 4 * 4
     assert footprint.total_nbytes == 32 * 8 * 4 * 15 + 8 * 8

@@ -167,12 +167,6 @@ class Footprint:
         return cls(windows, groups)
 
     @cached_property
-    def leader(self) -> Demand:
-        """The variable with the most bytes: tiles and regions follow its chunks."""
-        demands = [demand for group in self.groups for demand in group.demands]
-        return max(demands, key=lambda demand: demand.selected_nbytes)
-
-    @cached_property
     def num_needed(self) -> int:
         """Distinct (variable, chunk) pairs that some sample needs."""
         return sum(len(self._needed(g)) * g.num_reads_per_block for g in self.groups)
