@@ -142,13 +142,7 @@ def plan_figures(epoch: Epoch, lanes: list[Lane]) -> dict[str, Any]:
     plan, footprint = epoch.plan, epoch.footprint
     dim = region_dim(footprint)
     return {
-        "mixing": measure_mixing(
-            footprint,
-            dim,
-            [lane.order for lane in lanes],
-            plan.lane_share,
-            is_last_dropped=epoch.drop_last,
-        ),
+        "mixing": measure_mixing(footprint, dim, [lane.order for lane in lanes], plan.lane_share),
         "full_mixing": full_mixing(footprint, dim, plan.global_batch),
         "num_dropped_windows": footprint.windows.num_dropped,
         "is_exact": True,

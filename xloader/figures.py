@@ -62,10 +62,11 @@ class Figures:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {self.streams} streams, " if self.run > 1 else ""
         dropped = f", {self.num_dropped_windows:,} windows dropped" * bool(self.num_dropped_windows)
+        kept = "" if self.num_reads else ": all of it is in memory already"
         mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
         return [
             ("samples", f"{self.num_samples:,} in {self.num_steps:,} batches{dropped}"),
-            ("reads", f"{self.num_reads:,} chunks, {show_nbytes(self.read_nbytes)} decoded"),
+            ("reads", f"{self.num_reads:,} chunks, {show_nbytes(self.read_nbytes)} decoded{kept}"),
             ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
             ("mixing", mixing),
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),

@@ -2,8 +2,10 @@
 
 The dimensions are ``sample`` and those of the fields. A dimension that means different things in
 two fields, in size or in the positions it stands for, is called ``<field>_<dim>`` in each of
-them. Labels ride along as coordinates ``<dim>_label``, which xarray carries and never aligns by;
-a Dataset of one sample has them as its indexes.
+them. Labels that all samples share are indexes. Those of windowed dimensions differ from sample
+to sample and ride along as coordinates ``<dim>_label``, which xarray carries and never aligns by;
+a Dataset of one sample has them as indexes too. The ids are a coordinate ``sample`` without an
+index, so that one sample may be mixed with another.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.errors import OptionError, StackError, UnsupportedDataError
+from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
 from xloader.grid import Ints
 from xloader.layout import CHANNEL, FieldLayout
 from xloader.reading import window_offsets
@@ -51,7 +53,7 @@ def to_frame(
     Returns
     -------
     xarray.Dataset
-        One variable for each field, with its labels.
+        One variable for each field, with its labels and the ids.
 
     Raises
     ------
@@ -73,8 +75,13 @@ def to_frame(
         )
         for layout in layouts
     }
-    labels = _labels(recipe, layouts, names, ids)
-    return xr.Dataset(variables, {name + LABEL: label for name, label in labels.items()})
+    return with_ids(xr.Dataset(variables, _labels(recipe, layouts, names, ids)), ids)
+
+
+def with_ids(frame: xr.Dataset, ids: Ints) -> xr.Dataset:
+    """The Dataset with the ids of its samples as a coordinate that nothing aligns by."""
+    coord = xr.Coordinates({SAMPLE: (SAMPLE, ids)}, indexes={})
+    return frame.drop_vars(SAMPLE, errors="ignore").assign_coords(coord)
 
 
 def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
@@ -84,6 +91,8 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
     ------
     OptionError
         If a variable has lost samples or the dimension ``sample``, or none is left.
+    EmptySamplesError
+        If a variable has no elements left.
     UnsupportedDataError
         If a variable holds no numbers.
     """
@@ -95,6 +104,14 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
                 given=f"dimensions {dict(variable.sizes)}",
                 allowed=f"a dimension {SAMPLE!r} of size {num_samples}",
                 remedy='keep the dimension, or use .map(fn, per="sample")',
+            )
+        if 0 in [size for dim, size in variable.sizes.items() if dim != SAMPLE]:
+            raise EmptySamplesError(
+                f"a transform left no element of {str(name)!r}",
+                given=f"dimensions {dict(variable.sizes)}",
+                allowed="at least one element along each dimension",
+                remedy="xarray combines by label: give what is combined the same labels, or "
+                "none with .drop_vars(dim)",
             )
         array = variable.transpose(SAMPLE, ...).to_numpy()
         if array.dtype.kind not in "biuf":
@@ -116,20 +133,14 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
 
 
 def show_labels(frame: xr.Dataset) -> xr.Dataset:
-    """One sample, labels as indexes: ``time_label (time)`` becomes ``time``."""
+    """One sample, labels as indexes and without its id: ``time_label (time)`` is ``time``."""
     renamed: dict[Hashable, xr.Variable] = {}
     for name, label in frame.coords.items():
         plain = str(name).removesuffix(LABEL)
         if plain != name and label.dims in ((), (plain,)) and plain not in frame.variables:
             renamed[plain] = label.variable
-    return frame.drop_vars([f"{name}{LABEL}" for name in renamed]).assign_coords(renamed)
-
-
-def hide_labels(frame: xr.Dataset) -> xr.Dataset:
-    """The opposite of :func:`show_labels`: no index is left to align by."""
-    names = [name for name in frame.coords if frame[name].dims in ((), (name,))]
-    labels = {f"{name}{LABEL}": frame[name].variable.to_base_variable() for name in names}
-    return frame.drop_vars(names).assign_coords(labels)
+    dropped = [SAMPLE, *(f"{name}{LABEL}" for name in renamed)]
+    return frame.drop_vars(dropped, errors="ignore").assign_coords(renamed)
 
 
 def auxiliary_coords(
@@ -243,21 +254,26 @@ def _meaning(layout: FieldLayout, dim: str) -> object:
 def _labels(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], names: Names, ids: Ints
 ) -> dict[str, xr.Variable]:
+    """Labels by coordinate: of all samples under the dimension's name, else ``<dim>_label``."""
     labels: dict[str, xr.Variable] = {}
+    coords = recipe.source.coordinates()
     for layout in layouts:
         for dim in layout.dims:
             name = names[layout.name, dim]
-            if name in labels:
+            if name in labels or name + LABEL in labels:
                 continue
             if dim == CHANNEL and layout.channels is not None:
                 labels[name] = xr.Variable(name, np.asarray(layout.channels))
-            elif dim in recipe.source.coordinates().indexes:
-                labels[name] = _labels_along(recipe, layout, dim, name, ids)
-    labels.update(_labels_of_dropped(recipe, layouts, set(names.values()), ids))
-    coords = recipe.source.coordinates()
+            elif dim in coords.indexes:
+                label = _labels_along(recipe, layout, dim, name, ids)
+                labels[name + LABEL if SAMPLE in label.dims else name] = label
+    dropped = _labels_of_dropped(recipe, layouts, set(names.values()), ids)
+    labels.update((name + LABEL, label) for name, label in dropped.items())
+    taken = {layout.name for layout in layouts}
     for dim, kept in recipe.selection:
         if isinstance(kept, int) and dim in coords.indexes:
-            labels[dim] = coords[dim].variable.to_base_variable()[kept]
+            name = dim + LABEL if dim in taken else dim
+            labels[name] = coords[dim].variable.to_base_variable()[kept]
     return labels
 
 

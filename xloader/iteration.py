@@ -30,6 +30,8 @@ class Progress:
         Where decoded chunks live.
     fixed_nbytes : int
         Bytes beside the pool.
+    batch_size : int
+        Rows of a full batch; mixing is that of full ones.
     count_regions : callable, optional
         Counts the distinct regions of a batch's ids, where one rank's batch is the global one;
         mixing is as predicted otherwise.
@@ -39,11 +41,13 @@ class Progress:
     tally: Tally
     pool: BlockPool
     fixed_nbytes: int
+    batch_size: int
     begin: float = 0.0
     end: float = 0.0
     num_samples: int = 0
     num_steps: int = 0
     delivered_nbytes: int = 0
+    num_full: int = 0
     num_regions: int = 0
     count_regions: Callable[[Ints], int] | None = None
 
@@ -52,14 +56,15 @@ class Progress:
         self.num_steps += 1
         self.num_samples += int((~delivery.is_padding).sum())
         self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
-        if self.count_regions is not None:
+        if self.count_regions is not None and len(delivery.ids) == self.batch_size:
+            self.num_full += 1
             self.num_regions += self.count_regions(delivery.ids)
         self.end = time.perf_counter()
 
     def report(self) -> Report:
         """The figures by now."""
         tally, expected = self.tally, self.expected
-        seconds = self.end - self.begin if self.num_steps else 0.0
+        seconds = self.end - self.begin if self.num_steps else tally.wait_seconds
         busy = {
             "load": tally.load_seconds,
             "gather": tally.gather_seconds,
@@ -74,9 +79,7 @@ class Progress:
             read_nbytes=tally.read_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
             peak_nbytes=self.fixed_nbytes + self.pool.peak_nbytes,
-            mixing=self.num_regions / self.num_steps
-            if self.count_regions is not None and self.num_steps
-            else expected.mixing,
+            mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
             num_dropped_windows=expected.num_dropped_windows,
             is_exact=True,
@@ -125,7 +128,9 @@ class Pass:
         self._deliver = deliver
         self._move_on = move_on
         self._run = Run(job)
-        self.progress = Progress(expected, self._run.tally, job.pool, job.fixed_nbytes)
+        self.progress = Progress(
+            expected, self._run.tally, job.pool, job.fixed_nbytes, job.batch_size
+        )
         self.progress.count_regions = count_regions
         # It closes also where the iterator is abandoned, and before the interpreter ends.
         self._close = weakref.finalize(self, self._run.close)
@@ -148,15 +153,19 @@ class Pass:
             self.close()
             raise
         if delivery is None:
+            if not self._num_steps:
+                # With drop_last, an epoch of less than one batch is complete as it begins.
+                self._move_on()
             self._is_over = True
             self.close()
             raise StopIteration
         self.progress.add(delivery)
+        batch = self._deliver(delivery)
         if self.progress.num_steps == self._num_steps:
             # Whether or not the loop asks for one batch more, the epoch is complete.
             self._is_over = True
             self._move_on()
-        return self._deliver(delivery)
+        return batch
 
     def close(self) -> None:
         """Stop the threads. More than once is fine."""

@@ -240,11 +240,11 @@ class Loader:
         return self._epochs[number]
 
     def _check_samples(self) -> None:
-        if len(self.footprint.windows) < self.options.world.world_size:
+        num_samples, options = len(self.footprint.windows), self.options
+        if num_samples < options.world.world_size:
             raise EmptySamplesError(
                 "there is not a sample for each rank",
-                given=f"{len(self.footprint.windows)} samples, "
-                f"world_size={self.options.world.world_size}",
+                given=f"{num_samples} samples, world_size={options.world.world_size}",
                 allowed="at least one a rank",
                 remedy="use fewer ranks, or a smaller stride",
             )
@@ -302,7 +302,7 @@ class Loader:
             finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
             batch_size=options.batch_size,
             is_padded=options.world.world_size > 1,
-            num_open=options.prefetch + 1,
+            prefetch=options.prefetch,
             num_threads=min(
                 options.num_threads,
                 plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes,

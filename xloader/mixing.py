@@ -88,10 +88,8 @@ def measure_mixing(
     lanes: Sequence[LaneOrder],
     share: int,
     most_samples: int = _EXACT_SAMPLES,
-    *,
-    is_last_dropped: bool = False,
 ) -> float:
-    """Mean number of regions in the global batches of an order.
+    """Mean number of regions in the full global batches of an order.
 
     Parameters
     ----------
@@ -105,15 +103,11 @@ def measure_mixing(
     most_samples : int
         Up to so many samples every batch is looked at; beyond that, batches at 8 places
         drawn by a fixed key.
-    is_last_dropped : bool
-        Whether a last batch that is short does not count.
     """
     num_samples = max(lane.num_samples for lane in lanes)
-    num_batches = -(-num_samples // share)
-    if is_last_dropped:
-        # A batch takes of every lane, and the shortest is the first that has no more to give.
-        num_batches = min(lane.num_samples for lane in lanes) // share
-    num_batches = max(num_batches, 1)
+    # A batch takes of every lane, and the shortest is the first that has no more to give. Where
+    # no batch is full, the one there is counts.
+    num_batches = max(min(lane.num_samples for lane in lanes) // share, 1)
     spots, per_spot = np.zeros(1, np.int64), num_batches
     if num_samples * len(lanes) > most_samples:
         per_spot = max(most_samples // (_NUM_SPOTS * share * len(lanes)), 1)

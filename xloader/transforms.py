@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from xloader.errors import OptionError, XloaderError
 from xloader.filling import Fillna
-from xloader.frames import LABEL, SAMPLE, from_frame, hide_labels, show_labels, to_frame
+from xloader.frames import LABEL, SAMPLE, from_frame, to_frame, with_ids
 from xloader.grid import Ints
-from xloader.layout import FieldLayout
+from xloader.layout import CHANNEL, FieldLayout
 from xloader.normalizing import Normalize
 from xloader.recipe import Recipe
+from xloader.stacking import stack_samples, unstack_samples
 
 
 class _Pickled:
@@ -72,14 +73,19 @@ class Map(_Pickled):
         return False
 
     def apply(self, frame: xr.Dataset) -> xr.Dataset:
-        """Call the function on a batch."""
+        """Call the function on a batch. Fields that it returns stay in the order they had."""
+        # By name and beforehand, as the function may change the Dataset that it is given.
+        names = list(frame.data_vars)
         if self.per == "batch":
-            return self._call(frame)
-        outputs = [
-            hide_labels(self._call(show_labels(frame.isel({SAMPLE: row}))))
-            for row in range(frame.sizes[SAMPLE])
-        ]
-        return _stack(outputs)
+            result = self._call(frame)
+        else:
+            ones, windowed = unstack_samples(frame)
+            result = stack_samples([self._call(one) for one in ones], windowed)
+        kept = [name for name in names if name in result.data_vars]
+        order = [*kept, *(name for name in result.data_vars if name not in kept)]
+        if order == list(result.data_vars):
+            return result
+        return result[order].assign_coords(result.coords)
 
     def _call(self, frame: xr.Dataset) -> xr.Dataset:
         result = self.fn(frame)
@@ -191,6 +197,9 @@ def finish_frame(
         assert isinstance(step, Map | Method)
         try:
             frame = step.apply(frame)
+            if frame.sizes.get(SAMPLE) == len(ids):
+                # xarray drops them where a function mixes samples.
+                frame = with_ids(frame, ids)
         except Exception as error:
             error.add_note(f"raised in {step.describe()}, recorded on samples")
             raise
@@ -228,10 +237,10 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
         raise
     except Exception as error:
         raise OptionError(
-            f"a transform failed on a sample of zeros: {error}",
+            f"a transform failed on a sample of zeros ({type(error).__name__}: {error})",
             given=", ".join(step.describe() for step in recipe.steps),
             allowed="functions that work on any batch, of one sample too",
-            remedy="see the error above; it is the function's own",
+            remedy="mend the function: try it on samples.to_xarray(0) of the samples before it",
         ) from error
     return tuple(_output(frame, name, array) for name, array in arrays.items())
 
@@ -240,8 +249,9 @@ def _output(frame: xr.Dataset, name: str, array: NDArray[Any]) -> Output:
     dims = tuple(str(dim) for dim in frame[name].transpose(SAMPLE, ...).dims[1:])
     channels = None
     for dim in dims:
-        if dim in ("channel", f"{name}_channel") and dim + LABEL in frame.coords:
-            labels = frame[dim + LABEL].isel({SAMPLE: 0}, missing_dims="ignore")
+        coord = dim if dim in frame.coords else dim + LABEL
+        if dim.removeprefix(f"{name}_") == CHANNEL and coord in frame.coords:
+            labels = frame[coord].isel({SAMPLE: 0}, missing_dims="ignore")
             channels = tuple(str(label) for label in labels.to_numpy())
     return Output(name, dims, array.shape[1:], array.dtype, channels)
 
@@ -255,31 +265,6 @@ def _run_in_place(
             return number
         step.apply(layouts, arrays)
     return len(recipe.steps)
-
-
-def _stack(outputs: list[xr.Dataset]) -> xr.Dataset:
-    """Samples stacked along ``sample``; labels that all share stay as they are."""
-    first = outputs[0]
-    stacked: dict[str, xr.Variable] = {}
-    for name in [*first.data_vars, *first.coords]:
-        variables = [output.variables.get(name) for output in outputs]
-        if any(
-            v is None or v.dims != first[name].dims or v.shape != first[name].shape
-            for v in variables
-        ):
-            if name in first.coords:
-                continue
-            raise OptionError(
-                f"samples differ in the dimensions of {str(name)!r} after a transform",
-                given=sorted({str(v if v is None else dict(v.sizes)) for v in variables}),
-                allowed="the same dimensions and sizes for every sample",
-                remedy="pad or cut in the function",
-            )
-        arrays = [v.transpose(*first[name].dims).to_numpy() for v in variables if v is not None]
-        dims = (SAMPLE, *first[name].dims)
-        stacked[str(name)] = xr.Variable(dims, np.stack(arrays), first[name].attrs)
-    coords = {str(name): stacked.pop(str(name)) for name in first.coords if str(name) in stacked}
-    return xr.Dataset(stacked, coords)
 
 
 def _text_of(value: object) -> str:

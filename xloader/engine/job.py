@@ -45,8 +45,8 @@ class Job:
         Rows of a full batch.
     is_padded : bool
         Whether short batches are filled up with their last row.
-    num_open : int
-        Batches that are filled at a time or wait for delivery.
+    prefetch : int
+        Batches that are filled or wait for delivery while the consumer is busy.
     num_threads : int
     pool : BlockPool
     batches : BatchPool
@@ -65,7 +65,7 @@ class Job:
     finish: Callable[[Arrays, Ints], Arrays]
     batch_size: int
     is_padded: bool
-    num_open: int
+    prefetch: int
     num_threads: int
     pool: BlockPool
     batches: BatchPool

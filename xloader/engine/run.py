@@ -52,6 +52,7 @@ class Run:
         self._fillings: deque[Filling] = deque()
         self._num_opened = 0
         self._rows_ahead = 0
+        self._is_wanted = False
         self._is_walking = False
         self._is_walked = job.num_steps == 0
         self._is_closed = False
@@ -82,6 +83,8 @@ class Run:
         self._check_process()
         begin = time.perf_counter()
         with self._changed:
+            self._is_wanted = True
+            self._changed.notify_all()
             while not self._is_closed and self._failure is None and not self._head_is_ready():
                 if self._is_walked and not self._fillings:
                     return None
@@ -93,7 +96,7 @@ class Run:
                 raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
             filling = self._fillings.popleft()
             self._num_opened -= 1
-            self._changed.notify_all()
+            self._is_wanted = False
         if filling.error is not None:
             raise filling.error
         return self._deliver(filling)
@@ -214,7 +217,9 @@ class Run:
         return num_ahead < 2 or (not self._to_load and self._rows_ahead < _MOST_ROWS_AHEAD)
 
     def _open_batches(self) -> None:
-        while self._num_opened < min(self._job.num_open, len(self._fillings)):
+        # One more only once the consumer asks: till then it may hold two, the last and this one.
+        most = self._job.prefetch + self._is_wanted
+        while self._num_opened < min(most, len(self._fillings)):
             filling = self._fillings[self._num_opened]
             self._num_opened += 1
             self._rows_ahead -= len(filling.step.ids)
