@@ -11,7 +11,12 @@ import xarray as xr
 
 import xloader
 from xloader import recorded
-from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
+from xloader.errors import (
+    EmptySamplesError,
+    OptionError,
+    UnknownNameError,
+    UnsupportedDataError,
+)
 from xloader.filling import BLOCK_SIZE
 from xloader.layout import make_layouts
 from xloader.transforms import finish
@@ -185,7 +190,7 @@ def _anomaly(ds: xr.Dataset) -> xr.Dataset:
 
 def test_map_runs_on_batches_as_on_the_dataset(ds: xr.Dataset) -> None:
     samples = ds[["t2m"]].xloader.window(time=2).map(_anomaly)
-    assert samples.fields == ("anomaly", "t2m")
+    assert samples.fields == ("t2m", "anomaly")
     expected = _anomaly(ds).isel(time=slice(4, 6))["anomaly"]
     np.testing.assert_allclose(samples[[2, 0]].anomaly[0], expected, rtol=1e-6)
     xr.testing.assert_allclose(samples.to_xarray(2)["anomaly"], expected)
@@ -222,13 +227,115 @@ def test_labels_follow_what_a_function_does(ds: xr.Dataset) -> None:
     np.testing.assert_array_equal(after[1][0][:, 0], ds["t2m"][3:6, 3])
 
 
-def test_batches_carry_labels_that_are_no_index(ds: xr.Dataset) -> None:
+@pytest.mark.parametrize("per", ["batch", "sample"])
+def test_fields_keep_their_order_and_new_ones_come_last(ds: xr.Dataset, per: Any) -> None:
+    """Else ``inputs, targets = batch`` would swap them unnoticed."""
+
+    def rebuild(frame: xr.Dataset) -> xr.Dataset:
+        new = {"b": frame["targets"] * 2, "targets": frame["targets"], "a": frame["inputs"]}
+        return xr.Dataset({**new, "inputs": frame["inputs"]})
+
+    samples = ds.xloader.window(time=2).inputs("t2m", time=0).targets("t2m", time=1)
+    rebuilt = samples.map(rebuild, per=per)
+    assert rebuilt.fields == ("inputs", "targets", "b", "a")
+    np.testing.assert_array_equal(rebuilt[3][1], samples[3][1])
+    assert rebuilt.channels("inputs") == ("t2m",)
+    added = samples.map(lambda frame: frame.assign(extra=frame["inputs"]), per=per)
+    assert added.fields == ("inputs", "targets", "extra")
+
+
+def test_batches_align_by_labels_that_all_samples_share(ds: xr.Dataset) -> None:
+    """Windowed labels are no index: they differ from sample to sample."""
+
     def hour(batch: xr.Dataset) -> xr.Dataset:
-        assert not batch.indexes
-        return batch.assign(when=batch["time_label"] * 2)
+        assert set(batch.indexes) == {"lat"}
+        assert batch["lat"].values.tolist() == [60.0, 50.0, 40.0, 30.0]
+        north = batch["t2m"].sel(lat=slice(60, 50))
+        return batch.assign(when=batch["time_label"] * 2, north=north.mean(["lat", "lon"]))
 
     samples = ds[["t2m"]].xloader.window(time=2).map(hour)
-    np.testing.assert_array_equal(samples[[4, 1]].when, [[16, 18], [4, 6]])
+    batch = samples[[4, 1]]
+    np.testing.assert_array_equal(batch.when, [[16, 18], [4, 6]])
+    north = ds["t2m"].values[[[8, 9], [2, 3]], :2]
+    np.testing.assert_allclose(batch.north, np.nanmean(north, (2, 3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("targets", "dim"),
+    [
+        pytest.param(("t2m", "z"), "channel", id="the same channels in both fields"),
+        pytest.param(("t2m",), "inputs_channel", id="other channels in another field"),
+    ],
+)
+def test_channels_are_chosen_by_name(ds: xr.Dataset, targets: tuple[str, ...], dim: str) -> None:
+    samples = ds.xloader.window(time=2).inputs("t2m", "z", time=0).targets(*targets, time=1)
+    chosen = samples.map(lambda b: xr.Dataset({"x": b["inputs"].sel({dim: "z_850"})}))
+    np.testing.assert_array_equal(chosen[[3, 1]].x, ds["z"][[6, 2], 1])
+
+
+def test_a_selected_label_is_one_for_all_samples(ds: xr.Dataset) -> None:
+    samples = ds[["z"]].xloader.sel(level=850).window(time=1)
+    scaled = samples.map(lambda b: b / b["level"])
+    np.testing.assert_array_equal(scaled[5][0], ds["z"][5:6, 1] / 850)
+    # A field may be called as the dimension was, and then keeps the name.
+    named = samples.field("level", "z").map(lambda b: b / b["level_label"])
+    np.testing.assert_array_equal(named[5][0][0], ds["z"][5:6, 1] / 850)
+
+
+def _with_noise(frame: xr.Dataset) -> xr.Dataset:
+    """Noise that depends on the sample alone, whatever batch it comes in."""
+    ids = np.atleast_1d(frame["sample"].values)
+    noise = [np.random.default_rng([0, sample_id]).normal() for sample_id in ids]
+    return frame + (xr.DataArray(noise, dims="sample") if "sample" in frame.dims else noise[0])
+
+
+@pytest.mark.parametrize("per", ["batch", "sample"])
+def test_random_augmentation_is_keyed_by_the_id(ds: xr.Dataset, per: Any) -> None:
+    samples = ds[["z"]].xloader.window(time=2)
+    noisy = samples.map(lambda b: b * 1, per=per).map(_with_noise, per=per)
+    for ids in ([4, 1], [1, 2, 4]):
+        expected = samples[ids].z + [
+            [[[[np.random.default_rng([0, sample_id]).normal()]]]] for sample_id in ids
+        ]
+        np.testing.assert_array_equal(noisy[ids].z, expected)
+    assert "sample" not in noisy.to_xarray(4).coords
+
+
+def test_samples_may_be_mixed_with_each_other(ds: xr.Dataset) -> None:
+    """Ids are no index: by label, each sample would be mixed with itself."""
+    samples = ds[["z"]].xloader.window(time=2)
+    mixed = samples.map(lambda b: b + b.isel(sample=slice(None, None, -1)))
+    keyed = mixed.map(lambda b: b.assign(id=b["sample"]))
+    batch = keyed[[4, 1]]
+    np.testing.assert_array_equal(batch.z, samples[[4, 1]].z + samples[[1, 4]].z)
+    assert batch.id.tolist() == [4, 1]
+
+
+def test_a_derived_channel(ds: xr.Dataset) -> None:
+    def with_anomaly(batch: xr.Dataset) -> xr.Dataset:
+        anomaly = batch["inputs"].sel(channel="t2m") - 280
+        anomaly = anomaly.expand_dims(channel=["anomaly"])
+        return xr.Dataset({"inputs": xr.concat([batch["inputs"], anomaly], dim="channel")})
+
+    samples = ds.xloader.window(time=2).inputs("t2m", "z")
+    derived = samples.map(with_anomaly)
+    assert derived.channels("inputs") == ("t2m", "z_500", "z_850", "z_1000", "anomaly")
+    np.testing.assert_array_equal(derived[[2, 4]].inputs[:, :4], samples[[2, 4]].inputs)
+    np.testing.assert_array_equal(derived[2][0][4], samples[2][0][0] - 280)
+
+
+def test_labels_that_a_function_gives_each_sample_are_kept_apart(ds: xr.Dataset) -> None:
+    def crop(one: xr.Dataset) -> xr.Dataset:
+        begin = int(one["sample"]) % 2
+        return one.isel(lat=slice(begin, begin + 2)).assign_coords(lon=np.arange(6))
+
+    def check(batch: xr.Dataset) -> xr.Dataset:
+        assert batch["lon"].dims == ("lon",)
+        latitude = batch["lat_label"] if batch.sizes["sample"] > 1 else batch["lat"]
+        return batch.assign(north=latitude.isel(lat=0) + 0 * batch["sample"])
+
+    samples = ds[["t2m"]].xloader.window(time=2).map(crop, per="sample").map(check)
+    assert samples[[2, 3, 5]].north.tolist() == [60.0, 50.0, 50.0]
 
 
 def test_dims_that_differ_between_fields_take_their_names(ds: xr.Dataset) -> None:
@@ -316,7 +423,19 @@ def test_bad_recordings(ds: xr.Dataset, record: Any, message: str) -> None:
         (lambda b: b.mean(), "batch", OptionError, "changed the samples of 't2m'.*size 1"),
         (lambda b: b.drop_vars("t2m"), "batch", OptionError, "left no field"),
         (lambda b: b.astype(str), "batch", UnsupportedDataError, "no real numbers in 't2m'"),
-        (lambda b: b.isel(depth=0), "batch", OptionError, "failed on a sample of zeros.*depth"),
+        (
+            lambda b: b.isel(depth=0),
+            "batch",
+            OptionError,
+            r"failed on a sample of zeros \(ValueError: .*depth.*try it on samples.to_xarray\(0\)",
+        ),
+        (lambda b: b["t2n"], "batch", OptionError, r"of zeros \(KeyError: .*t2n"),
+        (
+            lambda b: b.isel(lat=[0]) - b.isel(lat=[1]),
+            "batch",
+            EmptySamplesError,
+            "left no element of 't2m'.*'lat': 0.*combines by label",
+        ),
     ],
 )
 def test_functions_that_break_the_rules(
@@ -341,6 +460,16 @@ def test_samples_of_unequal_shape_are_named(ds: xr.Dataset) -> None:
 
     samples = ds[["t2m"]].xloader.window(time=3).map(ragged, per="sample")
     with pytest.raises(OptionError, match=r"samples differ in the dimensions of 't2m'"):
+        samples[[0, 1]]
+
+
+@pytest.mark.parametrize("lucky", [0, 1])
+def test_a_field_that_only_some_samples_have_is_named(ds: xr.Dataset, lucky: int) -> None:
+    def some(one: xr.Dataset) -> xr.Dataset:
+        return one.assign(extra=one["t2m"]) if one["sample"] == lucky else one
+
+    samples = ds[["t2m"]].xloader.window(time=3).map(some, per="sample")
+    with pytest.raises(OptionError, match=r"samples differ in the dimensions of 'extra'.*None"):
         samples[[0, 1]]
 
 

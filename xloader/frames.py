@@ -174,7 +174,7 @@ def auxiliary_coords(
             if _has_dims(recipe, layout, coord.dims)
         }
         variants = list(of_field.values())
-        is_shared = all(_is_same_coord(variant, variants[0]) for variant in variants)
+        is_shared = all(is_same_coord(variant, variants[0]) for variant in variants)
         for field, variable in of_field.items():
             found[str(name) if is_shared else f"{field}_{name}"] = variable
     return found
@@ -198,7 +198,8 @@ def _cut_coord(
     return xr.Variable(dims, cut.to_numpy(), cut.attrs)
 
 
-def _is_same_coord(left: xr.Variable, right: xr.Variable) -> bool:
+def is_same_coord(left: xr.Variable, right: xr.Variable) -> bool:
+    """Whether two coordinates have the same dimensions and values."""
     return xr.DataArray(left).equals(xr.DataArray(right))
 
 
