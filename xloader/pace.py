@@ -105,7 +105,12 @@ class Shuffle:
         places = places[np.diff(places, prepend=-1) > 0]
         tiles = self._line[places]
         position = np.full(self.cohorts.num_tiles, -1, np.int32)
-        position[tiles] = _positions(self._run_ranks[places], self.pace.streams)
+        streams = self.pace.streams
+        reach = self.cohorts.pieces[self.pace.run_dim].reach
+        if spread < self.pace.spread and 0 < reach <= spread:
+            # A smaller spread than the plan's lets neighbours meet in fewer streams only.
+            streams = min(streams, spread // reach)
+        position[tiles] = _positions(self._run_ranks[places], streams)
         start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
         phase = draw(self._keys[_PHASES], entries) % np.uint64(PHASE_STEPS)
         by_start = np.argsort(start, kind="stable")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.ascend import Ascent
-from xloader.cohorts import Cohorts, cut_cohorts, leading_axis, tile_edges
+from xloader.cohorts import Cohorts, cut_cohorts, leading_axis
 from xloader.errors import OptionError
 from xloader.footprint import Footprint
 from xloader.mixing import full_mixing, region_dim
@@ -80,7 +80,7 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
     full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
-    for tiling, run_dim in _tilings(footprint, near):
+    for tiling, run_dim in _tilings(cohorts, near):
         candidates += _try_tiling(footprint, budget, wish, tiling, run_dim, full)
         if any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in candidates):
             break
@@ -274,11 +274,10 @@ def _paces(
                 yield Pace(tiling, run_dim, run, streams, spread, wish.lanes, draws)
 
 
-def _tilings(footprint: Footprint, near: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+def _tilings(cohorts: Cohorts, near: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
     """Tilings worth a try, each with the dimension that its runs follow."""
-    num_dims = len(footprint.windows.dims)
-    counts = [len(tile_edges(footprint, dim, 1)) - 1 for dim in range(num_dims)]
-    run_dim = max(near, key=lambda dim: counts[dim])
+    num_dims = len(cohorts.shape)
+    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
 
     def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(size if dim in dims else 1 for dim in range(num_dims))

@@ -59,6 +59,7 @@ class Run:
         self._last_rows: Arrays | None = None
         self._last_id = -1
         self._failure: BaseException | None = None
+        job.pool.restart_peak()
         self._threads = [
             threading.Thread(target=self._work, name=f"xloader-{number}", daemon=True)
             for number in range(job.num_threads)
