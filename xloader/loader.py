@@ -207,6 +207,10 @@ class Loader:
         self._progress = batches.progress
         return batches
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A loader travels as what it was asked for; threads, memory and progress stay behind.
+        return Loader, (self.recipe, self.options, self._hand_over)
+
     def __repr__(self) -> str:
         return (
             f"<xloader.Loader: {len(self)} batches of {self.options.batch_size}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
@@ -13,20 +13,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader import describing, selecting
 from xloader.batch import Batch
-from xloader.errors import OptionError, SampleIndexError
-from xloader.explain import Explanation
+from xloader.errors import OptionError
 from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
-from xloader.grid import Ints
 from xloader.layout import FieldLayout, make_layouts
-from xloader.loader import Loader
-from xloader.options import LoaderOptions
+from xloader.loading import Loading, normal_ids
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
-from xloader.torch.tensors import tensor_maker
 from xloader.transforms import Output, finish, finish_frame, make_outputs
-from xloader.verbs import Verbs
-from xloader.visits import explain_order
 
 
 def open(  # noqa: A001
@@ -95,7 +89,7 @@ def open(  # noqa: A001
 
 
 @dataclass(frozen=True, repr=False)
-class Samples(Verbs):
+class Samples(Loading):
     """Windows of a source as a sequence: each id names a sample, a tuple of arrays.
 
     Made by :func:`xloader.open` or ``ds.xloader``. :class:`xloader.verbs.Verbs` describes them;
@@ -194,7 +188,7 @@ class Samples(Verbs):
             If an id is out of range.
         """
         windows = self.recipe.require_windows()
-        ids = self._normal_ids(np.atleast_1d(np.asarray(ids)))
+        ids = normal_ids(len(self), np.atleast_1d(np.asarray(ids)))
         offsets = windows.positions_of(ids) * np.asarray(windows.strides, np.int64)
         coords: dict[str, Any] = {SAMPLE: ids}
         variables = {}
@@ -224,7 +218,7 @@ class Samples(Verbs):
             ids = np.asarray(key)
             if ids.dtype == bool and ids.shape == (len(self),):
                 ids = np.flatnonzero(ids)
-        checked = self._normal_ids(np.atleast_1d(ids))
+        checked = normal_ids(len(self), np.atleast_1d(ids))
         arrays = read_samples(self.recipe, self._layouts, checked)
         arrays = finish(self.recipe, self._layouts, arrays, checked)
         if np.ndim(ids):
@@ -250,86 +244,13 @@ class Samples(Verbs):
         SampleIndexError
             If the id is out of range.
         """
-        ids = self._normal_ids(np.atleast_1d(np.asarray(index)))
+        ids = normal_ids(len(self), np.atleast_1d(np.asarray(index)))
         arrays = read_samples(self.recipe, self._layouts, ids)
         frame = finish_frame(self.recipe, self._layouts, arrays, ids)
         frame = show_labels(frame.isel({SAMPLE: 0}))
         if not self.recipe.is_mapped:
             frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))
         return frame
-
-    # Batches
-
-    def loader(
-        self,
-        *,
-        batch_size: int = 32,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        memory: int | str = "2GiB",
-        output: Literal["torch", "numpy"] = "torch",
-        device: Any = None,
-        collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
-        threads: int | None = None,
-        processes: int = 0,
-        prefetch: int = 2,
-        on_error: Literal["raise"] = "raise",
-        max_amplification: float = 1.05,
-        lanes: int | None = None,
-        spread: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> Loader:
-        """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
-
-        Parameters
-        ----------
-        **options
-            Described in :class:`xloader.options.LoaderOptions`.
-
-        Returns
-        -------
-        Loader
-            An iterable of :class:`Batch`.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If the memory is too small, with the minimum that would do.
-        OptionError
-            If an option is outside its range.
-        MissingDependencyError
-            If tensors are asked for and PyTorch is not installed.
-        """
-        options = {name: value for name, value in locals().items() if name != "self"}
-        return self._loader(LoaderOptions(**options))
-
-    def explain(self, order: ArrayLike | None = None, **options: Any) -> Explanation:
-        """What an epoch would cost. Nothing is read.
-
-        Parameters
-        ----------
-        order : array_like of int, optional
-            Sample ids in an order of your own, whose cost within the same memory is told
-            instead: exactly up to 10 million of them, from the first 10 million beyond that.
-        **options
-            As for :meth:`loader`.
-
-        Raises
-        ------
-        SampleIndexError
-            If the order holds an id that is out of range.
-        """
-        loader = self._loader(LoaderOptions(**{"output": "numpy", **options}))
-        if order is None:
-            return loader.explain()
-        ids = self._normal_ids(np.asarray(order))
-        return explain_order(loader.footprint, loader.plan, ids, loader.explain())
-
-    def _loader(self, options: LoaderOptions) -> Loader:
-        hand_over = tensor_maker() if options.output == "torch" else np.asarray
-        return Loader(self.recipe, options, hand_over)
 
     def __repr__(self) -> str:
         return describing.as_text(self.recipe)
@@ -344,23 +265,3 @@ class Samples(Verbs):
     @cached_property
     def _outputs(self) -> tuple[Output, ...]:
         return make_outputs(self.recipe, self._layouts)
-
-    def _normal_ids(self, ids: NDArray[Any]) -> Ints:
-        """Ids in ``[0, len(self))``, negative ones counted from the end."""
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise SampleIndexError(
-                "this names no samples",
-                given=f"{ids.dtype} of shape {ids.shape}",
-                allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
-            )
-        size = len(self)
-        ids = ids.astype(np.int64)
-        outside = ids[(ids < -size) | (ids >= size)]
-        if outside.size:
-            raise SampleIndexError(
-                "the sample id is out of range",
-                given=int(outside[0]),
-                allowed=f"[{-size}, {size})",
-                remedy="len(samples) counts the ids",
-            )
-        return np.where(ids < 0, ids + size, ids)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from xloader.errors import MissingDependencyError
+from xloader.errors import MissingDependencyError, OptionError
 
 if TYPE_CHECKING:
     import torch
@@ -40,3 +40,24 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
             remedy='pip install "xloader[torch]"',
         ) from error
     return torch.from_numpy
+
+
+def check_device(device: Any) -> None:
+    """Refuse a device that tensors cannot be on, before anything is read for it.
+
+    Raises
+    ------
+    OptionError
+        If PyTorch has no such device here.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise OptionError(
+            "PyTorch has no such device here",
+            given=f"device={device!r}: {str(error).splitlines()[0]}",
+            allowed='what torch.device takes and this machine has, such as "cpu"',
+            remedy="leave device out, and move batches with batch.to(device)",
+        ) from error

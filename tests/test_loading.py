@@ -1,0 +1,101 @@
+"""What a loader is made from, and what it takes along."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.errors import OptionError
+from xloader.options import LoaderOptions
+from xloader.testing import write_store
+
+
+def make_samples() -> xloader.Samples:
+    """40 windows over chunks of 4."""
+    values = np.arange(42 * 3, dtype=np.float32).reshape(42, 3)
+    dataset = xr.Dataset({"a": (("time", "x"), values)})
+    return xloader.open(write_store(dataset, {"a": (4, 3)})).window(time=3, stride=1)
+
+
+def test_the_verb_has_every_option_with_its_default() -> None:
+    asked = inspect.signature(xloader.Samples.loader).parameters
+    taken = inspect.signature(LoaderOptions).parameters
+    assert {name: p.default for name, p in asked.items() if name != "self"} == {
+        name: p.default for name, p in taken.items()
+    }
+    documented = xloader.Samples.loader.__doc__ or ""
+    assert all(name in documented for name in taken)
+
+
+def test_a_loader_in_use_can_be_sent_elsewhere() -> None:
+    with make_samples().loader(batch_size=8, output="numpy", seed=3) as loader:
+        expected = [batch.ids.tolist() for batch in loader]
+        batches = iter(loader)
+        next(batches)
+        copy = pickle.loads(pickle.dumps(loader))
+    with copy:
+        assert copy.epoch == 0
+        assert [batch.ids.tolist() for batch in copy] == expected
+
+
+def test_a_device_that_is_not_there_is_refused_at_once() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(OptionError, match=r"no such device.*Given: device='nonsense'.*Allowed"):
+        make_samples().loader(device="nonsense")
+
+
+def test_tensors_go_to_the_device() -> None:
+    torch = pytest.importorskip("torch")
+    with make_samples().loader(batch_size=40, device="meta") as loader:
+        (batch,) = list(loader)
+    assert batch.a.device == torch.device("meta")
+
+
+def test_an_epoch_of_no_batches_is_complete() -> None:
+    samples = make_samples()
+    with samples.loader(batch_size=50, drop_last=True, output="numpy") as loader:
+        assert len(loader) == 0
+        assert loader.explain().num_samples == 0
+        assert list(loader) == []
+        assert loader.epoch == 1
+
+
+def test_a_last_batch_that_could_not_be_made_leaves_the_epoch() -> None:
+    taken = []
+
+    def collate(samples: list[tuple[np.ndarray, ...]]) -> int:
+        if len(taken) == 4:
+            raise ValueError("the fifth")
+        taken.append(len(samples))
+        return len(samples)
+
+    with make_samples().loader(batch_size=8, output="numpy", collate_fn=collate) as loader:
+        with pytest.raises(ValueError, match="the fifth"):
+            list(loader)
+        assert loader.epoch == 0
+
+
+def test_an_epoch_from_memory_says_so() -> None:
+    with make_samples().loader(batch_size=8, output="numpy") as loader:
+        list(loader)
+        assert "in memory already" not in str(loader.report())
+        assert "0 chunks, 0 B decoded: all of it is in memory already" in str(loader.explain())
+
+
+def test_a_report_of_a_first_batch_that_failed_makes_sense() -> None:
+    def fail(frame: xr.Dataset) -> xr.Dataset:
+        if frame.sizes["sample"] > 1:
+            raise ValueError("no")
+        return frame
+
+    with make_samples().map(fail).loader(batch_size=8, output="numpy") as loader:
+        with pytest.raises(ValueError, match="no"):
+            next(iter(loader))
+        report = loader.report()
+    assert report.num_steps == 0
+    assert report.wait_seconds <= report.seconds

@@ -1,0 +1,160 @@
+"""From a description to batches: the verbs that make a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from xloader.errors import SampleIndexError
+from xloader.explain import Explanation
+from xloader.grid import Ints
+from xloader.loader import Loader
+from xloader.options import LoaderOptions
+from xloader.torch.tensors import check_device, tensor_maker
+from xloader.verbs import Verbs
+from xloader.visits import explain_order
+
+
+class Loading(Verbs):
+    """The verbs that make a plan, above those that describe what is planned for."""
+
+    def loader(
+        self,
+        *,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        memory: int | str = "2GiB",
+        output: Literal["torch", "numpy"] = "torch",
+        device: Any = None,
+        collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
+        threads: int | None = None,
+        processes: int = 0,
+        prefetch: int = 2,
+        on_error: Literal["raise"] = "raise",
+        max_amplification: float = 1.05,
+        lanes: int | None = None,
+        spread: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Loader:
+        """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
+
+        Parameters
+        ----------
+        batch_size : int, default 32
+            Samples of a batch, on each rank.
+        shuffle : bool, default True
+            Whether each epoch has an order of its own; if not, ids ascend.
+        seed : int, default 0
+            With the epoch and the plan, it fixes the order.
+        drop_last : bool, default False
+            Whether samples that do not fill a global batch are left out. If not, the last batch
+            is short on one rank, and padded on several: ``batch.is_padding`` says where.
+        memory : int or str, default "2GiB"
+            Bytes that this rank may use for batches, reads under way and decoded chunks.
+        output : {"torch", "numpy"}
+            What batches are made of.
+        device : torch.device or str, optional
+            Where tensors go, by :meth:`Batch.to`.
+        collate_fn : callable, optional
+            Makes what is delivered from a list of samples, each a tuple with one array or
+            tensor for each field, as in PyTorch.
+        threads : int, optional
+            Threads that load and gather; the cores that the process may use by default.
+        processes : int, default 0
+            Worker processes; there are none yet.
+        prefetch : int, default 2
+            Batches made ahead of need.
+        on_error : {"raise"}
+            What to do about a chunk that cannot be had: raise at the batch it belongs to.
+        max_amplification : float, default 1.05
+            How often a chunk may be read on average, where windows straddle chunks.
+        lanes : int, optional
+            Independent parts of the order, which ranks divide among them: one a rank by
+            default. With it given, batches are the same on any world size that divides it.
+        spread : int, optional
+            How many later tiles come in while a tile hands out its samples; by default, what
+            the memory allows.
+        rank, world_size : int, optional
+            This process among those that train together. By default as ``torch.distributed``,
+            ``RANK`` and ``WORLD_SIZE``, or a SLURM step say.
+
+        Returns
+        -------
+        Loader
+            An iterable of :class:`Batch`.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small, with the minimum that would do.
+        LanesError
+            If lanes do not divide the global batch, or ranks do not divide the lanes.
+        OptionError
+            If an option is outside its range.
+        MissingDependencyError
+            If tensors are asked for and PyTorch is not installed.
+        """
+        options = {name: value for name, value in locals().items() if name != "self"}
+        return self._loader(LoaderOptions(**options))
+
+    def explain(self, order: ArrayLike | None = None, **options: Any) -> Explanation:
+        """What an epoch would cost. Nothing is read.
+
+        Parameters
+        ----------
+        order : array_like of int, optional
+            Sample ids in an order of your own, whose cost within the same memory is told
+            instead: exactly up to 10 million of them, from the first 10 million beyond that.
+        **options
+            As for :meth:`loader`.
+
+        Raises
+        ------
+        SampleIndexError
+            If the order holds an id that is out of range.
+        """
+        loader = self._loader(LoaderOptions(**{"output": "numpy", **options}))
+        if order is None:
+            return loader.explain()
+        ids = normal_ids(loader.num_samples, np.asarray(order))
+        return explain_order(loader.footprint, loader.plan, ids, loader.explain())
+
+    def _loader(self, options: LoaderOptions) -> Loader:
+        if options.output == "numpy":
+            return Loader(self.recipe, options, np.asarray)
+        hand_over = tensor_maker()
+        if options.device is not None:
+            check_device(options.device)
+        return Loader(self.recipe, options, hand_over)
+
+
+def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
+    """Ids in ``[0, size)``, negative ones counted from the end.
+
+    Raises
+    ------
+    SampleIndexError
+        If they are no ids, or out of range.
+    """
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise SampleIndexError(
+            "this names no samples",
+            given=f"{ids.dtype} of shape {ids.shape}",
+            allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
+        )
+    ids = ids.astype(np.int64)
+    outside = ids[(ids < -size) | (ids >= size)]
+    if outside.size:
+        raise SampleIndexError(
+            "the sample id is out of range",
+            given=int(outside[0]),
+            allowed=f"[{-size}, {size})",
+            remedy="len(samples) counts the ids",
+        )
+    return np.where(ids < 0, ids + size, ids)
