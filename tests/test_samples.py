@@ -206,6 +206,27 @@ def test_any_window_of_any_selection(data: st.DataObject) -> None:
         np.testing.assert_array_equal(samples[index][0], expected)
 
 
+@pytest.mark.parametrize("together", [["t2m", "z"], ("t2m", "z")])
+def test_variables_may_come_as_one_sequence(together: Any) -> None:
+    samples = _dataset().xloader.window(time=2)
+    assert samples.inputs(together).recipe == samples.inputs("t2m", "z").recipe
+    mixed = samples.field("x", "co2", together)
+    assert mixed.recipe.fields[0].variables == ("co2", "t2m", "z")
+
+
+def test_windows_run_across_what_was_left_out() -> None:
+    """As documented: a selection makes neighbours of elements that were far apart."""
+    samples = _dataset().xloader.isel(time=[0, 1, 8, 9]).window(time=2, stride=1).inputs("co2")
+    assert samples[1][0].tolist() == [[1.0, 8.0]]
+
+
+def test_completion_offers_what_can_be_used() -> None:
+    assert dir(xloader) == sorted(xloader.__all__)
+    offered = dir(_dataset().xloader)
+    assert {"window", "clip", "loader", "fillna"} <= set(offered)
+    assert not {"groupby", "resample", "rolling"} & set(offered)
+
+
 def test_a_lead_has_its_own_labels() -> None:
     samples = _dataset().xloader.window(time=6, stride=1)
     samples = samples.inputs("t2m", "z", time=slice(0, 2)).targets("t2m", time=5)
@@ -319,12 +340,12 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "size 0": (
         lambda s: s.window(time=0),
         WindowError,
-        "window along 'time' is too small. Given: 0",
+        r"window along 'time' is too small. Given: 0.*call .window\(time=1\) or more",
     ),
     "stride 0": (
         lambda s: s.window(time=2, stride=0),
         WindowError,
-        "stride along 'time'.*Given: 0",
+        "stride along 'time'.*Given: 0.*pass stride={'time': 1} or more",
     ),
     "dilation 0": (lambda s: s.window(time=2, dilation=0), WindowError, "dilation along 'time'"),
     "half a step": (lambda s: s.window(time=2.5), OptionError, "no whole number. Given: 2.5"),
@@ -362,7 +383,17 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "unknown variable": (
         lambda s: s.window(time=4).inputs("t2n"),
         UnknownNameError,
-        r"no variable.*'t2n'. Allowed: 't2m', 'z'.*did you mean 't2m'\?",
+        r"no variable.*'t2n'. Allowed: 't2m', 'z'.*did you mean 't2m'\?$",
+    ),
+    "a coordinate as a variable": (
+        lambda s: s.window(time=4).inputs("area"),
+        UnknownNameError,
+        r"'area' is a coordinate: call ds.reset_coords\('area'\)",
+    ),
+    "a variable that is not offered": (
+        lambda s: s.window(time=4).inputs("nothing"),
+        UnknownNameError,
+        "variables that hold no numbers, such as text, dates or objects, are not offered",
     ),
     "offset outside": (
         lambda s: s.window(time=4).inputs("t2m", time=4),

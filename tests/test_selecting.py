@@ -132,6 +132,20 @@ def test_bad_selections(select: Any, error: type[Exception], message: str) -> No
         select(_dataset().xloader)
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(slice(0.7, 2.0), id="bounds that are no labels"),
+        pytest.param(slice(2.0, 0.0), id="bounds in another order than the labels"),
+    ],
+)
+def test_a_slice_of_labels_needs_a_sorted_index(between: slice) -> None:
+    unsorted = _dataset().isel(x=[3, 0, 1, 2, 4])
+    with pytest.raises(OptionError, match=r"'x' is not sorted.*ds.sortby\('x'\)"):
+        unsorted.xloader.sel(x=between)
+    assert _elements(unsorted.xloader.sel(x=slice(0.0, 1.0))) == [1, 2, 3]
+
+
 def test_an_unlabelled_dimension_of_any_length_costs_nothing() -> None:
     """The length is stored nowhere as an array: selecting is arithmetic."""
     huge = range(10**15)

@@ -74,6 +74,13 @@ def test_every_form_of_statistics(ds: xr.Dataset, stats: Any) -> None:
     assert inputs.dtype == raw_inputs.dtype
 
 
+def test_mean_and_std_by_position(ds: xr.Dataset) -> None:
+    samples = ds.xloader.window(time=2)
+    means, stds = xr.Dataset({"t2m": 280, "z": 5}), xr.Dataset({"t2m": 10, "z": 2})
+    expected = samples.normalize(mean=means, std=stds)
+    assert samples.normalize(means, stds).recipe == expected.recipe
+
+
 @pytest.mark.parametrize(
     ("select", "expected"),
     [
@@ -137,11 +144,23 @@ def test_integers_become_floats(ds: xr.Dataset) -> None:
         (({"t2m": ([1, 2], 1)},), {}, OptionError, "mean of 't2m' does not fit"),
         (({"z": (0, [1, 2])},), {}, OptionError, "std of 'z' does not fit.*2 values along 'level'"),
         (({"z": (LEVEL_MEAN[:2], 1)},), {}, OptionError, "mean of 'z' does not fit.*labels"),
-        (({"t2m": (xr.DataArray([0.0] * 12, dims="time"), 1)},), {}, OptionError, "does not fit"),
+        (
+            ({"t2m": (xr.DataArray([0.0] * 12, dims="time"), 1)},),
+            {},
+            OptionError,
+            r"varies along windowed.*DataArray along some of \['lat', 'lon'\].*over \['time'\]",
+        ),
+        (
+            ({"t2m": (xr.DataArray([0.0] * 2, dims="x"), 1)},),
+            {},
+            OptionError,
+            r"does not fit.*Given: dimensions \('x',\)",
+        ),
         ((xr.Dataset({"a": 1}),), {}, OptionError, "holds no pair of mean and standard deviation"),
         ((3,), {}, OptionError, "do not say which variable they belong to"),
         ((), {}, OptionError, "statistics are missing or given twice"),
         (({},), {"mean": {}}, OptionError, "statistics are missing or given twice"),
+        (({}, {}), {"mean": {}}, OptionError, "statistics are missing or given twice"),
         ((), {"mean": {"t2m": 1}, "std": {"z": 1}}, OptionError, "do not name the same variables"),
     ],
 )

@@ -27,6 +27,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    # Completion offers what a user is to use, not the files it lies in.
+    return list(__all__)
+
+
 def __getattr__(name: str) -> str:
     # Reading the installed metadata takes longer than all the rest of the import.
     if name == "__version__":

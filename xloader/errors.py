@@ -65,7 +65,8 @@ class XloaderError(Exception):
         self.given = given
         self.allowed = allowed
         self.remedy = remedy
-        super().__init__(". ".join(parts) + ".")
+        text = ". ".join(parts)
+        super().__init__(text if text.endswith("?") else f"{text}.")
 
     def __str__(self) -> str:
         # KeyError prints the repr of its argument, which would quote and escape a sentence.

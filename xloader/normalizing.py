@@ -108,6 +108,8 @@ def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize
     UnknownNameError
         If a variable is not there.
     """
+    if stats is not None and std is not None and mean is None:
+        stats, mean = None, stats
     if (stats is None) == (mean is None and std is None):
         raise OptionError(
             "the statistics are missing or given twice",
@@ -207,9 +209,16 @@ def _table(recipe: Recipe, name: str, word: str, value: Any) -> Table:
             raise _misfit(recipe, name, word, f"{values.dtype} of shape {values.shape}")
         value = xr.DataArray(values, dims=dims)
     own = recipe.variable(name).dims
-    windowed = recipe.require_windows().dims
+    windowed = [dim for dim in value.dims if dim in recipe.require_windows().dims]
+    if windowed:
+        raise OptionError(
+            f"the {word} of {name!r} varies along windowed dimensions",
+            given=f"dimensions {value.dims}",
+            allowed=_that_fit(recipe, name),
+            remedy=f"average over {windowed} as well, or subtract and divide in .map(fn)",
+        )
     for dim in value.dims:
-        if dim not in own or dim in windowed:
+        if dim not in own:
             raise _misfit(recipe, name, word, f"dimensions {value.dims}")
         value = _as_selected(recipe, name, word, value, str(dim))
     dims = tuple(dim for dim in own if dim in value.dims)
@@ -237,14 +246,21 @@ def _as_selected(
     return value.isel({dim: elements})
 
 
-def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
+def _that_fit(recipe: Recipe, name: str) -> str:
     windowed = recipe.require_windows().dims
     whole = [dim for dim in recipe.dims_of(name) if dim not in windowed]
+    flat = recipe.channel_dims(name)
+    kinds = ["a number"]
+    kinds += [f"an array along {', '.join(map(repr, flat))}"] if flat else []
+    kinds += [f"a DataArray along some of {whole}, which no window cuts"] if whole else []
+    return ", ".join(kinds)
+
+
+def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
     return OptionError(
         f"the {word} of {name!r} does not fit the variable",
         given=given,
-        allowed=f"a number, an array along {recipe.channel_dims(name)}, or a DataArray with "
-        f"dimensions and labels out of {whole}",
+        allowed=_that_fit(recipe, name),
         remedy="average over the windowed dimensions, and name what is left in a DataArray",
     )
 

@@ -70,6 +70,10 @@ class Recorded:
         """The samples with one more transform."""
         raise NotImplementedError
 
+    def __dir__(self) -> list[str]:
+        # Completion offers no method whose call would only say what to use in its place.
+        return sorted({*super().__dir__()} - {*REFUSED})
+
 
 def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Method:
     """Record a call of a method of :class:`xarray.Dataset`.

@@ -175,6 +175,8 @@ def _positions(
     try:
         found = probe.sel({dim: label}, method=method, tolerance=tolerance)
     except KeyError as error:
+        if _is_unsorted(label, probe.indexes[dim]):
+            raise _not_sorted(dim, label) from error
         raise UnknownNameError(
             f"the dimension {dim!r} has no such label",
             given=repr(label),
@@ -195,6 +197,8 @@ def _positions(
             allowed="labels along the dimension itself",
             remedy=f"pass a list of labels of {dim!r}",
         )
+    if not found.size and _is_unsorted(label, probe.indexes[dim]):
+        raise _not_sorted(dim, label)
     if not found.size:
         raise EmptySamplesError(
             f"no label of the dimension {dim!r} is selected",
@@ -206,6 +210,20 @@ def _positions(
     if found.ndim and (np.diff(positions) <= 0).any():
         raise _not_increasing(dim, label)
     return positions
+
+
+def _is_unsorted(label: object, index: Any) -> bool:
+    is_sorted = index.is_monotonic_increasing or index.is_monotonic_decreasing
+    return isinstance(label, slice) and not is_sorted
+
+
+def _not_sorted(dim: str, label: object) -> OptionError:
+    return OptionError(
+        f"the index of the dimension {dim!r} is not sorted, so no labels lie between two others",
+        given=repr(label),
+        allowed=f"a label or a list of labels; a slice once {dim!r} is sorted",
+        remedy=f"sort the xarray Dataset first, as ds.sortby({dim!r}).xloader",
+    )
 
 
 def _require_some(dim: str, count: int, indexer: object) -> None:

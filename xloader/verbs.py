@@ -7,8 +7,9 @@ They come in this order: what to keep of the store (``sel``, ``isel``), what a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, Self
 
 import xarray as xr
@@ -53,8 +54,9 @@ class Verbs(Recorded):
         Parameters
         ----------
         indexers : mapping of str to (label, slice or sequence of labels), optional
-            What to keep along each dimension. A single label drops the dimension; a dimension
-            without labels is chosen from by position.
+            What to keep along each dimension. A single label drops the dimension, as in
+            ``sel(level=500)``, a list of one keeps it; a dimension without labels is chosen
+            from by position.
         method, tolerance : optional
             As in :meth:`xarray.Dataset.sel`.
         **labels
@@ -111,6 +113,9 @@ class Verbs(Recorded):
     ) -> Self:
         """Say what one sample spans. Dimensions that are not named are taken whole.
 
+        Windows count what is selected: after :meth:`isel` or :meth:`sel` with a list or a mask
+        they run across what was left out, as elements that were far apart are neighbours then.
+
         Parameters
         ----------
         sizes : int or mapping of str to int, optional
@@ -140,28 +145,31 @@ class Verbs(Recorded):
         windows = make_windows(self.recipe, sizes, stride, dilation)
         return self._but(windows=windows)
 
-    def inputs(self, *variables: str, **offsets: Any) -> Self:
+    def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
         """Name the field ``inputs``: as :meth:`field`."""
         return self.field("inputs", *variables, **offsets)
 
-    def targets(self, *variables: str, **offsets: Any) -> Self:
+    def targets(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
         """Name the field ``targets``: as :meth:`field`."""
         return self.field("targets", *variables, **offsets)
 
-    def field(self, name: str, /, *variables: str, **offsets: Any) -> Self:
+    def field(self, name: str, /, *variables: str | Sequence[str], **offsets: Any) -> Self:
         """Name an array of the sample, the variables stacked along a leading ``channel``.
 
         Parameters
         ----------
         name : str
             Name of the field.
-        *variables : str
-            The variables. Their dimensions that are neither windowed nor among their last two
-            become channels as well, variable by variable. One that lacks a dimension of the
-            others is repeated along it.
+        *variables : str or sequence of str
+            The variables, one by one or as a list. Their dimensions that are neither windowed
+            nor among their last two become channels as well, variable by variable: the levels
+            500 and 850 of ``z`` are the channels ``z_500`` and ``z_850``. One that lacks a
+            dimension of the others is repeated along it. Variables of several dtypes share
+            the one that numpy promotes them to: int32 beside float32 makes float64.
         **offsets : int, slice or sequence of int
             Positions within the window along windowed dimensions, ``0 .. window_size - 1``; all
-            of them where not given. An int drops the dimension.
+            of them where not given. An int drops the dimension. Negative ones count from the
+            window's end, and slices clip, as in Python.
 
         Raises
         ------
@@ -177,16 +185,17 @@ class Verbs(Recorded):
         """
         self.recipe.require_windows()
         self._require_before("field", self.recipe.is_mapped)
-        added = make_field(self.recipe, name, variables, offsets)
+        names = [[given] if isinstance(given, str) else given for given in variables]
+        added = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
         return self._but(fields=(*self.recipe.fields, added))
 
     # Verbs: what is done to the arrays
 
-    def normalize(self, stats: Any = None, *, mean: Any = None, std: Any = None) -> Self:
+    def normalize(self, stats: Any = None, std: Any = None, *, mean: Any = None) -> Self:
         """Subtract a mean and divide by a standard deviation, variable by variable.
 
         Variables without statistics stay as they are. Integer fields become float32, or float64
-        from 32 bits on.
+        from 32 bits on. Fields are normalised before :meth:`map` and recorded methods.
 
         Parameters
         ----------
@@ -196,7 +205,8 @@ class Verbs(Recorded):
             ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
             dimensions that become channels, or a DataArray along any that is not windowed.
         mean, std : mapping or xarray.Dataset, optional
-            The same as two mappings or Datasets, by variable.
+            The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
+            ``normalize(a, b)`` for short.
 
         Raises
         ------
@@ -205,6 +215,13 @@ class Verbs(Recorded):
             windows yet, or a transform is recorded that may have changed the fields.
         UnknownNameError
             If a variable is not there.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": ("time", [270.0, 280.0, 290.0])})
+        >>> samples = ds.xloader.window(time=3).normalize({"t2m": (280.0, 10.0)})
+        >>> samples[0][0].tolist()
+        [-1.0, 0.0, 1.0]
         """
         self.recipe.require_windows()
         self._require_before("normalize", self.recipe.is_mapped)
@@ -235,21 +252,56 @@ class Verbs(Recorded):
         *,
         per: Literal["batch", "sample"] = "batch",
     ) -> Self:
-        """Run a function on the samples; what it returns are the new fields.
+        """Run a function on the samples; the data variables that it returns are the new fields.
+
+        Fields that were there before keep their order, and new ones follow in the Dataset's.
+        Batches are made on several threads, so ``fn`` runs on several at once. It is tried on
+        one sample of zeros to find out names, shapes and dtypes.
 
         Parameters
         ----------
         fn : callable
-            Takes and returns an :class:`xarray.Dataset` of the fields. A dimension that two
-            fields have in different sizes, offsets or channels is called ``<field>_<dim>``.
+            Takes and returns an :class:`xarray.Dataset` of the fields.
         per : {"batch", "sample"}
-            Whether it is given whole batches, with a leading dimension ``sample`` and labels as
-            coordinates ``<dim>_label``, or one sample at a time, with labels as indexes.
+            Whether it is given whole batches, with a leading dimension ``sample``, or one
+            sample at a time.
 
         Raises
         ------
         OptionError
             If ``fn`` is not callable, or ``per`` is neither.
+
+        Notes
+        -----
+        *Names of dimensions.* A dimension keeps its name where all fields that have it agree in
+        its size, its offsets and its channels. Where two differ, it is ``<field>_<dim>`` in
+        every field that has it: with ``inputs("t2m", "u10")`` and ``targets("t2m")`` there are
+        ``inputs_channel`` and ``targets_channel``, with one field, or the same channels in
+        both, ``channel``.
+
+        *Labels.* What is the same for every sample is a coordinate with an index under the
+        dimension's own name: channels, and dimensions that are not windowed. Labels of windowed
+        dimensions are ``<dim>_label (sample, <dim>)`` in a batch; in a Dataset of one sample
+        they are an index like the others. ``sample`` holds the ids, so that what is random can
+        depend on the sample and not on its place: ``np.random.default_rng([seed, id])``.
+
+        *A pitfall of xarray's.* Arithmetic and ``assign`` keep only what has the same labels,
+        in the order of the Dataset assigned to: ``ds.assign(inputs=...)`` with another channel
+        or a flipped ``lon`` loses the channel and the flip. Return a new Dataset, or drop the
+        labels first with ``.drop_vars``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> ds = xr.Dataset({name: ("time", np.arange(4.0)) for name in ("u10", "v10")})
+        >>> def with_speed(batch):
+        ...     wind = batch["inputs"]
+        ...     speed = np.hypot(wind.sel(channel="u10"), wind.sel(channel="v10"))
+        ...     speed = speed.expand_dims(channel=["speed"])
+        ...     return xr.Dataset({"inputs": xr.concat([wind, speed], dim="channel")})
+        >>> samples = ds.xloader.window(time=1).inputs("u10", "v10").map(with_speed)
+        >>> samples.channels("inputs")
+        ('u10', 'v10', 'speed')
         """
         if per not in ("batch", "sample") or not callable(fn):
             raise OptionError(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from xloader.errors import OptionError, UnknownNameError
+from xloader.errors import OptionError, UnknownNameError, WindowError
 from xloader.frames import SAMPLE
 from xloader.layout import CHANNEL, layout_of
-from xloader.recipe import Field, Offsets, Recipe, find
+from xloader.recipe import Field, Offsets, Recipe, find, unknown
 from xloader.windows import Windows
 
 
@@ -102,13 +102,26 @@ def make_field(
             remedy="choose another name; to combine variables, pass them to one call",
         )
     for variable in variables:
-        find(variable, recipe.variables, "variable")
+        if variable not in recipe.variables:
+            raise _unknown_variable(recipe, variable)
     parsed = tuple(
         (dim, _offsets(recipe, name, dim, value, variables)) for dim, value in offsets.items()
     )
     field = Field(name, variables, parsed)
     layout_of(recipe, field)
     return field
+
+
+def _unknown_variable(recipe: Recipe, name: object) -> UnknownNameError:
+    error = unknown(name, recipe.variables, "variable")
+    if error.remedy.startswith("did you mean"):
+        return error
+    if name in recipe.source.coordinates().coords:
+        remedy = f"{name!r} is a coordinate: call ds.reset_coords({name!r}) and open that Dataset"
+    else:
+        remedy = "pass one of these: variables that hold no numbers, such as text, dates or "
+        remedy += "objects, are not offered, nor those that variables= leaves out"
+    return UnknownNameError(error.what, given=error.given, allowed=error.allowed, remedy=remedy)
 
 
 def _per_dim(
@@ -136,7 +149,7 @@ def _whole(word: str, dim: str, value: Any) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)
+        count = operator.index(value)
     except TypeError:
         raise OptionError(
             f"the {word} along {dim!r} is no whole number",
@@ -144,6 +157,16 @@ def _whole(word: str, dim: str, value: Any) -> int:
             allowed="a whole number of elements >= 1",
             remedy="count elements, not labels",
         ) from None
+    if count < 1:
+        raise WindowError(
+            f"the {word} along {dim!r} is too small",
+            given=count,
+            allowed="a whole number of elements >= 1",
+            remedy=f"call .window({dim}=1) or more, or leave {dim!r} out to take it whole"
+            if word == "window"
+            else f"pass {word}={{{dim!r}: 1}} or more",
+        )
+    return count
 
 
 def _offsets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import zarr
 
 from tests.sources import kinds
 from xloader.errors import (
+    MissingDependencyError,
     OptionError,
     SourceNotFoundError,
     UnknownNameError,
@@ -62,8 +64,42 @@ def test_a_file_that_is_no_dataset(tmp_path: Path):
 
 
 def test_no_source_at_all():
-    with pytest.raises(UnsupportedDataError, match=r"builtins\.int"):
+    with pytest.raises(UnsupportedDataError, match=r"builtins\.int.*open it with xarray first"):
         open_source(42)
+
+
+def test_many_files_are_for_xarray_to_open(tmp_path: Path):
+    with pytest.raises(SourceNotFoundError, match=r"xr\.open_mfdataset\('.*\*\.nc'\)\.xloader"):
+        open_source(str(tmp_path / "*.nc"))
+    with pytest.raises(UnsupportedDataError, match=r"xr\.open_mfdataset\(\[\.\.\.\]\)\.xloader"):
+        open_source([tmp_path / "a.nc", tmp_path / "b.nc"])
+
+
+def test_groups_further_down_are_named(tmp_path: Path):
+    dataset = kinds.numeric(kinds.make_dataset())
+    zarr.create_group(tmp_path / "z")
+    for group in ("deep/one", "deep/two"):
+        dataset.to_zarr(tmp_path / "z", group=group, zarr_format=3, consolidated=False)
+    for group in (None, "deep"):
+        with pytest.raises(UnsupportedDataError, match=r"\['deep/one', 'deep/two'\]") as caught:
+            open_source(tmp_path / "z", group=group)
+        assert 'pass group="deep/one"' in str(caught.value)
+    assert set(open_source(tmp_path / "z", group="deep/one").variables) == {"t", "m", "flag", "s"}
+    dataset.to_netcdf(tmp_path / "a.nc", group="deep")
+    with pytest.raises(UnsupportedDataError, match=r"\['deep'\]"):
+        open_source(tmp_path / "a.nc")
+    zarr.create_group(tmp_path / "empty")
+    with pytest.raises(UnsupportedDataError, match="no data variable of numbers"):
+        open_source(tmp_path / "empty")
+
+
+def test_a_url_without_its_library(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "xloader\[cloud\]"') as caught:
+        open_source("s3://me:canary@bucket/a.zarr")
+    assert "canary" not in str(caught.value)
+    with pytest.raises(UnsupportedDataError, match=r"no file system.*Given: nosuch://bucket"):
+        open_source("nosuch://bucket/a.zarr")
 
 
 def test_only_numbers_are_offered_and_others_refused():

@@ -14,7 +14,12 @@ from numpy.typing import DTypeLike
 from zarr.abc.store import Store
 from zarr.errors import ContainsArrayError, NodeNotFoundError
 
-from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError
+from xloader.errors import (
+    MissingDependencyError,
+    OptionError,
+    SourceNotFoundError,
+    UnsupportedDataError,
+)
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.openers import FileOpener, Given, ZarrOpener, safe_name
@@ -79,6 +84,8 @@ def open_source(
         If a variable asked for holds no numbers, or nothing can open the source.
     OptionError
         If an option is out of range, or makes no sense for this source.
+    MissingDependencyError
+        If the library for a URL is not installed.
 
     Examples
     --------
@@ -117,7 +124,9 @@ def open_source(
         "this is no source of data",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
         allowed="a path, a zarr store or group, an xarray Dataset or DataArray",
-        remedy="open it with xarray first and pass the Dataset",
+        remedy="open many files as one with xr.open_mfdataset([...]).xloader"
+        if isinstance(source, list | tuple)
+        else "open it with xarray first and pass the Dataset",
     )
 
 
@@ -127,22 +136,7 @@ def _from_zarr(
     dtype: DTypeLike | None,
     on_missing: OnMissing,
 ) -> Source:
-    try:
-        group = opener.open_group()
-    except (NodeNotFoundError, FileNotFoundError) as error:
-        raise SourceNotFoundError(
-            "there is no Zarr group here",
-            given=opener.name,
-            allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
-            remedy="check the path, or pass group= for one further down",
-        ) from error
-    except ContainsArrayError as error:
-        raise UnsupportedDataError(
-            "this is a single Zarr array, which has no dimensions to name",
-            given=opener.name,
-            allowed="a Zarr group of arrays",
-            remedy="open the group that holds it",
-        ) from error
+    group = _open_group(opener)
     try:
         dataset = opener.open_dataset(create_default_indexes=False)
     except KeyError as error:
@@ -159,6 +153,8 @@ def _from_zarr(
             allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
             remedy="open it with xarray, with drop_variables= or decode_cf=, and pass the Dataset",
         ) from error
+    if not dataset.data_vars:
+        _refuse_empty(opener.name, _groups_of(group))
     # A store lists its arrays in any order, and another machine's copy in another.
     dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
     return ZarrSource(
@@ -174,6 +170,74 @@ def _from_zarr(
     )
 
 
+def _open_group(opener: ZarrOpener) -> zarr.Group:
+    try:
+        return opener.open_group()
+    except (NodeNotFoundError, FileNotFoundError) as error:
+        raise SourceNotFoundError(
+            "there is no Zarr group here",
+            given=opener.name,
+            allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
+            remedy="check the path, or pass group= for one further down",
+        ) from error
+    except ContainsArrayError as error:
+        raise UnsupportedDataError(
+            "this is a single Zarr array, which has no dimensions to name",
+            given=opener.name,
+            allowed="a Zarr group of arrays",
+            remedy="open the group that holds it",
+        ) from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"a library for this kind of URL is not installed ({error})",
+            given=opener.name,
+            remedy='pip install "xloader[cloud]"',
+        ) from error
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise
+        raise UnsupportedDataError(
+            "there is no file system for this kind of URL",
+            given=opener.name,
+            allowed="a path, or a URL that fsspec knows, such as s3://, gs:// and https://",
+        ) from error
+
+
+def _groups_of(group: zarr.Group) -> list[str]:
+    """Paths of the groups further down that hold arrays, from the store's root."""
+    if not group.store.supports_listing:
+        return []
+    # Only arrays count: a group of groups would lead no further than this one did.
+    found = {
+        path.rpartition("/")[0]
+        for path, member in group.members(max_depth=None)
+        if isinstance(member, zarr.Array)
+    }
+    return sorted("/".join(part for part in (group.path, path) if part) for path in found if path)
+
+
+def _groups_within(opener: FileOpener) -> list[str]:
+    """Paths of the groups of a file that hold variables, where its engine can tell."""
+    try:
+        groups = xr.open_groups(opener.path, engine=opener.kwargs.get("engine"))
+    except (NotImplementedError, OSError, ValueError):
+        return []
+    found = [path.strip("/") for path, group in groups.items() if group.data_vars]
+    for group in groups.values():
+        group.close()
+    return sorted(path for path in found if path)
+
+
+def _refuse_empty(name: str, groups: list[str]) -> None:
+    if groups:
+        raise UnsupportedDataError(
+            f"{name} holds no data variable, but groups that may",
+            given="no data variable",
+            allowed=f"one of the groups {groups}",
+            remedy=f'pass group="{groups[0]}"',
+        )
+
+
 def _from_file(
     opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
 ) -> Source:
@@ -185,9 +249,11 @@ def _from_file(
             f"xarray cannot open this file ({type(error).__name__}: {error})",
             given=name,
             allowed="a whole file of a kind that an installed xarray engine reads",
-            remedy="check the file, pass engine=, or install netCDF4 or h5netcdf",
+            remedy='check the file, pass engine=, or pip install "xloader[netcdf]"',
         ) from error
     with dataset:
+        if not dataset.data_vars:
+            _refuse_empty(name, _groups_within(opener))
         chosen = catalog.choose(dataset, variables, name)
         described = describe(dataset, chosen, dtype)
     return XarraySource(
@@ -222,7 +288,9 @@ def _place(path: str) -> str:
             "there is nothing at this path",
             given=path,
             allowed="a Zarr directory or a file that xarray opens",
-            remedy=f"check the path; it was looked for at {full}",
+            remedy=f"open many files as one with xr.open_mfdataset({path!r}).xloader"
+            if any(mark in path for mark in "*?[")
+            else f"check the path; it was looked for at {full}",
         )
     return str(full)
 
