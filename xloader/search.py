@@ -55,6 +55,20 @@ class Wish:
     spread: int | None = None
 
 
+@dataclass(frozen=True)
+class _Tiling:
+    """A tiling, its cohorts, and the most bytes that the samples of one tile need together."""
+
+    sizes: tuple[int, ...]
+    cohorts: Cohorts
+    need_nbytes: int
+
+    @classmethod
+    def of(cls, footprint: Footprint, sizes: tuple[int, ...]) -> _Tiling:
+        cohorts = cut_cohorts(footprint, sizes)
+        return cls(sizes, cohorts, _tile_nbytes(footprint, cohorts))
+
+
 def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     """The best shuffle within a budget.
 
@@ -67,27 +81,28 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     MemoryBudgetError
         If not even the chunks of one tile fit.
     """
-    ones = (1,) * len(footprint.windows.dims)
-    cohorts = cut_cohorts(footprint, ones)
-    need = _tile_nbytes(footprint, cohorts)
-    budget.check(need)
+    finest = _Tiling.of(footprint, (1,) * len(footprint.windows.dims))
+    cohorts = finest.cohorts
+    budget.check(finest.need_nbytes)
     if wish.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
-        pace = Pace(ones, spread=cohorts.num_tiles, lanes=wish.lanes)
+        pace = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=wish.lanes)
         return _make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
     if not near:
-        return _plain_plan(cohorts, need, budget, wish)
+        return _plain_plan(cohorts, finest.need_nbytes, budget, wish)
     batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
     full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
-    for tiling, run_dim in _tilings(cohorts, near):
+    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
+    for sizes in _tile_sizes(len(cohorts.shape), near, run_dim):
+        tiling = finest if sizes == finest.sizes else _Tiling.of(footprint, sizes)
         candidates += _try_tiling(footprint, budget, wish, tiling, run_dim, full)
         if any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in candidates):
             break
     if not candidates and wish.spread is None:
         # Tile by tile, an order needs at a time what one tile does, and that has been checked.
         least = dataclasses.replace(wish, spread=0)
-        candidates = _try_tiling(footprint, budget, least, ones, run_dim, full)
+        candidates = _try_tiling(footprint, budget, least, finest, run_dim, full)
     if not candidates:
         raise OptionError(
             "no plan with this spread fits the memory",
@@ -205,22 +220,22 @@ def _try_tiling(
     footprint: Footprint,
     budget: Budget,
     wish: Wish,
-    tiling: tuple[int, ...],
+    tiling: _Tiling,
     run_dim: int,
     full: float,
 ) -> list[Candidate]:
     """The better candidates of one tiling, each measured on the model."""
-    cohorts = cut_cohorts(footprint, tiling)
-    if _tile_nbytes(footprint, cohorts) > budget.lane_nbytes:
+    cohorts = tiling.cohorts
+    if tiling.need_nbytes > budget.lane_nbytes:
         return []
     tile = -(-footprint.total_nbytes // cohorts.num_tiles)
-    pool = max(budget.lane_nbytes - tile, _tile_nbytes(footprint, cohorts))
+    pool = max(budget.lane_nbytes - tile, tiling.need_nbytes)
     num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
     most = min(pool // tile, num_tiles, _MOST_NEIGHBOURS)
-    model = Model(footprint, tiling, run_dim, most, wish.lanes)
+    model = Model(footprint, tiling.sizes, run_dim, most, wish.lanes)
     trials = [
         candidate
-        for pace in _paces(cohorts, tiling, run_dim, most, wish)
+        for pace in _paces(cohorts, tiling.sizes, run_dim, most, wish)
         if (candidate := model.measure(_with_ahead(pace, budget, wish, pool, tile))) is not None
     ]
     return _confirmed(sorted(trials, key=_preference(wish, full)), model, wish)
@@ -274,22 +289,20 @@ def _paces(
                 yield Pace(tiling, run_dim, run, streams, spread, wish.lanes, draws)
 
 
-def _tilings(cohorts: Cohorts, near: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Tilings worth a try, each with the dimension that its runs follow."""
-    num_dims = len(cohorts.shape)
-    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
+def _tile_sizes(num_dims: int, near: tuple[int, ...], run_dim: int) -> Iterator[tuple[int, ...]]:
+    """Tile sizes worth a try: grown along dimensions with neighbours, or along all but one."""
 
     def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(size if dim in dims else 1 for dim in range(num_dims))
 
     others = tuple(dim for dim in near if dim != run_dim)
-    yield grown(0, near), run_dim
-    yield grown(0, others), run_dim
+    yield grown(0, near)
+    yield grown(0, others)
     if others:
-        yield grown(1, ()), run_dim
-        yield grown(4, others), run_dim
+        yield grown(1, ())
+        yield grown(4, others)
     if len(others) > 1:
-        yield grown(4, near), run_dim
+        yield grown(4, near)
 
 
 def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
