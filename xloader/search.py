@@ -150,14 +150,13 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
 
 
 def _best(candidates: list[Candidate], wish: Wish, full: float) -> Candidate:
-    pool = [c for c in candidates if c.amplification <= wish.max_amplification]
-    if not pool:
-        mixed = [c for c in candidates if c.mixing >= full / 2]
-        if mixed:
-            return min(mixed, key=lambda c: (c.amplification, -c.mixing))
-        pool = candidates
-    enough = 0.99 * max(c.mixing for c in pool)
-    return min((c for c in pool if c.mixing >= enough), key=lambda c: (c.amplification, -c.mixing))
+    """The first by preference; of those of its kind that mix as well within 1 %, fewest reads."""
+    rank = _preference(wish, full)
+    best = min(candidates, key=rank)
+    alike = [
+        c for c in candidates if rank(c)[0] == rank(best)[0] and c.mixing >= 0.99 * best.mixing
+    ]
+    return min(alike, key=lambda c: (c.amplification, -c.mixing))
 
 
 def _preference(wish: Wish, full: float) -> Callable[[Candidate], tuple[int, float, float]]:

@@ -115,6 +115,7 @@ class _Hand:
         self._ids = self._entries = np.zeros(0, np.int64)
 
     def take(self) -> tuple[Ints, Ints]:
+        """The next ids and their entries; fewer than a share, or none, at the lane's end."""
         parts = [(self._ids, self._entries)]
         num_left = self._share - len(self._ids)
         while num_left > 0 and (segment := next(self._segments, None)) is not None:
