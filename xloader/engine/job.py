@@ -47,7 +47,8 @@ class Job:
         Whether short batches are filled up with their last row.
     prefetch : int
         Batches that are filled or wait for delivery while the consumer is busy.
-    num_threads : int
+    num_threads, num_gatherers : int
+        Threads, and how many of them may gather at a time.
     pool : BlockPool
     batches : BatchPool
     kept : dict
@@ -67,6 +68,7 @@ class Job:
     is_padded: bool
     prefetch: int
     num_threads: int
+    num_gatherers: int
     pool: BlockPool
     batches: BatchPool
     kept: dict[Key, Block]

@@ -52,6 +52,7 @@ class Run:
         self._fillings: deque[Filling] = deque()
         self._num_opened = 0
         self._rows_ahead = 0
+        self._num_gathering = 0
         self._is_wanted = False
         self._is_walking = False
         self._is_walked = job.num_steps == 0
@@ -187,10 +188,11 @@ class Run:
             if not filling.num_missing and not filling.is_finishing and self._may_finish(filling):
                 filling.is_finishing = True
                 return lambda: self._finish(filling)
-        if self._gathers:
+        if self._gathers and self._num_gathering < self._job.num_gatherers:
             # Several at a time, so that small ones cost little beside taking the lock.
-            share = -(-len(self._gathers) // len(self._threads))
+            share = -(-len(self._gathers) // self._job.num_gatherers)
             taken = [self._gathers.popleft() for _ in range(min(share, _MOST_GATHERS))]
+            self._num_gathering += 1
             return lambda: self._gather(taken)
         self._start_loads()
         if self._reads:
@@ -308,6 +310,7 @@ class Run:
                 )
         with self._changed:
             self.tally.gather_seconds += time.perf_counter() - begin
+            self._num_gathering -= 1
             is_news = False
             for filling, block, rows in gathers:
                 filling.error = filling.error or block.error
