@@ -22,6 +22,7 @@ from xloader.errors import (
     AmplificationWarning,
     ClosedError,
     EmptySamplesError,
+    MemoryBudgetError,
     MixingWarning,
     OptionError,
 )
@@ -296,6 +297,15 @@ class Loader:
             )
             for name in names
         }
+        lanes = epoch.lanes(options.own_lanes)
+        peak = sum(lane.schedule.peak_nbytes for lane in lanes)
+        if peak > self._pool.capacity and not plan.is_resident:
+            # The plan sees to it that this does not happen; without room a run would wait for ever.
+            raise MemoryBudgetError(
+                f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
+                given=f"{peak} bytes of chunks",
+                minimum_nbytes=plan.budget.minimum_nbytes(peak),
+            )
         layouts = self._layouts
         in_flight = plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes
         num_threads = min(options.num_threads, in_flight)
@@ -304,7 +314,7 @@ class Loader:
         return Job(
             steps=walk(
                 windows,
-                epoch.lanes(options.own_lanes),
+                lanes,
                 plan.lane_share,
                 epoch.num_steps,
                 is_resident=plan.is_resident,

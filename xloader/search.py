@@ -138,6 +138,8 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
         reads = sum(schedule.num_reads for schedule in schedules)
         if peak <= budget.lane_nbytes and (best is None or reads < best[0]):
             best = reads, depth, peak
+            if reads == footprint.num_needed:
+                break
     if best is None:
         budget.check(least)
         raise AssertionError("a budget below the least peak passed its check")
