@@ -111,7 +111,10 @@ def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
     num_reads = nbytes = num_needed = 0
     for index, group in enumerate(epoch.footprint.groups):
         residences = [lane.schedule.residences[index] for lane in lanes]
-        blocks = np.unique(np.concatenate([r.block for r in residences]))
+        is_touched = np.zeros(group.num_blocks, np.bool_)
+        for residence in residences:
+            is_touched[residence.block] = True
+        blocks = np.flatnonzero(is_touched)
         num_needed += len(blocks) * group.num_reads_per_block
         if epoch.plan.is_resident:
             is_new = [(index, block) not in cached for block in blocks.tolist()]
