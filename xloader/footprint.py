@@ -185,6 +185,11 @@ class Footprint:
         return self.needs(group, every)[1]
 
     @property
+    def variables(self) -> list[str]:
+        """Names of the variables that samples need."""
+        return [demand.variable for group in self.groups for demand in group.demands]
+
+    @property
     def max_chunk_nbytes(self) -> int:
         """Bytes of the largest chunk of all variables, decoded."""
         return max(d.max_chunk_nbytes for group in self.groups for d in group.demands)

@@ -95,7 +95,7 @@ class Loader:
         self._progress: Progress | None = None
         self._is_closed = False
         self._has_warned = False
-        self._epochs: dict[int, Epoch] = {}
+        self._planned: Epoch | None = None
         self._explained: dict[tuple[int, int], Explanation] = {}
         self._make_pools()
 
@@ -149,11 +149,8 @@ class Loader:
         kept = [key for key, block in list(self._kept.items()) if block.is_loaded]
         if scope == "rank" and (epoch.epoch, len(kept)) in self._explained:
             return self._explained[epoch.epoch, len(kept)]
-        paths = {
-            d.variable: self.recipe.source.path_of(d.variable)
-            for group in self.footprint.groups
-            for d in group.demands
-        }
+        source = self.recipe.source
+        paths = {name: source.path_of(name) for name in self.footprint.variables}
         if scope == "world":
             return explain_world(epoch, self.options.world.world_size, paths)
         cached = {(key.group, key.number) for key in kept}
@@ -243,12 +240,15 @@ class Loader:
 
     def _epoch(self) -> Epoch:
         """The order and schedule of the epoch to come, kept until another is asked for."""
-        number = self._epoch_number
-        if number not in self._epochs:
-            self._epochs = {number: Epoch(
-                self.footprint, self.plan, self.options.seed, number, self.options.drop_last
-            )}  # fmt: skip
-        return self._epochs[number]
+        if self._planned is None or self._planned.epoch != self._epoch_number:
+            self._planned = Epoch(
+                self.footprint,
+                self.plan,
+                self.options.seed,
+                self._epoch_number,
+                self.options.drop_last,
+            )
+        return self._planned
 
     def _check_samples(self) -> None:
         num_samples, options = len(self.footprint.windows), self.options
@@ -290,12 +290,11 @@ class Loader:
     def _job(self, epoch: Epoch) -> Job:
         options, plan, recipe = self.options, self.plan, self.recipe
         windows = self.footprint.windows
-        names = [demand.variable for g in self.footprint.groups for demand in g.demands]
         stored = {
             name: Stored(
                 recipe.variable(name).dims, recipe.axes_of(name), recipe.variable(name).dtype
             )
-            for name in names
+            for name in self.footprint.variables
         }
         lanes = epoch.lanes(options.own_lanes)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)

@@ -17,42 +17,14 @@ from xloader.world import World, resolve_world
 class LoaderOptions:
     """The options of `Samples.loader`, checked.
 
-    Parameters
+    :meth:`xloader.Samples.loader` describes each of them; the two hold the same defaults.
+
+    Attributes
     ----------
-    batch_size : int
-        Samples of a batch, on each rank.
-    shuffle : bool
-        Whether each epoch has an order of its own; if not, ids ascend.
-    seed : int
-        With the epoch, it fixes the order.
-    drop_last : bool
-        Whether samples that do not fill a global batch are left out.
-    memory : int or str
-        Bytes that this rank may use, as ``"2GiB"`` or a number.
-    output : {"torch", "numpy"}
-        What batches are made of.
-    device : torch.device or str, optional
-        Where tensors go.
-    collate_fn : callable, optional
-        Makes what is delivered from a list of samples, each a tuple with one array or tensor
-        for each field, as in PyTorch.
-    threads : int, optional
-        Threads that load and gather; the process's cores by default.
-    processes : int
-        Processes that do so instead; 0, the only choice yet, keeps to threads.
-    prefetch : int
-        Batches made ahead of need.
-    on_error : {"raise"}
-        What to do about a chunk that cannot be had.
-    max_amplification : float
-        Reads of each chunk that are allowed on average.
-    lanes : int, optional
-        Independent parts of the order, which ranks divide among them.
-    spread : int, optional
-        How many later tiles come in while a tile hands out its samples; the plan's choice by
-        default.
-    rank, world_size : int, optional
-        This process among those that train together; found in the environment by default.
+    world : World
+        This process among those that train together.
+    memory_nbytes : int
+        The memory in bytes.
 
     Raises
     ------

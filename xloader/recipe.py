@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Protocol
@@ -261,10 +261,6 @@ class Recipe:
                 remedy="call .window(time=6) with the dimensions and sizes of a sample",
             )
         return self.windows
-
-    def with_step(self, step: Step) -> Recipe:
-        """The recipe with one more step at the end."""
-        return replace(self, steps=(*self.steps, step))
 
 
 def find(name: str, known: Iterable[str], kind: str) -> None:
