@@ -15,7 +15,18 @@ MAX_FUNCTION_LINES = 60
 
 PURE = frozenset(
     {"errors", "grid", "world", "windows", "keyed", "footprint", "cohorts", "order"}
-    | {"pace", "ascend", "model", "search", "schedule", "mixing", "plan", "recipe", "layout"}
+    | {
+        "packing",
+        "pace",
+        "ascend",
+        "model",
+        "search",
+        "schedule",
+        "mixing",
+        "plan",
+        "recipe",
+        "layout",
+    }
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
 PURE_PROTOCOLS = ("xloader.sources.base",)

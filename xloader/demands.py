@@ -31,7 +31,7 @@ def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprin
                 variable=name,
                 axes=tuple(axes.get(dim) for dim in windows.dims),
                 whole_axes=tuple(axis for dim, axis in axes.items() if dim not in windows.dims),
-                itemsize=variable.dtype.itemsize,
+                itemsize=variable.stored_dtype.itemsize,
                 accesses=frozenset(taken),
             )
         )

@@ -88,7 +88,7 @@ class Progress:
             streams=expected.streams,
             spread=expected.spread,
             lanes=expected.lanes,
-            num_requests=tally.num_reads,
+            num_requests=tally.num_requests,
             num_retries=0,
             num_missing=tally.num_missing,
             delivered_nbytes=self.delivered_nbytes,

@@ -291,10 +291,8 @@ class Loader:
         options, plan, recipe = self.options, self.plan, self.recipe
         windows = self.footprint.windows
         stored = {
-            name: Stored(
-                recipe.variable(name).dims, recipe.axes_of(name), recipe.variable(name).dtype
-            )
-            for name in self.footprint.variables
+            v.name: Stored(v.dims, recipe.axes_of(v.name), v.stored_dtype, v.packing)
+            for v in map(recipe.variable, self.footprint.variables)
         }
         lanes = epoch.lanes(options.own_lanes)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
@@ -308,6 +306,7 @@ class Loader:
         layouts = self._layouts
         in_flight = plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes
         num_threads = min(options.num_threads, in_flight)
+        together = plan.budget.in_flight_nbytes // num_threads
         copied = [y.sample_nbytes // len(y.parts) for y in layouts]
         is_wide = sum(copied) >= _WIDE_NBYTES * len(copied)
         return Job(
@@ -320,8 +319,8 @@ class Loader:
             ),
             num_steps=epoch.num_steps,
             fields=tuple(FieldShape(y.name, y.shape, y.dtype) for y in layouts),
-            reader=BlockReader(recipe.source, stored, windows.dims),
-            gatherer=Gatherer(windows, layouts, {name: s.dims for name, s in stored.items()}),
+            reader=BlockReader(recipe.source, stored, windows.dims, together),
+            gatherer=Gatherer(windows, layouts, stored),
             finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
             batch_size=options.batch_size,
             is_padded=options.world.world_size > 1,

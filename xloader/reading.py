@@ -80,9 +80,10 @@ def _read_part(recipe: Recipe, part: Part, first: Ints, view: NDArray[Any]) -> N
         cut = tuple(piece for _, piece, _ in combination)
         places: tuple[Any, ...] = tuple(place for _, _, place in combination)
         shape = tuple(place.stop - place.start for place in places)
-        out = np.empty(shape, stored_variable.dtype)
+        out = np.empty(shape, stored_variable.stored_dtype)
         recipe.source.read(part.variable, chunk, cut, out)
-        view[(..., *places)] = out
+        packing = stored_variable.packing
+        view[(..., *places)] = out if packing is None else packing.unpack(out)
 
 
 def _split_by_block(axis: Axis, offsets: Ints) -> Iterator[tuple[int, slice | Ints, slice]]:

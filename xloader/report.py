@@ -14,7 +14,7 @@ class Report(Figures):
     Attributes
     ----------
     num_requests : int
-        Reads asked of the source.
+        Requests made of the store, those for shard indexes included.
     num_retries : int
         Reads that were tried again.
     num_missing : int

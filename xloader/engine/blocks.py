@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,8 @@ from numpy.typing import NDArray
 
 from xloader.footprint import Group
 from xloader.grid import Axis
-from xloader.sources.base import Cut, Source
-
-
-@dataclass(frozen=True)
-class Read:
-    """One chunk to decode, and the part of a block's array that it fills."""
-
-    variable: str
-    chunk: tuple[int, ...]
-    cut: Cut
-    out: NDArray[Any]
+from xloader.packing import Packing
+from xloader.sources.base import Outcome, Read, Source
 
 
 @dataclass(frozen=True)
@@ -35,11 +26,14 @@ class Stored:
     dims : tuple of str
     axes : tuple of Axis
     dtype : numpy.dtype
+        Of a decoded block: packed where the values are.
+    packing : Packing or None
     """
 
     dims: tuple[str, ...]
     axes: tuple[Axis, ...]
     dtype: np.dtype
+    packing: Packing | None
 
 
 class BlockReader:
@@ -52,11 +46,18 @@ class BlockReader:
         Every variable that samples need.
     windowed : tuple of str
         The windowed dimensions.
+    most_nbytes : int
+        Decoded bytes of a bundle beyond which it is read in parts.
     """
 
     def __init__(
-        self, source: Source, stored: Mapping[str, Stored], windowed: tuple[str, ...]
+        self,
+        source: Source,
+        stored: Mapping[str, Stored],
+        windowed: tuple[str, ...],
+        most_nbytes: int,
     ) -> None:
+        self._most_nbytes = most_nbytes
         self._source = source
         self._stored = stored
         self._windowed = windowed
@@ -113,9 +114,25 @@ class BlockReader:
                     out=values[demand.variable][place],
                 )
 
-    def do(self, read: Read) -> bool:
-        """Decode one chunk into its place; whether it was there."""
-        return self._source.read(read.variable, read.chunk, read.cut, read.out)
+    def bundles(
+        self, group: Group, block: tuple[int, ...], values: Mapping[str, NDArray[Any]]
+    ) -> list[list[Read]]:
+        """Every chunk of a block, those together that are read with less effort so."""
+        bundles: dict[tuple[str, Hashable], list[list[Read]]] = {}
+        room: dict[tuple[str, Hashable], int] = {}
+        for read in self.reads(group, block, values):
+            key = read.variable, self._source.bundle_of(read.variable, read.chunk)
+            parts = bundles.setdefault(key, [])
+            if read.out.nbytes > room.get(key, 0):
+                parts.append([])
+                room[key] = self._most_nbytes
+            parts[-1].append(read)
+            room[key] -= read.out.nbytes
+        return [part for parts in bundles.values() for part in parts]
+
+    def do(self, bundle: list[Read]) -> Outcome:
+        """Decode some chunks into their places."""
+        return self._source.read_together(bundle)
 
     def _dims(self, variable: str) -> Iterator[tuple[str, Axis]]:
         stored = self._stored[variable]

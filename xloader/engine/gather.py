@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.blocks import Stored
 from xloader.footprint import Access, Group
 from xloader.grid import Ints
 from xloader.layout import FieldLayout, Part
+from xloader.packing import Packing
 from xloader.windows import Windows
 
 _SMALL_NBYTES = 1 << 14
@@ -62,6 +64,11 @@ class _Target:
     field: str
     part: Part
     windowed: tuple[int | None, ...]
+    packing: Packing | None
+
+    def unpack(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values as the field has them."""
+        return values if self.packing is None else self.packing.unpack(values)
 
 
 Views = Mapping[str, list[tuple[_Target, NDArray[Any]]]]
@@ -75,15 +82,15 @@ class Gatherer:
     ----------
     windows : Windows
     layouts : tuple of FieldLayout
-    dims_of : mapping of str to tuple of str
-        Per variable, its stored dimensions.
+    stored : mapping of str to Stored
+        Per variable, how it is stored.
     """
 
     def __init__(
         self,
         windows: Windows,
         layouts: tuple[FieldLayout, ...],
-        dims_of: Mapping[str, tuple[str, ...]],
+        stored: Mapping[str, Stored],
     ) -> None:
         self._strides = np.asarray(windows.strides)
         self._targets: dict[str, list[_Target]] = {}
@@ -91,9 +98,10 @@ class Gatherer:
             for part in layout.parts:
                 windowed = tuple(
                     windows.dims.index(dim) if dim in windows.dims else None
-                    for dim in dims_of[part.variable]
+                    for dim in stored[part.variable].dims
                 )
-                target = _Target(layout.name, part, windowed)
+                packing = stored[part.variable].packing
+                target = _Target(layout.name, part, windowed, packing)
                 self._targets.setdefault(part.variable, []).append(target)
 
     def views(self, arrays: Mapping[str, NDArray[Any]]) -> Views:
@@ -236,7 +244,7 @@ def _copy(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: list[
         taken = tuple(whole if d is None else source[d] for d in target.windowed)
         given = (whole if d is None else place[d] for d in target.windowed)
         index: Any = (row, ..., *given)
-        view[index] = values[taken]
+        view[index] = target.unpack(values[taken])
 
 
 def _row_nbytes(values: NDArray[Any], target: _Target, hits: _Hits) -> int:
@@ -267,7 +275,7 @@ def _copy_many(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: 
         index.append(hits.begins[dim].reshape(-1, *[1] * num_dims) + along)
         place.append(hits.place[dim])
     # A variable without dimensions is the same for all rows.
-    found = values[tuple(index)] if index else values.reshape(1)
+    found = target.unpack(values[tuple(index)] if index else values.reshape(1))
     num_missing = view.ndim - found.ndim
     found = found.reshape(len(found), *[1] * num_missing, *found.shape[1:])
     index_of_rows: Any = (hits.rows, ..., *place)

@@ -83,6 +83,7 @@ class Tally:
     num_reads: int = 0
     read_nbytes: int = 0
     num_missing: int = 0
+    num_requests: int = 0
     load_seconds: float = 0.0
     gather_seconds: float = 0.0
     finish_seconds: float = 0.0

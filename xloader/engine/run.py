@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.engine.blocks import Read
 from xloader.engine.job import Arrays, Block, Delivery, Filling, Job, Tally
 from xloader.engine.steps import Key, Step
 from xloader.errors import ClosedError, ForkError
 from xloader.grid import Ints
+from xloader.sources.base import Outcome, Read
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Rows whose needs are known before their batches are open."""
@@ -47,7 +47,7 @@ class Run:
         self._changed = threading.Condition()
         self._blocks: dict[Key, Block] = job.kept if job.is_resident else {}
         self._to_load: deque[Block] = deque()
-        self._reads: deque[tuple[Block, Read]] = deque()
+        self._reads: deque[tuple[Block, list[Read]]] = deque()
         self._gathers: deque[tuple[Filling, Block, Ints]] = deque()
         self._fillings: deque[Filling] = deque()
         self._num_opened = 0
@@ -196,8 +196,8 @@ class Run:
             return lambda: self._gather(taken)
         self._start_loads()
         if self._reads:
-            block, read = self._reads.popleft()
-            return lambda: self._load(block, read)
+            block, bundle = self._reads.popleft()
+            return lambda: self._load(block, bundle)
         if self._may_walk():
             self._is_walking = True
             return self._walk
@@ -252,10 +252,10 @@ class Run:
             block = self._to_load.popleft()
             block.buffer = self._job.pool.take(nbytes)
             block.values = self._job.reader.views(need.group, need.block, block.buffer)
-            reads = list(self._job.reader.reads(need.group, need.block, block.values))
-            block.num_reads_left = len(reads)
-            self._reads.extend((block, read) for read in reads)
-            if len(reads) > 1:
+            bundles = self._job.reader.bundles(need.group, need.block, block.values)
+            block.num_reads_left = sum(len(bundle) for bundle in bundles)
+            self._reads.extend((block, bundle) for bundle in bundles)
+            if len(bundles) > 1:
                 self._changed.notify_all()
 
     def _walk(self) -> None:
@@ -279,20 +279,21 @@ class Run:
             self._is_walked = step.index + 1 == self._job.num_steps
             self._changed.notify_all()
 
-    def _load(self, block: Block, read: Read) -> None:
+    def _load(self, block: Block, bundle: list[Read]) -> None:
         begin = time.perf_counter()
         error: BaseException | None = None
-        is_there = True
+        outcome = Outcome(num_missing=0, num_requests=len(bundle))
         try:
-            is_there = self._job.reader.do(read)
+            outcome = self._job.reader.do(bundle)
         except Exception as problem:
             error = problem
         with self._changed:
-            self.tally.num_reads += 1
-            self.tally.num_missing += not is_there
+            self.tally.num_reads += len(bundle)
+            self.tally.num_missing += outcome.num_missing
+            self.tally.num_requests += outcome.num_requests
             self.tally.load_seconds += time.perf_counter() - begin
             block.error = block.error or error
-            block.num_reads_left -= 1
+            block.num_reads_left -= len(bundle)
             if block.is_loaded:
                 self.tally.read_nbytes += block.need.read_nbytes
                 self._gathers.extend((f, block, rows) for f, rows in block.waiting)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+
+from xloader.packing import Packing
 
 Cut = tuple[slice | NDArray[np.int64], ...]
 """Per dimension, the elements of a chunk that are wanted, counted from the chunk's start."""
@@ -27,12 +29,14 @@ class Variable:
     shape : tuple of int
         Number of elements along each of them.
     dtype : numpy.dtype
-        The dtype that reading gives, in native byte order.
+        The dtype of its values, in native byte order.
     chunks : tuple of (int or tuple of int)
         Per dimension, the size of every chunk in elements (the last may be cut short by the
         array's end), or the size of each chunk where they differ.
     attrs : mapping
         Attributes as xarray gives them, without the encoding. Not compared.
+    packing : Packing, optional
+        How the values are packed where reading gives them packed.
     """
 
     name: str
@@ -41,6 +45,50 @@ class Variable:
     dtype: np.dtype
     chunks: tuple[int | tuple[int, ...], ...]
     attrs: Mapping[str, object] = field(default_factory=dict, compare=False)
+    packing: Packing | None = None
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """The dtype that reading gives: packed where the values are."""
+        return self.dtype if self.packing is None else self.packing.stored_dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """One chunk to decode, and where it goes.
+
+    Parameters
+    ----------
+    variable : str
+        Name of the variable.
+    chunk : tuple of int
+        Index of the chunk along each dimension of the variable.
+    cut : tuple of slice or integer array
+        The part of the chunk that is wanted.
+    out : numpy.ndarray
+        Where it goes: any strides, the shape of ``cut``, the variable's stored dtype.
+    """
+
+    variable: str
+    chunk: tuple[int, ...]
+    cut: Cut
+    out: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of some reads.
+
+    Parameters
+    ----------
+    num_missing : int
+        Chunks that were absent and were read as the fill value.
+    num_requests : int
+        Requests made of the store, those for shard indexes included.
+    """
+
+    num_missing: int
+    num_requests: int
 
 
 @runtime_checkable
@@ -73,14 +121,8 @@ class Source(Protocol):
 
         Parameters
         ----------
-        variable : str
-            Name of the variable.
-        chunk : tuple of int
-            Index of the chunk along each dimension of the variable.
-        cut : tuple of slice or integer array
-            The part of the chunk that is wanted.
-        out : numpy.ndarray
-            Where it goes: any strides, the shape of ``cut``, the variable's dtype.
+        variable, chunk, cut, out
+            As of `Read`.
 
         Returns
         -------
@@ -96,6 +138,18 @@ class Source(Protocol):
         """
         ...
 
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """What is the same for chunks that are read with less effort together.
+
+        Chunks of one shard have one bundle. A chunk that gains nothing by company has one of
+        its own.
+        """
+        ...
+
+    def read_together(self, reads: Sequence[Read]) -> Outcome:
+        """Decode several chunks of one bundle; raises as `read` does, for the first that fails."""
+        ...
+
     def coordinates(self) -> xr.Dataset:
         """The coordinates, lazily, with no data variable: xarray's own view of them."""
         ...
@@ -103,3 +157,9 @@ class Source(Protocol):
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         ...
+
+
+def read_each(source: Source, reads: Sequence[Read]) -> Outcome:
+    """Do the reads one after the other: `Source.read_together` where that gains nothing."""
+    is_there = [source.read(r.variable, r.chunk, r.cut, r.out) for r in reads]
+    return Outcome(num_missing=is_there.count(False), num_requests=len(reads))

@@ -22,8 +22,9 @@ from xloader.errors import (
 )
 from xloader.sources import catalog
 from xloader.sources.base import Source
-from xloader.sources.openers import FileOpener, Given, ZarrOpener, safe_name
-from xloader.sources.xarray_source import XarraySource, describe, is_in_memory
+from xloader.sources.datasets import from_dataset
+from xloader.sources.openers import FileOpener, ZarrOpener, safe_name
+from xloader.sources.xarray_source import XarraySource, describe
 from xloader.sources.zarr_source import OnMissing, ZarrSource
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
@@ -102,7 +103,7 @@ def open_source(
         source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
     if isinstance(source, xr.Dataset):
         _refuse_options(group, storage_options, open_kwargs)
-        return _from_dataset(source, variables)
+        return from_dataset(source, variables)
     if isinstance(source, zarr.Group):
         within = "/".join(part for part in (source.path, group) if part)
         opener = ZarrOpener(source.store, within, None, open_kwargs)
@@ -258,22 +259,6 @@ def _from_file(
         described = describe(dataset, chosen, dtype)
     return XarraySource(
         described, open_dataset=opener, name=name, key=os.path.basename(opener.path)
-    )
-
-
-def _from_dataset(dataset: xr.Dataset, variables: Iterable[str] | str | None) -> Source:
-    path = safe_name(str(dataset.encoding.get("source") or ""))
-    name = f"an open Dataset of {path}" if path else "an open Dataset"
-    chosen = catalog.choose(dataset, variables, name)
-    # The coordinates stay, so that xarray's view of them is the user's own.
-    kept = dataset[list(chosen)].assign_coords(dataset.coords)
-    return XarraySource(
-        describe(kept, chosen, None),
-        open_dataset=Given(kept),
-        name=name,
-        key=os.path.basename(path),
-        is_forkable=all(is_in_memory(kept.variables[name]) for name in chosen),
-        is_shared=True,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Variable
+from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
 from xloader.sources.cuts import shift, take
 from xloader.sources.handles import PerProcess
 
@@ -113,6 +113,14 @@ class XarraySource:
                 remedy="fetch or write the file again",
             ) from error
         return True
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """A bundle of its own for each block; see `Source.bundle_of`."""
+        return chunk
+
+    def read_together(self, reads: Sequence[Read]) -> Outcome:
+        """Read several blocks, one after the other."""
+        return read_each(self, reads)
 
     def load(
         self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -25,45 +25,23 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources import catalog
-from xloader.sources._zarr import (
-    Metadata,
-    StoredArray,
-    chain_of,
-    chunk_shape_of,
-    codecs_in_words,
-    metadata_in_json,
-)
-from xloader.sources.base import Cut, Variable
+from xloader.sources._zarr import StoredArray, metadata_in_json
+from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
 from xloader.sources.decoding import Scratch
 from xloader.sources.handles import PerProcess
+from xloader.sources.routes import Route, array_of, make_route, make_variable
 from xloader.sources.xarray_source import XarraySource
 
 OnMissing = Literal["warn", "raise", "fill"]
-Route = Literal["direct", "indexed", "decoded"]
-"""Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""
-
-DECODING_KEYS = frozenset({"scale_factor", "add_offset", "missing_value", "_Unsigned"})
-"""What xarray leaves in a variable's encoding when it has changed the stored values."""
-
-
-@dataclass(frozen=True)
-class _Record:
-    """What is fixed about one variable when the source is opened, and pickles with it."""
-
-    path: str
-    metadata: Metadata
-    route: Route
-    words: str
 
 
 class _Handle:
     """The open store of one process, and what hangs on it."""
 
-    def __init__(self, open_store: Callable[[], Store], records: Mapping[str, _Record]) -> None:
+    def __init__(self, open_store: Callable[[], Store], routes: Mapping[str, Route]) -> None:
         store = open_store()
         self.arrays = {
-            name: StoredArray(store, record.path, record.metadata)
-            for name, record in records.items()
+            name: StoredArray(store, route.path, route.metadata) for name, route in routes.items()
         }
         self.scratch = Scratch()
 
@@ -114,15 +92,15 @@ class ZarrSource:
     ) -> None:
         self._name = name
         self._on_missing = on_missing
-        arrays = {v: _array(group, v) for v in variables}
-        self._variables = {v: _variable(dataset[v], arrays[v], dtype) for v in variables}
-        self._records = {v: _record(dataset[v], arrays[v]) for v in variables}
+        arrays = {v: array_of(group, v) for v in variables}
+        self._variables = {v: make_variable(dataset[v], arrays[v], dtype) for v in variables}
+        self._routes = {v: make_route(dataset[v], arrays[v]) for v in variables}
         self._fingerprint = catalog.fingerprint(
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}
         )
-        self._handle = PerProcess(partial(_Handle, open_store, self._records), name)
+        self._handle = PerProcess(partial(_Handle, open_store, self._routes), name)
         self._coordinates = PerProcess(partial(_open_coordinates, open_dataset), name)
-        decoded = [v for v, record in self._records.items() if record.route == "decoded"]
+        decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
         self._decoded = XarraySource(
             {v: self._variables[v] for v in decoded},
             open_dataset=partial(open_dataset, False),
@@ -158,7 +136,7 @@ class ZarrSource:
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
-        return self._records[variable].words
+        return self._routes[variable].words
 
     def coordinates(self) -> xr.Dataset:
         """The coordinates, lazily, with no data variable: xarray's own view of them."""
@@ -170,7 +148,7 @@ class ZarrSource:
         """Decode the part ``cut`` of one chunk into ``out``; see `Source.read`."""
         handle = self._handle.get()
         array = handle.arrays[variable]
-        route = self._records[variable].route
+        route = self._routes[variable].kind
         if route == "direct":
             with self._blame(variable, chunk, array, is_decoding=False):
                 data = array.fetch(chunk)
@@ -192,6 +170,14 @@ class ZarrSource:
             else:
                 self._decoded.load(variable, chunk, cut, out)
         return is_there
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """A bundle of its own for each chunk; see `Source.bundle_of`."""
+        return chunk
+
+    def read_together(self, reads: Sequence[Read]) -> Outcome:
+        """Decode several chunks, one after the other."""
+        return read_each(self, reads)
 
     def _blame(
         self, variable: str, chunk: tuple[int, ...], array: StoredArray, *, is_decoding: bool
@@ -263,46 +249,6 @@ class _Blame:
             remedy="fetch or write this chunk again",
             **place,
         ) from error
-
-
-def _array(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    array = group[name]
-    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
-    return array
-
-
-def _variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
-    return Variable(
-        name=str(decoded.name),
-        dims=tuple(str(dim) for dim in decoded.dims),
-        shape=tuple(array.shape),
-        dtype=catalog.decoded_dtype(decoded, dtype),
-        chunks=chunk_shape_of(array),
-        attrs=dict(decoded.attrs),
-    )
-
-
-def _record(decoded: xr.DataArray, array: zarr.Array[Any]) -> _Record:
-    route: Route
-    stored = np.dtype(array.dtype).newbyteorder("=")
-    is_changed = (
-        not DECODING_KEYS.isdisjoint(decoded.encoding)
-        or np.dtype(decoded.dtype).newbyteorder("=") != stored
-        or _is_masked(decoded, stored)
-    )
-    if is_changed:
-        route, words = "decoded", "block by block through xarray, for its CF decoding"
-    elif chain_of(array.metadata) is None:
-        route, words = "indexed", "chunk by chunk through zarr's own indexing"
-    else:
-        route, words = "direct", "direct"
-    return _Record(array.path, array.metadata, route, f"{words}: {codecs_in_words(array)}")
-
-
-def _is_masked(decoded: xr.DataArray, stored: np.dtype) -> bool:
-    fill = decoded.encoding.get("_FillValue")
-    # Masking NaN as NaN changes nothing.
-    return fill is not None and not (stored.kind == "f" and bool(np.isnan(fill)))
 
 
 def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset]) -> xr.Dataset:

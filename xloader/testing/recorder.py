@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.sources.base import Cut, Source, Variable
+from xloader.sources.base import Cut, Outcome, Read, Source, Variable
 from xloader.testing.tally import Tally
 
 
@@ -58,6 +58,21 @@ class SourceRecorder:
             return self._source.read(variable, chunk, cut, out)
         finally:
             self._weigh(-out.nbytes)
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """Bundle of the source; see `Source.bundle_of`."""
+        return self._source.bundle_of(variable, chunk)
+
+    def read_together(self, reads: Sequence[Read]) -> Outcome:
+        """Read chunks, and record them; see `Source.read_together`."""
+        for read in reads:
+            self._tally.add((read.variable, read.chunk))
+        nbytes = sum(read.out.nbytes for read in reads)
+        self._weigh(nbytes)
+        try:
+            return self._source.read_together(reads)
+        finally:
+            self._weigh(-nbytes)
 
     def _weigh(self, nbytes: int) -> None:
         with self._tally.lock:
