@@ -70,6 +70,14 @@ class _Target:
         """Values as the field has them."""
         return values if self.packing is None else self.packing.unpack(values)
 
+    def write(self, values: NDArray[Any], place: NDArray[Any]) -> None:
+        """Write values as the field has them to their place."""
+        if self.packing is not None and values.shape == place.shape:
+            self.packing.unpack_into(values, place)
+        else:
+            # Along dimensions that the variable lacks, one value goes to many places.
+            place[...] = self.unpack(values)
+
 
 Views = Mapping[str, list[tuple[_Target, NDArray[Any]]]]
 """Per variable, where it goes, with the view of the batch's field that it is written to."""
@@ -244,7 +252,7 @@ def _copy(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: list[
         taken = tuple(whole if d is None else source[d] for d in target.windowed)
         given = (whole if d is None else place[d] for d in target.windowed)
         index: Any = (row, ..., *given)
-        view[index] = target.unpack(values[taken])
+        target.write(values[taken], view[index])
 
 
 def _row_nbytes(values: NDArray[Any], target: _Target, hits: _Hits) -> int:

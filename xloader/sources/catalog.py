@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.base import Variable
+from xloader.sources.cf import factors_of
 
 READABLE_KINDS: Final = "biuf"
 """Kinds of dtype that can become an array of numbers: bool, signed, unsigned, float."""
@@ -108,12 +109,12 @@ def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -
     )
 
 
-def decoded_dtype(array: xr.DataArray | xr.Variable, dtype: DTypeLike | None) -> np.dtype:
+def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
     """The native dtype that reading a variable gives.
 
     Parameters
     ----------
-    array : xarray.DataArray or xarray.Variable
+    array : xarray.DataArray
         The decoded variable with its encoding.
     dtype : dtype-like, DefaultDtype or None
         What packed integers decode to; None is xarray's choice.
@@ -127,6 +128,8 @@ def decoded_dtype(array: xr.DataArray | xr.Variable, dtype: DTypeLike | None) ->
     ------
     OptionError
         If the asked dtype is not a float.
+    UnsupportedDataError
+        If a factor or an offset is not one finite number.
     """
     own: np.dtype = np.dtype(array.dtype).newbyteorder("=")
     if dtype is None:
@@ -145,7 +148,7 @@ def decoded_dtype(array: xr.DataArray | xr.Variable, dtype: DTypeLike | None) ->
     stored = array.encoding.get("dtype")
     if not isinstance(stored, np.dtype) or stored.kind not in "iu" or own.kind != "f":
         return own
-    if {"scale_factor", "add_offset"}.isdisjoint(array.encoding):
+    if factors_of(array) == (None, None):
         return own
     if isinstance(dtype, DefaultDtype) and stored.itemsize >= 4:
         return np.dtype(np.float64)
@@ -168,7 +171,11 @@ def fingerprint(variables: Mapping[str, Variable], stored: Mapping[str, object])
         64 hexadecimal digits: the same for the same variables, wherever they lie.
     """
     described = {
-        name: [variable.dims, variable.shape, variable.dtype.str, variable.chunks, stored.get(name)]
+        name: [
+            *(variable.dims, variable.shape, variable.dtype.str, variable.chunks),
+            stored.get(name),
+            *([] if variable.packing is None else variable.packing.describe()),
+        ]
         for name, variable in variables.items()
     }
     text = json.dumps(described, sort_keys=True, default=str)

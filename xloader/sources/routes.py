@@ -12,12 +12,10 @@ import zarr
 from xloader.sources import catalog
 from xloader.sources._zarr import Metadata, chain_of, chunk_shape_of, codecs_in_words
 from xloader.sources.base import Variable
+from xloader.sources.cf import coding_of
 
 Kind = Literal["direct", "indexed", "decoded"]
 """Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""
-
-DECODING_KEYS = frozenset({"scale_factor", "add_offset", "missing_value", "_Unsigned"})
-"""What xarray leaves in a variable's encoding when it has changed the stored values."""
 
 
 @dataclass(frozen=True)
@@ -60,36 +58,34 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
         The array that holds it.
     dtype : dtype-like or None
         What packed integers decode to, as `catalog.decoded_dtype` has it.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If a factor or an offset is not one finite number, or chunks are not all of one shape.
     """
+    values_dtype = catalog.decoded_dtype(decoded, dtype)
     return Variable(
         name=str(decoded.name),
         dims=tuple(str(dim) for dim in decoded.dims),
         shape=tuple(array.shape),
-        dtype=catalog.decoded_dtype(decoded, dtype),
+        dtype=values_dtype,
         chunks=chunk_shape_of(array),
         attrs=dict(decoded.attrs),
+        packing=coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
     )
 
 
 def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
     """Choose the way that a variable is read; see `make_variable`."""
     kind: Kind
-    stored = np.dtype(array.dtype).newbyteorder("=")
-    is_changed = (
-        not DECODING_KEYS.isdisjoint(decoded.encoding)
-        or np.dtype(decoded.dtype).newbyteorder("=") != stored
-        or _is_masked(decoded, stored)
-    )
-    if is_changed:
-        kind, words = "decoded", "block by block through xarray, for its CF decoding"
+    coding = coding_of(decoded, np.dtype(array.dtype))
+    if coding.xarray_only:
+        kind = "decoded"
+        words = f"block by block through xarray, for its CF decoding ({coding.xarray_only})"
     elif chain_of(array.metadata) is None:
         kind, words = "indexed", "chunk by chunk through zarr's own indexing"
     else:
         kind, words = "direct", "direct"
-    return Route(array.path, array.metadata, kind, f"{words}: {codecs_in_words(array)}")
-
-
-def _is_masked(decoded: xr.DataArray, stored: np.dtype) -> bool:
-    fill = decoded.encoding.get("_FillValue")
-    # Masking NaN as NaN changes nothing.
-    return fill is not None and not (stored.kind == "f" and bool(np.isnan(fill)))
+    packed = f"; packed as {coding.packing.stored_dtype}" if coding.packing else ""
+    return Route(array.path, array.metadata, kind, f"{words}: {codecs_in_words(array)}{packed}")

@@ -1,0 +1,170 @@
+"""What the CF conventions make of a stored variable, as far as xarray honours them.
+
+xarray has decoded the variable already, lazily, and left in its encoding what it has used:
+``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``. So nothing
+is read from the stored attributes, and options such as ``mask_and_scale=False`` count by
+themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import UnsupportedDataError
+from xloader.packing import Packing
+
+_TIME_UNITS: Final = frozenset(
+    {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
+)
+"""Units that xarray takes for times, besides those with a ``since``."""
+
+
+class _XarrayOnlyError(Exception):
+    """Says why a `Packing` cannot do what xarray does."""
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How stored numbers become the values that xarray gives.
+
+    Parameters
+    ----------
+    packing : Packing or None
+        The way to the values that xarray gives; None where they are the stored numbers, or
+        where only xarray knows the way.
+    xarray_only : str
+        Why only xarray knows the way; empty where it is known here.
+    """
+
+    packing: Packing | None
+    xarray_only: str = ""
+
+
+def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = None) -> Coding:
+    """Say how a stored variable is decoded.
+
+    Parameters
+    ----------
+    decoded : xarray.DataArray
+        The variable as xarray decodes it, lazily.
+    stored : numpy.dtype
+        The dtype of the stored array, in the byte order in which zarr gives it.
+    dtype : numpy.dtype, optional
+        The dtype of the values; xarray's own by default.
+
+    Returns
+    -------
+    Coding
+        Of which the packing, if any, gives the bits that xarray gives, cast to ``dtype``.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If a factor or an offset is not one finite number.
+    """
+    scale, offset = factors_of(decoded)
+    own: np.dtype = np.dtype(decoded.dtype).newbyteorder("=")
+    try:
+        fills = _fills(decoded.encoding, stored)
+        seen = _seen_dtype(decoded.encoding, stored)
+        _check_known(decoded, stored, own, bool(fills), scale is not None or offset is not None)
+    except _XarrayOnlyError as reason:
+        return Coding(None, str(reason))
+    native = stored.newbyteorder("=")
+    if not fills and scale is None and offset is None and own == native:
+        return Coding(None)
+    return Coding(Packing(native, seen, fills, scale, offset, own, dtype or own))
+
+
+def factors_of(decoded: xr.DataArray) -> tuple[Any, Any]:
+    """The scale and the offset of a decoded variable, None where there is none.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If either is not one finite number.
+    """
+    return _factor(decoded, "scale_factor"), _factor(decoded, "add_offset")
+
+
+def _factor(decoded: xr.DataArray, attribute: str) -> Any:
+    """A scale or an offset as xarray computes with it."""
+    given = decoded.encoding.get(attribute)
+    if given is None:
+        return None
+    value = np.asarray(given)
+    if value.size != 1 or value.dtype.kind not in "biuf" or not math.isfinite(value.item()):
+        raise UnsupportedDataError(
+            f"{attribute!r} of variable {str(decoded.name)!r} is not one finite number",
+            given=repr(given),
+            allowed="one finite number",
+            remedy="mend the attribute, leave the variable out with variables=, or open with "
+            "mask_and_scale=False for the stored numbers",
+        )
+    if value.ndim:
+        return value.item()
+    return given[()] if isinstance(given, np.ndarray) else given
+
+
+def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
+    """The numbers that stand for a missing value, of the types that xarray compares with."""
+    found: set[Any] = set()
+    for attribute in ("missing_value", "_FillValue"):
+        if attribute in encoding:
+            # NumPy's scalars and not Python's numbers, which would compare in another dtype.
+            found |= {fill for fill in np.ravel(encoding[attribute]) if not _is_null(fill)}
+    fill = encoding.get("_FillValue")
+    if _changes_sign(encoding, stored) and fill is not None:
+        other = _other_sign(stored)
+        found.discard(fill)
+        if stored.kind == "i":
+            found.add(np.array(fill, stored).view(other).item())
+        else:
+            found.add(other.type(fill))
+    if not all(np.asarray(fill).dtype.kind in "biuf" for fill in found):
+        raise _XarrayOnlyError("a fill value that is no number")
+    return tuple(sorted(found))
+
+
+def _is_null(fill: Any) -> bool:
+    return fill is None or bool(fill != fill)
+
+
+def _changes_sign(encoding: Mapping[Any, Any], stored: np.dtype) -> bool:
+    unsigned = encoding.get("_Unsigned")
+    return (stored.kind, unsigned) in (("i", "true"), ("u", "false"))
+
+
+def _other_sign(stored: np.dtype) -> np.dtype:
+    return np.dtype(f"{'u' if stored.kind == 'i' else 'i'}{stored.itemsize}")
+
+
+def _seen_dtype(encoding: Mapping[Any, Any], stored: np.dtype) -> np.dtype:
+    return _other_sign(stored) if _changes_sign(encoding, stored) else stored.newbyteorder("=")
+
+
+def _check_known(
+    decoded: xr.DataArray, stored: np.dtype, own: np.dtype, is_masked: bool, is_scaled: bool
+) -> None:
+    """Refuse what xarray does in other steps than a `Packing`."""
+    if own.kind == "b" and stored.kind != "b" and (is_masked or is_scaled):
+        raise _XarrayOnlyError("packed numbers taken for bool")
+    if is_masked and own.kind != "f":
+        raise _XarrayOnlyError(f"missing values in {own}")
+    if is_masked and is_scaled and _is_time(decoded.attrs.get("units")):
+        # xarray may choose its dtype twice: for the mask, and again for the scale.
+        raise _XarrayOnlyError("packed numbers in units of time")
+    if not (is_masked or is_scaled) and own.kind != "b":
+        seen = _seen_dtype(decoded.encoding, stored)
+        if own != seen:
+            raise _XarrayOnlyError(f"{stored} to {own}")
+
+
+def _is_time(units: object) -> bool:
+    return units is not None and ("since" in str(units) or str(units) in _TIME_UNITS)
