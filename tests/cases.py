@@ -29,6 +29,15 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The window of each sample id, its weight, and how many are drawn; None where all are."""
+
+    windows: list[int] | None = None
+    weights: list[float] | None = None
+    num_samples: int | None = None
+
+
+@dataclass(frozen=True)
 class Case:
     """A dataset in a store that counts, the samples made of it, and options for a loader."""
 
@@ -40,12 +49,13 @@ class Case:
     options: Mapping[str, Any]
     store: CountingStore = field(repr=False)
     samples: Samples = field(repr=False)
+    chosen: Chosen = Chosen()
 
     def __repr__(self) -> str:
         sizes = {name: dict(array.sizes) for name, array in self.dataset.items()}
         return (
             f"Case({sizes}, chunks={dict(self.chunks)}, isel={dict(self.selection)}, {self.spans}, "
-            f"fields={self.fields}, {dict(self.options)})"
+            f"fields={self.fields}, {self.chosen}, {dict(self.options)})"
         )
 
     @property
@@ -63,17 +73,18 @@ class Case:
             (ds.sizes[dim] - (size - 1) * spans.dilations[dim] - 1) // spans.strides[dim] + 1
             for dim, size in spans.sizes.items()
         ]
-        first = dict(zip(spans.sizes, np.unravel_index(index, counts), strict=True))
+        window = index if self.chosen.windows is None else self.chosen.windows[index]
+        first = dict(zip(spans.sizes, np.unravel_index(window, counts), strict=True))
         elements = {
             dim: first[dim] * spans.strides[dim] + np.arange(size) * spans.dilations[dim]
             for dim, size in spans.sizes.items()
         }
-        window = ds.isel(elements)
+        part = ds.isel(elements)
         if not self.fields:
             return [
-                array.to_numpy() for array in window.values() if set(array.dims) & set(spans.sizes)
+                array.to_numpy() for array in part.values() if set(array.dims) & set(spans.sizes)
             ]
-        return [self._stack(window, names, offsets) for _, names, offsets in self.fields]
+        return [self._stack(part, names, offsets) for _, names, offsets in self.fields]
 
     def _stack(self, window: xr.Dataset, names: tuple[str, ...], offsets: Offsets) -> np.ndarray:
         flat, arrays = {}, {}
@@ -93,7 +104,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, **fixed: Any) -> Case:
+def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Case:
     """Any dataset, chunks, selection, windows, fields and options; ``fixed`` of the latter."""
     dataset, chunks = draw(datasets(max_size=20))
     store = CountingStore(write_store(dataset, chunks))
@@ -108,10 +119,11 @@ def cases(draw: st.DrawFn, **fixed: Any) -> Case:
     samples = xloader.open(store).isel(selection)
     samples = samples.window(spans.sizes, stride=spans.strides, dilation=spans.dilations)
     fields, samples = draw(_fields(samples, dataset, spans))
-    options = {**draw(_options(len(samples))), **fixed}
+    chosen, samples = draw(_chosen(samples, may_be_weighted))
+    options = {**draw(_options(chosen.num_samples or len(samples))), **fixed}
     if "world_size" in fixed:
         options["lanes"] = None
-    case = Case(dataset, chunks, selection, spans, fields, options, store, samples)
+    case = Case(dataset, chunks, selection, spans, fields, options, store, samples, chosen)
     return replace(case, options={**options, "memory": draw(_memory(case))})
 
 
@@ -156,6 +168,28 @@ def _fields(
             samples = samples.field(f"f{number}", *names, **offsets)
         fields.append((f"f{number}", tuple(names), offsets))
     return tuple(fields), samples
+
+
+@st.composite
+def _chosen(draw: st.DrawFn, samples: Samples, may_be_weighted: bool) -> tuple[Chosen, Samples]:
+    windows: list[int] | None = None
+    kind = draw(st.sampled_from(["all", "all", "mask", "ids"]))
+    if kind == "mask":
+        flags = np.array(
+            draw(st.lists(st.booleans(), min_size=len(samples), max_size=len(samples)))
+        )
+        flags[draw(st.integers(0, len(samples) - 1))] = True
+        samples, windows = samples.select(flags), np.flatnonzero(flags).tolist()
+    elif kind == "ids":
+        windows = draw(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=30))
+        samples = samples.select(windows)
+    if not may_be_weighted or draw(st.integers(0, 2)):
+        return Chosen(windows), samples
+    weight = st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0])
+    weights = draw(st.lists(weight, min_size=len(samples), max_size=len(samples)))
+    weights[draw(st.integers(0, len(samples) - 1))] = 2.0
+    num_samples = draw(st.sampled_from([None, 1, len(samples) // 2 + 1, 2 * len(samples)]))
+    return Chosen(windows, weights, num_samples), samples.weighted(weights, num_samples)
 
 
 @st.composite

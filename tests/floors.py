@@ -14,19 +14,9 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 PURE = frozenset(
-    {"errors", "grid", "world", "windows", "keyed", "footprint", "cohorts", "order"}
-    | {
-        "packing",
-        "pace",
-        "ascend",
-        "model",
-        "search",
-        "schedule",
-        "mixing",
-        "plan",
-        "recipe",
-        "layout",
-    }
+    {"errors", "grid", "world", "windows", "keyed", "packing", "subset", "footprint", "cohorts"}
+    | {"schedule", "order", "listed", "pace", "ascend", "model", "search", "mixing", "plan"}
+    | {"recipe", "layout"}
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
 PURE_PROTOCOLS = ("xloader.sources.base",)

@@ -59,13 +59,25 @@ def test_each_sample_comes_once(case: Case, epoch: int) -> None:
         delivered += own
         _check_padding(case, batches)
     assert len(steps) == 1
-    num_samples = len(case.samples)
-    assert len(set(delivered)) == len(delivered)
-    assert set(delivered) <= set(range(num_samples))
+    num_samples = case.chosen.num_samples or len(case.samples)
     left_out = num_samples % global_batch if case.options["drop_last"] else 0
     assert len(delivered) == num_samples - left_out
-    if case.world_size == 1 and case.options["lanes"] is None and not case.options["shuffle"]:
-        assert delivered == list(range(len(delivered)))
+    _check_occurrences(case, delivered, num_samples, left_out)
+    is_alone = case.world_size == 1 and case.options["lanes"] is None
+    if is_alone and not case.options["shuffle"]:
+        assert delivered == sorted(delivered)
+
+
+def _check_occurrences(
+    case: Case, delivered: list[int], num_samples: int, num_left_out: int
+) -> None:
+    """Each id as often as its weight says, give or take one; once where there are none."""
+    weights = np.array(case.chosen.weights or [1.0] * len(case.samples))
+    wanted = weights * num_samples / weights.sum()
+    counts = np.bincount(delivered, minlength=len(wanted))
+    assert len(counts) == len(wanted)
+    assert (counts <= np.ceil(wanted - 1e-9)).all()
+    assert np.maximum(np.floor(wanted + 1e-9) - counts, 0).sum() <= num_left_out
 
 
 def _check_padding(case: Case, batches: list[Batch]) -> None:
@@ -134,6 +146,7 @@ def test_reads_are_as_predicted(case: Case, rank: int) -> None:
             assert report.peak_nbytes <= expected.peak_nbytes <= case.options["memory"]
             # On several ranks, and where a rest is dropped, epochs differ in what they need.
             is_same = case.world_size == 1 and not case.options["drop_last"]
+            is_same &= case.chosen.weights is None
             assert not (loader.plan.is_resident and epoch and is_same and case.store.num_reads)
             if not loader.plan.is_resident:
                 event("less memory than data")
@@ -159,7 +172,7 @@ def test_a_batch_that_is_dropped_does_not_mix() -> None:
 
 
 @MANY
-@given(case=cases(world_size=1, drop_last=False, shuffle=True))
+@given(case=cases(may_be_weighted=False, world_size=1, drop_last=False, shuffle=True))
 def test_memory_for_all_is_read_once(case: Case) -> None:
     """Law 3: where the budget holds the selection, each chunk once and then never."""
     memory = least_memory(case) + 3 * case.dataset.nbytes

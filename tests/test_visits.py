@@ -13,10 +13,11 @@ from tests.ground import footprints, line_footprint, plan_of, slow_needs
 from xloader.errors import EmptySamplesError
 from xloader.explain import Explanation, explain_epoch
 from xloader.footprint import Footprint
+from xloader.listed import ListedOrder
 from xloader.pace import Pace
 from xloader.plan import Epoch, Plan
 from xloader.schedule import make_schedule
-from xloader.visits import Visits, explain_order
+from xloader.visits import explain_order
 
 PATHS: Mapping[str, str] = {"x": "memory"}
 
@@ -42,7 +43,7 @@ def slow_reads(footprint: Footprint, ids: list[int]) -> int:
 def test_every_change_of_chunk_is_a_read(footprint: Footprint, data: st.DataObject) -> None:
     some_ids = st.integers(0, len(footprint.windows) - 1)
     ids = data.draw(st.lists(some_ids, min_size=1, max_size=25))
-    visits = Visits.of(footprint, np.array(ids))
+    visits = ListedOrder.of(footprint, np.array(ids))
     assert int(visits.count.sum()) == len(ids)
     assert make_schedule(footprint, visits, 0).num_reads == slow_reads(footprint, ids)
 
@@ -53,7 +54,7 @@ def test_samples_in_a_row_with_the_same_needs_are_one_visit(
 ) -> None:
     begin = data.draw(st.integers(0, len(footprint.windows) - 1))
     ids = list(range(begin, min(begin + 30, len(footprint.windows))))
-    visits = Visits.of(footprint, np.array(ids))
+    visits = ListedOrder.of(footprint, np.array(ids))
     ends = np.cumsum(visits.count).tolist()
     for lo, hi in zip([0, *ends], ends, strict=False):
         for group in footprint.groups:
@@ -64,7 +65,7 @@ def test_samples_in_a_row_with_the_same_needs_are_one_visit(
 
 
 def test_an_order_by_chunk_is_few_visits() -> None:
-    visits = Visits.of(line_footprint(64, 16, 1), np.arange(64))
+    visits = ListedOrder.of(line_footprint(64, 16, 1), np.arange(64))
     assert visits.count.tolist() == [16] * 4
 
 

@@ -20,7 +20,8 @@ import numpy as np
 from xloader.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.footprint import Footprint
 from xloader.grid import Ints
-from xloader.order import LaneOrder, lane_part
+from xloader.listed import ListedOrder
+from xloader.order import AnyOrder, LaneOrder, lane_part
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,21 @@ class Ascent:
     depth : int
         How many leading dimensions go position by position.
     lanes : int
+    seed, epoch : int
+        Where weights draw how often a sample occurs: the epoch that is meant.
     """
 
     footprint: Footprint
     depth: int
     lanes: int
+    seed: int = 0
+    epoch: int = 0
+
+    @cached_property
+    def _drawn(self) -> Ints:
+        """The ids of a subset, which may lie anywhere: they are a list."""
+        assert self.footprint.subset is not None
+        return self.footprint.subset.drawn(self.seed, self.epoch)
 
     @cached_property
     def cohorts(self) -> Cohorts:
@@ -54,8 +65,12 @@ class Ascent:
                 pieces.append(_plain_pieces(np.array([0, count])))
         return Cohorts(tuple(pieces))
 
-    def lane(self, lane: int) -> LaneOrder:
+    def lane(self, lane: int) -> AnyOrder:
         """One lane's part, ascending."""
+        if self.footprint.subset is not None:
+            begin, end = lane * len(self._drawn), (lane + 1) * len(self._drawn)
+            part = self._drawn[begin // self.lanes : end // self.lanes]
+            return ListedOrder.of(self.footprint, part)
         line = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
         entries, count, skipped = lane_part(line, total, lane, self.lanes)

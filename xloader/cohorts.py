@@ -66,6 +66,22 @@ class Pieces:
         return int(self.home[-1]) + 1
 
 
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The samples of each cohort, where not all windows are samples that occur once.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray of int64
+        Sample ids by cohort, each as often as it occurs.
+    offsets : numpy.ndarray of int64
+        Those of cohort ``c`` are ``ids[offsets[c]:offsets[c + 1]]``.
+    """
+
+    ids: Ints
+    offsets: Ints
+
+
 @dataclass(frozen=True)
 class Cohorts:
     """All cohorts of an n-d tiling. A cohort's id counts pieces in C order.
@@ -74,9 +90,12 @@ class Cohorts:
     ----------
     pieces : tuple of Pieces
         Per windowed dimension.
+    members : Members, optional
+        Their samples; by default, all windows.
     """
 
     pieces: tuple[Pieces, ...]
+    members: Members | None = None
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -90,7 +109,7 @@ class Cohorts:
 
     @property
     def num_tiles(self) -> int:
-        """Number of tiles that are home to some sample."""
+        """Number of tiles that are home to some window."""
         return math.prod(self.home_shape)
 
     def __len__(self) -> int:
@@ -104,9 +123,33 @@ class Cohorts:
             tile = tile * count + _along(pieces.home, dim, len(self.shape))
         return np.broadcast_to(tile, self.shape).reshape(-1)
 
+    @cached_property
+    def used(self) -> Ints:
+        """The cohorts that have samples, ascending."""
+        if self.members is None:
+            return np.arange(len(self))
+        return np.flatnonzero(np.diff(self.members.offsets))
+
+    @cached_property
+    def num_used_tiles(self) -> int:
+        """Number of tiles that are home to a sample of this epoch."""
+        if self.members is None:
+            return self.num_tiles
+        is_used = np.zeros(self.num_tiles, np.bool_)
+        is_used[self.tiles[self.used]] = True
+        return int(is_used.sum())
+
+    def counts_of(self, cohorts: Ints) -> Ints:
+        """Number of samples of some cohorts."""
+        if self.members is None:
+            return self.boxes(cohorts).num_samples
+        return self.members.offsets[cohorts + 1] - self.members.offsets[cohorts]
+
     @property
     def num_samples(self) -> Ints:
         """Number of samples of every cohort."""
+        if self.members is not None:
+            return np.diff(self.members.offsets)
         count = np.ones((1,) * len(self.shape), np.int64)
         for dim, pieces in enumerate(self.pieces):
             count = count * _along(np.diff(pieces.starts), dim, len(self.shape))
@@ -122,7 +165,9 @@ class Cohorts:
         )
 
 
-def cut_cohorts(footprint: Footprint, tiling: tuple[int, ...]) -> Cohorts:
+def cut_cohorts(
+    footprint: Footprint, tiling: tuple[int, ...], *, seed: int = 0, epoch: int = 0
+) -> Cohorts:
     """Cut the samples of a footprint into cohorts.
 
     Parameters
@@ -131,13 +176,24 @@ def cut_cohorts(footprint: Footprint, tiling: tuple[int, ...]) -> Cohorts:
     tiling : tuple of int
         Per windowed dimension, the number of blocks of the leading variable that make a tile;
         0 for the whole dimension.
+    seed, epoch : int
+        Where weights draw how often a sample occurs: the epoch that is meant. A plan is made
+        for epoch 0 of seed 0.
     """
-    return Cohorts(
-        tuple(
-            _cut_dim(footprint, dim, tile_edges(footprint, dim, size))
-            for dim, size in enumerate(tiling)
-        )
+    pieces = tuple(
+        _cut_dim(footprint, dim, tile_edges(footprint, dim, size))
+        for dim, size in enumerate(tiling)
     )
+    if footprint.subset is None:
+        return Cohorts(pieces)
+    ids = footprint.subset.drawn(seed, epoch)
+    cohort = np.zeros(len(ids), np.int64)
+    for cut, column in zip(pieces, footprint.positions_of(ids).T, strict=True):
+        cohort = cohort * cut.num_pieces + np.searchsorted(cut.starts, column, side="right") - 1
+    by_cohort = np.argsort(cohort, kind="stable")
+    num_cohorts = math.prod(cut.num_pieces for cut in pieces)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(cohort, minlength=num_cohorts))])
+    return Cohorts(pieces, Members(ids[by_cohort], offsets))
 
 
 def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
@@ -173,6 +229,8 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
     for offset in sorted({offset for span in spans for offset in span}):
         # The first position whose element at this offset lies at or beyond the edge.
         cuts.append(-((offset - inner) // stride))
+    if footprint.subset is not None:
+        cuts += _block_cuts(footprint, dim)
     starts = np.sort(np.concatenate(cuts), kind="stable")
     starts = starts[(starts >= 0) & (starts < num_positions)]
     starts = starts[np.diff(starts, prepend=-1) > 0]
@@ -201,6 +259,23 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
         reach=reach,
         is_beyond_homes=np.any(hi - lo + 1 > touch_hi - touch_lo, axis=0),
     )
+
+
+def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
+    """First positions beyond the edge of any block: between them all need the same blocks.
+
+    Of a piece, a subset may hold any sample, so what one of them needs must be what all need.
+    """
+    stride = footprint.windows.strides[dim]
+    cuts = []
+    for group in footprint.groups:
+        axis = group.axes[dim]
+        for access in group.accesses:
+            span = access[dim]
+            if axis is not None and span is not None:
+                for offset in (span[0], span[0] + span[1] * (span[2] - 1)):
+                    cuts.append(-((offset - axis.edges[1:-1]) // stride))
+    return cuts
 
 
 def _along(values: Ints, dim: int, num_dims: int) -> Ints:

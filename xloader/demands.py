@@ -35,4 +35,4 @@ def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprin
                 accesses=frozenset(taken),
             )
         )
-    return Footprint.of(windows, tuple(demands))
+    return Footprint.of(windows, tuple(demands), recipe.subset)

@@ -42,7 +42,7 @@ def last_verb(recipe: Recipe) -> str:
 def _title(recipe: Recipe) -> str:
     if recipe.windows is None:
         return "<xloader.Samples, no windows yet>"
-    return f"<xloader.Samples, {len(recipe.windows):,} samples>"
+    return f"<xloader.Samples, {recipe.num_ids:,} samples>"
 
 
 def _rows(recipe: Recipe) -> Rows:
@@ -63,6 +63,8 @@ def _rows(recipe: Recipe) -> Rows:
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
     if windows.num_dropped:
         rows.append(("dropped", f"{windows.num_dropped} windows that leave the array"))
+    if recipe.subset is not None:
+        rows.append(("samples", recipe.subset.describe()))
     rows += _field_rows(recipe)
     return [*rows, *(("then", step.describe()) for step in recipe.steps)]
 

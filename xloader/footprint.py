@@ -20,7 +20,11 @@ from functools import cached_property
 import numpy as np
 
 from xloader.grid import Axis, Ints
+from xloader.subset import Subset
 from xloader.windows import Windows
+
+_MOST_ROWS = 1 << 20
+"""Samples that are looked at together."""
 
 Access = tuple[tuple[int, int, int] | None, ...]
 """Per windowed dimension, in elements from the window's first one: (first, step, count)."""
@@ -149,13 +153,18 @@ class Footprint:
     ----------
     windows : Windows
     groups : tuple of Group
+    subset : Subset, optional
+        Which windows are samples, and how often; by default, each is one.
     """
 
     windows: Windows
     groups: tuple[Group, ...]
+    subset: Subset | None = None
 
     @classmethod
-    def of(cls, windows: Windows, demands: tuple[Demand, ...]) -> Footprint:
+    def of(
+        cls, windows: Windows, demands: tuple[Demand, ...], subset: Subset | None = None
+    ) -> Footprint:
         """Group what is needed together, in the order of the demands."""
         members: dict[tuple[object, ...], list[Demand]] = {}
         for demand in demands:
@@ -164,7 +173,23 @@ class Footprint:
             Group(tuple(group), group[0].axes, _contiguous_accesses(group[0]))
             for group in members.values()
         )
-        return cls(windows, groups)
+        return cls(windows, groups, subset)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+        return len(self.windows) if self.subset is None else self.subset.num_samples
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether each epoch draws anew how often a sample occurs."""
+        return self.subset is not None and self.subset.weights is not None
+
+    def positions_of(self, ids: Ints) -> Ints:
+        """Positions, shape ``(len(ids), num_dims)``, of samples."""
+        return self.windows.positions_of(
+            ids if self.subset is None else self.subset.windows_of(ids)
+        )
 
     @cached_property
     def num_needed(self) -> int:
@@ -177,12 +202,20 @@ class Footprint:
         return sum(int(g.block_nbytes(self._needed(g)).sum()) for g in self.groups)
 
     def _needed(self, group: Group) -> Ints:
-        """The blocks of a group that some sample needs: strides may pass over others."""
-        counts = self.windows.num_positions
-        every = Boxes(
-            tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)
-        )
-        return self.needs(group, every)[1]
+        """The blocks of a group that some sample may need: strides may pass over others."""
+        if self.subset is None:
+            counts = self.windows.num_positions
+            every = Boxes(
+                tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)
+            )
+            return self.needs(group, every)[1]
+        ids = self.subset.possible_ids
+        is_needed = np.zeros(group.num_blocks, np.bool_)
+        for begin in range(0, len(ids), _MOST_ROWS):
+            columns = tuple(self.positions_of(ids[begin : begin + _MOST_ROWS]).T)
+            boxes = Boxes(columns, tuple(column + 1 for column in columns))
+            is_needed[self.needs(group, boxes)[1]] = True
+        return np.flatnonzero(is_needed)
 
     @property
     def variables(self) -> list[str]:

@@ -300,7 +300,7 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
         return np.asarray(kept, np.int64), False
     windows = recipe.require_windows()
     axis = windows.dims.index(dim)
-    firsts = windows.positions_of(ids)[:, axis] * windows.strides[axis]
+    firsts = recipe.positions_of(ids)[:, axis] * windows.strides[axis]
     return stored(kept, window_offsets(firsts, access)), True
 
 

@@ -105,7 +105,7 @@ class Loader:
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return len(self.footprint.windows)
+        return self.footprint.num_samples
 
     @property
     def epoch(self) -> int:
@@ -251,7 +251,7 @@ class Loader:
         return self._planned
 
     def _check_samples(self) -> None:
-        num_samples, options = len(self.footprint.windows), self.options
+        num_samples, options = self.footprint.num_samples, self.options
         if num_samples < options.world.world_size:
             raise EmptySamplesError(
                 "there is not a sample for each rank",
@@ -311,7 +311,7 @@ class Loader:
         is_wide = sum(copied) >= _WIDE_NBYTES * len(copied)
         return Job(
             steps=walk(
-                windows,
+                self.footprint,
                 lanes,
                 plan.lane_share,
                 epoch.num_steps,
@@ -341,7 +341,7 @@ class Loader:
         footprint, dim = self.footprint, region_dim(self.footprint)
 
         def count(ids: Ints) -> int:
-            positions = footprint.windows.positions_of(ids)
+            positions = footprint.positions_of(ids)
             return len(set(regions_of(footprint, dim, tuple(positions.T)).tolist()))
 
         return count

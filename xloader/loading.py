@@ -6,20 +6,18 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from xloader.errors import SampleIndexError
+from xloader.choosing import Choosing, normal_ids
 from xloader.explain import Explanation
-from xloader.grid import Ints
 from xloader.loader import Loader
 from xloader.options import LoaderOptions
 from xloader.torch.tensors import check_device, tensor_maker
-from xloader.verbs import Verbs
 from xloader.visits import explain_order
 
 
-class Loading(Verbs):
-    """The verbs that make a plan, above those that describe what is planned for."""
+class Loading(Choosing):
+    """The verbs that make a plan, above those that say what is planned for."""
 
     def loader(
         self,
@@ -122,7 +120,7 @@ class Loading(Verbs):
         loader = self._loader(LoaderOptions(**{"output": "numpy", **options}))
         if order is None:
             return loader.explain()
-        ids = normal_ids(loader.num_samples, np.asarray(order))
+        ids = normal_ids(self.recipe.num_ids, np.asarray(order))
         return explain_order(loader.footprint, loader.plan, ids, loader.explain())
 
     def _loader(self, options: LoaderOptions) -> Loader:
@@ -132,29 +130,3 @@ class Loading(Verbs):
         if options.device is not None:
             check_device(options.device)
         return Loader(self.recipe, options, hand_over)
-
-
-def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
-    """Ids in ``[0, size)``, negative ones counted from the end.
-
-    Raises
-    ------
-    SampleIndexError
-        If they are no ids, or out of range.
-    """
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise SampleIndexError(
-            "this names no samples",
-            given=f"{ids.dtype} of shape {ids.shape}",
-            allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
-        )
-    ids = ids.astype(np.int64)
-    outside = ids[(ids < -size) | (ids >= size)]
-    if outside.size:
-        raise SampleIndexError(
-            "the sample id is out of range",
-            given=int(outside[0]),
-            allowed=f"[{-size}, {size})",
-            remedy="len(samples) counts the ids",
-        )
-    return np.where(ids < 0, ids + size, ids)

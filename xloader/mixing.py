@@ -17,7 +17,7 @@ from xloader.cohorts import leading_axis
 from xloader.footprint import Footprint
 from xloader.grid import Ints
 from xloader.keyed import derive_key, draw_below
-from xloader.order import LaneOrder
+from xloader.order import AnyOrder
 
 REGION_CHUNKS = 4
 """Chunks of a region along its dimension."""
@@ -53,6 +53,14 @@ def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> I
 
 def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
     """Expected regions in a batch of a full shuffle."""
+    if footprint.subset is not None:
+        # Where weights draw how often a sample occurs, one epoch stands for all.
+        ids = footprint.subset.drawn(0, 0)
+        regions = regions_of(footprint, dim, tuple(footprint.positions_of(ids).T))
+        sizes, repeats = np.unique(np.unique(regions, return_counts=True)[1], return_counts=True)
+        return _expected_regions(
+            sizes.tolist(), repeats.tolist(), footprint.num_samples, batch_size
+        )
     kinds: list[list[tuple[int, int]]] = []
     for d, (stride, first, count) in enumerate(
         zip(
@@ -73,19 +81,30 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         begins = np.clip(-((first - edges) // stride), 0, count)
         sizes, repeats = np.unique(np.diff(np.append(begins, count)), return_counts=True)
         kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
-    total = len(footprint.windows)
-    expected = 0.0
-    for combination in itertools.product(*kinds):
-        size = math.prod(size for size, _ in combination)
-        repeat = math.prod(repeat for _, repeat in combination)
-        expected += repeat * _chance_of_one(size, total, min(batch_size, total))
-    return expected
+    combinations = list(itertools.product(*kinds))
+    return _expected_regions(
+        [math.prod(size for size, _ in combination) for combination in combinations],
+        [math.prod(repeat for _, repeat in combination) for combination in combinations],
+        footprint.num_samples,
+        batch_size,
+    )
+
+
+def _expected_regions(
+    sizes: list[int], repeats: list[int], num_samples: int, batch_size: int
+) -> float:
+    """Expected regions of a batch, given how many regions there are of each size."""
+    num_draws = min(batch_size, num_samples)
+    return sum(
+        repeat * _chance_of_one(size, num_samples, num_draws)
+        for size, repeat in zip(sizes, repeats, strict=True)
+    )
 
 
 def measure_mixing(
     footprint: Footprint,
     dim: int,
-    lanes: Sequence[LaneOrder],
+    lanes: Sequence[AnyOrder],
     share: int,
     most_samples: int = _EXACT_SAMPLES,
 ) -> float:
@@ -96,7 +115,7 @@ def measure_mixing(
     footprint : Footprint
     dim : int
         See `region_dim`.
-    lanes : sequence of LaneOrder
+    lanes : sequence of AnyOrder
         All lanes of the epoch.
     share : int
         Samples that each lane gives to a batch.
@@ -129,7 +148,7 @@ def measure_mixing(
     return sum(means) / len(means)
 
 
-def _teller(footprint: Footprint, dim: int, lane: LaneOrder) -> Callable[[Ints, Ints], Ints]:
+def _teller(footprint: Footprint, dim: int, lane: AnyOrder) -> Callable[[Ints, Ints], Ints]:
     """A function that gives the regions of samples, from their entries and ranks."""
     boxes = lane.boxes
     of_entry = regions_of(footprint, dim, boxes.lo)
@@ -139,14 +158,14 @@ def _teller(footprint: Footprint, dim: int, lane: LaneOrder) -> Callable[[Ints, 
         return lambda entries, ranks: of_entry[entries]
 
     def tell(entries: Ints, ranks: Ints) -> Ints:
-        positions = footprint.windows.positions_of(lane.ids(entries, ranks))
+        positions = footprint.positions_of(lane.ids(entries, ranks))
         return regions_of(footprint, dim, tuple(positions.T))
 
     return tell
 
 
 def _rows(
-    tell: Callable[[Ints, Ints], Ints], lane: LaneOrder, first: int, num_batches: int, share: int
+    tell: Callable[[Ints, Ints], Ints], lane: AnyOrder, first: int, num_batches: int, share: int
 ) -> Ints:
     """Regions of one lane's part of some batches, ``(num_batches, share)``; -1 where it ended."""
     rows = np.full(num_batches * share, -1, np.int64)

@@ -13,10 +13,12 @@ import numpy as np
 
 from xloader.cohorts import cut_cohorts
 from xloader.footprint import Demand, Footprint
-from xloader.grid import Axis
+from xloader.grid import Axis, Ints
 from xloader.mixing import measure_mixing, region_dim
-from xloader.order import LaneOrder
+from xloader.order import AnyOrder
 from xloader.plan import Epoch, Plan
+from xloader.subset import Subset
+from xloader.windows import Windows
 
 _FEW_TILES = 1024
 _NUM_SAMPLES = 1 << 13
@@ -79,7 +81,7 @@ class Model:
         mean = sum(mixing) / len(mixing)
         return dataclasses.replace(candidate, amplification=worst, mixing=mean)
 
-    def _try_epoch(self, plan: Plan, index: int) -> tuple[float, list[LaneOrder]] | None:
+    def _try_epoch(self, plan: Plan, index: int) -> tuple[float, list[AnyOrder]] | None:
         pace = dataclasses.replace(plan.pace, lanes=self._lanes)
         cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
         epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True)
@@ -89,7 +91,7 @@ class Model:
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
         return num_reads / self._footprint.num_needed, [lane.order for lane in lanes]
 
-    def _mixing(self, plan: Plan, orders: list[LaneOrder]) -> float:
+    def _mixing(self, plan: Plan, orders: list[AnyOrder]) -> float:
         return measure_mixing(
             self._footprint, self._region_dim, orders, plan.lane_share, _NUM_SAMPLES
         )
@@ -103,32 +105,52 @@ def model_lanes(lanes: int) -> int:
 def _truncate(
     footprint: Footprint, tiling: tuple[int, ...], run_dim: int, num_tiles: int
 ) -> Footprint:
-    """The first part of a selection, about ``num_tiles`` tiles of it, longest along the runs."""
+    """A part of a selection, about ``num_tiles`` tiles of it, longest along the runs.
+
+    It is the first part, of a subset that from its first sample on.
+    """
     windows = footprint.windows
+    drawn = None
+    begins = [0] * len(windows.dims)
+    if footprint.subset is not None:
+        drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
+        begins = drawn.min(axis=0).tolist()
     left = num_tiles
-    sizes = list(windows.dim_sizes)
+    parts = [slice(0, size) for size in windows.dim_sizes]
     all_pieces = cut_cohorts(footprint, tiling).pieces
-    for dim in sorted(range(len(sizes)), key=lambda d: d != run_dim):
-        pieces, edges = all_pieces[dim], all_pieces[dim].tile_edges
+    for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
+        pieces, edges, stride = all_pieces[dim], all_pieces[dim].tile_edges, windows.strides[dim]
+        home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
         # Tiles that strides pass over make no epoch longer.
-        keep = min(max(left, 4), pieces.num_homes)
-        if keep < pieces.num_homes:
-            position = pieces.starts[np.searchsorted(pieces.home, keep)]
-            first = position * windows.strides[dim] + footprint.first_offsets[dim]
-            end = edges[np.searchsorted(edges, first, side="right") - 1]
-            sizes[dim] = max(int(end), windows.spans[dim])
+        keep = min(max(left, 4), pieces.num_homes - home)
+        if keep < pieces.num_homes - home:
+            position = pieces.starts[np.searchsorted(pieces.home, home + keep)]
+            first = position * stride + footprint.first_offsets[dim]
+            end = int(edges[np.searchsorted(edges, first, side="right") - 1])
+            begin = begins[dim] * stride
+            parts[dim] = slice(begin, max(end, begin + windows.spans[dim]))
+        else:
+            begins[dim] = 0
         left //= keep
-    if sizes == list(windows.dim_sizes):
+    if all(part.stop - part.start == n for part, n in zip(parts, windows.dim_sizes, strict=True)):
         return footprint
+    windows = dataclasses.replace(windows, dim_sizes=tuple(p.stop - p.start for p in parts))
+    subset = None if drawn is None else _cut_subset(drawn - begins, windows)
     demands = tuple(
-        _cut_demand(demand, sizes) for group in footprint.groups for demand in group.demands
+        _cut_demand(demand, parts) for group in footprint.groups for demand in group.demands
     )
-    return Footprint.of(dataclasses.replace(windows, dim_sizes=tuple(sizes)), demands)
+    return Footprint.of(windows, demands, subset)
 
 
-def _cut_demand(demand: Demand, sizes: list[int]) -> Demand:
+def _cut_subset(positions: Ints, windows: Windows) -> Subset:
+    """The samples of a subset that lie within a part of a selection."""
+    is_within = (positions < np.asarray(windows.num_positions)).all(axis=1)
+    return Subset(len(windows), windows.ids_of(positions[is_within]))
+
+
+def _cut_demand(demand: Demand, parts: list[slice]) -> Demand:
     axes = tuple(
-        axis and Axis(axis.stored_size, axis.chunks, axis.selection[:size])
-        for axis, size in zip(demand.axes, sizes, strict=True)
+        axis and Axis(axis.stored_size, axis.chunks, axis.selection[part])
+        for axis, part in zip(demand.axes, parts, strict=True)
     )
     return dataclasses.replace(demand, axes=axes)

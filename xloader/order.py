@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from xloader.cohorts import Cohorts
 from xloader.footprint import Boxes, expand_ranges
 from xloader.grid import Ints
 from xloader.keyed import bijection, draw
+from xloader.schedule import Entries
 from xloader.windows import Windows
 
 PHASE_STEPS = 1 << 20
@@ -35,6 +37,36 @@ PHASE_STEPS = 1 << 20
 
 _SEGMENT_SIZE = 4096
 """Samples of a segment, about: large enough that NumPy's calls cost little beside the work."""
+
+
+class AnyOrder(Entries, Protocol):
+    """One lane's order of one epoch: a list of entries, and the samples that they hand out."""
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples that the lane hands out."""
+        ...
+
+    @property
+    def num_slots(self) -> int:
+        """Number of slots."""
+        ...
+
+    def ids(self, entries: Ints, ranks: Ints) -> Ints:
+        """The sample id at a rank of an entry."""
+        ...
+
+    def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
+        """The ids from place ``begin`` on, with the entry of each, in pieces."""
+        ...
+
+    def places(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
+        """As `segments`, with the entry and the rank of each sample."""
+        ...
+
+    def entries_before(self, place: int) -> NDArray[np.bool_]:
+        """Per entry, whether one of its samples comes before ``place``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -122,12 +154,14 @@ class LaneOrder:
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample id at a rank of an entry."""
-        cohorts = self.cohort[entries]
+        cohorts, members = self.cohort[entries], self.cohorts.members
         ranks = ranks + np.where(cohorts == self.cut_cohort, self.num_skipped, 0)
-        boxes = self.cohorts.boxes(cohorts)
         if self.permutation_key is not None:
             keys = draw(self.permutation_key, cohorts)
-            ranks = bijection(keys, boxes.num_samples, ranks)
+            ranks = bijection(keys, self.cohorts.counts_of(cohorts), ranks)
+        if members is not None:
+            return np.asarray(members.ids[members.offsets[cohorts] + ranks], np.int64)
+        boxes = self.cohorts.boxes(cohorts)
         ids = np.zeros(len(ranks), np.int64)
         weight = 1
         for dim in reversed(range(len(boxes.lo))):

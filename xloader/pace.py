@@ -145,7 +145,7 @@ class Shuffle:
 
     @cached_property
     def _place(self) -> Ints:
-        place = np.empty(len(self._line), np.int32)
+        place = np.full(self.cohorts.num_tiles, -1, np.int32)
         place[self._line] = np.arange(len(self._line), dtype=np.int32)
         return place
 
@@ -154,8 +154,9 @@ class Shuffle:
         if len(self.cohorts) == self.cohorts.num_tiles:
             # A cohort for each tile, counted alike: one sort less, where there may be millions.
             return self._line
-        line = np.argsort(self._place[self.cohorts.tiles], kind="stable")
-        return line.astype(np.int32)
+        used = self.cohorts.used
+        line = np.argsort(self._place[self.cohorts.tiles[used]], kind="stable")
+        return used[line].astype(np.int32)
 
     @cached_property
     def _total(self) -> Ints:
@@ -163,7 +164,16 @@ class Shuffle:
 
 
 def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
-    """Tiles in the order of the permuted runs, and the rank of each one's run."""
+    """Tiles with samples in the order of the permuted runs, and the rank of each one's run."""
+    line, run_ranks = _line_of_all_tiles(cohorts, pace, keys)
+    if cohorts.num_used_tiles == cohorts.num_tiles:
+        return line, run_ranks
+    is_used = np.zeros(cohorts.num_tiles, np.bool_)
+    is_used[cohorts.tiles[cohorts.used]] = True
+    return line[is_used[line]], run_ranks[is_used[line]]
+
+
+def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
     if pace.run == 1:
         line = permutation(keys[_RUN_ORDER], cohorts.num_tiles).astype(np.int32)
         return line, np.arange(cohorts.num_tiles, dtype=np.int32)

@@ -21,7 +21,7 @@ from xloader.ascend import Ascent
 from xloader.cohorts import cut_cohorts
 from xloader.errors import MemoryBudgetError
 from xloader.footprint import Footprint
-from xloader.order import LaneOrder
+from xloader.order import AnyOrder
 from xloader.pace import Pace, Shuffle
 from xloader.schedule import Schedule, make_schedule
 
@@ -154,7 +154,7 @@ class Plan:
 class Lane:
     """One lane of one epoch: its order, and what it loads when."""
 
-    order: LaneOrder
+    order: AnyOrder
     schedule: Schedule
 
 
@@ -183,7 +183,7 @@ class Epoch:
     @property
     def num_steps(self) -> int:
         """Steps that every rank takes."""
-        full, rest = divmod(len(self.footprint.windows), self.plan.global_batch)
+        full, rest = divmod(self.footprint.num_samples, self.plan.global_batch)
         return full + (rest > 0 and not self.drop_last)
 
     def lanes(self, chosen: range) -> list[Lane]:
@@ -197,7 +197,9 @@ class Epoch:
             shuffle = self._draw()
             self._lanes.update({lane: self._fitting_lane(shuffle, lane) for lane in missing})
         elif missing:
-            ascent = Ascent(self.footprint, self.plan.depth, self.plan.pace.lanes)
+            ascent = Ascent(
+                self.footprint, self.plan.depth, self.plan.pace.lanes, self.seed, self.epoch
+            )
             orders = {lane: ascent.lane(lane) for lane in missing}
             self._lanes.update(
                 {n: Lane(order, self._schedule(order)) for n, order in orders.items()}
@@ -225,7 +227,7 @@ class Epoch:
     def _draw(self) -> Shuffle:
         """The epoch's line of runs: the first that reads no more than is allowed, or the least."""
         pace = self.plan.pace
-        cohorts = cut_cohorts(self.footprint, pace.tiling)
+        cohorts = cut_cohorts(self.footprint, pace.tiling, seed=self.seed, epoch=self.epoch)
         enough = self.plan.max_amplification * self.footprint.num_needed
         best: tuple[int, Shuffle] | None = None
         for number in range(pace.draws):
@@ -242,7 +244,7 @@ class Epoch:
         lanes = range(self.plan.pace.lanes)
         return sum(self._fitting_lane(shuffle, lane).schedule.num_reads for lane in lanes)
 
-    def _schedule(self, order: LaneOrder) -> Schedule:
+    def _schedule(self, order: AnyOrder) -> Schedule:
         cutoff = self.num_steps * self.plan.lane_share
         is_needed: np.ndarray | None = None
         if cutoff < order.num_samples:

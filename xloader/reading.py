@@ -44,7 +44,7 @@ def read_samples(
         If a chunk cannot be had.
     """
     windows = recipe.require_windows()
-    firsts = windows.positions_of(ids) * np.asarray(windows.strides, np.int64)
+    firsts = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
     arrays: dict[str, NDArray[Any]] = {}
     for layout in layouts:
         array = np.empty((len(firsts), *layout.shape), layout.dtype)

@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
-from xloader.grid import Axis
+from xloader.grid import Axis, Ints
 from xloader.sources.base import Source, Variable
+from xloader.subset import Subset
 from xloader.windows import Windows
 
 Kept = range | tuple[int, ...] | int
@@ -100,6 +101,8 @@ class Recipe:
         The fields that were named; see `gathered_fields` for those that count.
     steps : tuple of Step
         Transforms, in the order they run.
+    subset : Subset, optional
+        Which windows are samples, and how often; by default, each is one.
     """
 
     source: Source
@@ -108,6 +111,7 @@ class Recipe:
     windows: Windows | None = None
     fields: tuple[Field, ...] = ()
     steps: tuple[Step, ...] = ()
+    subset: Subset | None = None
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -124,12 +128,22 @@ class Recipe:
     def __reduce__(self) -> tuple[object, ...]:
         # The caches of cached_property stay behind, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
-        return Recipe, (*parts, self.windows, self.fields, self.steps)
+        return Recipe, (*parts, self.windows, self.fields, self.steps, self.subset)
 
     @property
     def _key(self) -> tuple[object, ...]:
         parts = (self.source.fingerprint, self.variables, self.selection)
-        return (*parts, self.windows, self.fields, self.steps)
+        return (*parts, self.windows, self.fields, self.steps, self.subset)
+
+    @property
+    def num_ids(self) -> int:
+        """Number of sample ids."""
+        return len(self.require_windows() if self.subset is None else self.subset)
+
+    def positions_of(self, ids: Ints) -> Ints:
+        """Positions, shape ``(len(ids), num_dims)``, of samples."""
+        windows = self.require_windows()
+        return windows.positions_of(ids if self.subset is None else self.subset.windows_of(ids))
 
     @cached_property
     def dim_sizes(self) -> Mapping[str, int]:
@@ -200,6 +214,8 @@ class Recipe:
         steps = [step.describe() for step in self.steps]
         parts = (self.variables, self.selection, self.windows, self.fields, steps)
         digest.update(repr(parts).encode())
+        if self.subset is not None:
+            digest.update(self.subset.digest.encode())
         return digest.hexdigest()
 
     def kept_of(self, dim: str) -> Kept:

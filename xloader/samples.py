@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader import describing, selecting
 from xloader.batch import Batch
+from xloader.choosing import normal_ids
 from xloader.errors import OptionError
 from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
 from xloader.layout import FieldLayout, make_layouts
-from xloader.loading import Loading, normal_ids
+from xloader.loading import Loading
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
@@ -189,7 +190,7 @@ class Samples(Loading):
         """
         windows = self.recipe.require_windows()
         ids = normal_ids(len(self), np.atleast_1d(np.asarray(ids)))
-        offsets = windows.positions_of(ids) * np.asarray(windows.strides, np.int64)
+        offsets = self.recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
         coords: dict[str, Any] = {SAMPLE: ids}
         variables = {}
         for axis, dim in enumerate(windows.dims):
@@ -204,7 +205,7 @@ class Samples(Loading):
     # Samples, read one by one
 
     def __len__(self) -> int:
-        return len(self.recipe.require_windows())
+        return self.recipe.num_ids
 
     @overload
     def __getitem__(self, key: int | np.integer[Any]) -> tuple[NDArray[Any], ...]: ...

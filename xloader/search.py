@@ -89,7 +89,7 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
         return _make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
     if not near:
-        return _plain_plan(cohorts, finest.need_nbytes, budget, wish)
+        return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, wish)
     batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
     full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
@@ -123,6 +123,8 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     MemoryBudgetError
         If not even the chunks of one sample fit.
     """
+    if footprint.subset is not None:
+        return _find_listed(footprint, budget, wish)
     best: tuple[int, int, int] | None = None
     least = 1 << 62
     for depth in range(len(footprint.windows.dims)):
@@ -151,6 +153,16 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     return _make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
 
 
+def _find_listed(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
+    """The plan of a subset without a shuffle: samples one after the other, as they are listed."""
+    budget.check(_Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
+    is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
+    ahead = 0 if is_resident else min(budget.ahead_nbytes, budget.lane_nbytes // 4)
+    pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
+    pool = budget.lane_nbytes - ahead
+    return _make_plan(pace, budget, wish, pool, ahead, is_resident=is_resident)
+
+
 def _best(candidates: list[Candidate], wish: Wish, full: float) -> Candidate:
     """The first by preference; of those of its kind that mix as well within 1 %, fewest reads."""
     rank = _preference(wish, full)
@@ -174,19 +186,22 @@ def _preference(wish: Wish, full: float) -> Callable[[Candidate], tuple[int, flo
     return rank
 
 
-def _plain_plan(cohorts: Cohorts, tile: int, budget: Budget, wish: Wish) -> Plan:
+def _plain_plan(
+    footprint: Footprint, cohorts: Cohorts, tile: int, budget: Budget, wish: Wish
+) -> Plan:
     """The plan where no tile has a neighbour that it must meet."""
+    num_tiles = cohorts.num_used_tiles
     fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, wish.global_batch))
     if wish.spread is not None:
-        budget.check(tile * min(max(wish.spread, 1), cohorts.num_tiles))
+        budget.check(tile * min(max(wish.spread, 1), num_tiles))
         spread = wish.spread
-    elif int(cohorts.num_samples.max()) == 1 and len(cohorts) == cohorts.num_tiles:
+    elif footprint.num_samples == num_tiles and not footprint.is_weighted:
         # A permutation of tiles is already a full shuffle of their samples.
         spread = 0
     else:
-        spread = fitting if fitting <= cohorts.num_tiles // wish.lanes else cohorts.num_tiles
+        spread = fitting if fitting <= num_tiles // wish.lanes else cohorts.num_tiles
     pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=wish.lanes)
-    at_work = tile * min(max(spread, 1), cohorts.num_tiles)
+    at_work = tile * min(max(spread, 1), num_tiles)
     return _with_ahead(pace, budget, wish, min(at_work, budget.lane_nbytes), tile)
 
 
@@ -229,9 +244,9 @@ def _try_tiling(
     cohorts = tiling.cohorts
     if tiling.need_nbytes > budget.lane_nbytes:
         return []
-    tile = -(-footprint.total_nbytes // cohorts.num_tiles)
+    tile = -(-footprint.total_nbytes // cohorts.num_used_tiles)
     pool = max(budget.lane_nbytes - tile, tiling.need_nbytes)
-    num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
+    num_tiles = max(cohorts.num_used_tiles // wish.lanes, 1)
     most = min(pool // tile, num_tiles, _MOST_NEIGHBOURS)
     model = Model(footprint, tiling.sizes, run_dim, most, wish.lanes)
     trials = [
@@ -269,7 +284,7 @@ def _paces(
         yield Pace(tiling, run_dim, 1, 1, most if wish.spread is None else wish.spread, wish.lanes)
         return
     per_row = cohorts.home_shape[run_dim]
-    num_tiles = max(cohorts.num_tiles // wish.lanes, 1)
+    num_tiles = max(cohorts.num_used_tiles // wish.lanes, 1)
     is_small = num_tiles < _FEW_TILES
     draws = _MODEL_DRAWS if is_small else 1
     spread_shares: tuple[float, ...] = (1.0, 0.95, 0.9, 0.8, 0.65)[: 5 if is_small else 4]
@@ -328,11 +343,13 @@ def _tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
 
 def _needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> np.ndarray:
     """Per home tile, the bytes of all blocks that its samples need."""
-    boxes = cohorts.boxes(np.arange(len(cohorts)))
+    # Where weights draw the samples, another epoch may have any of them.
+    used = np.arange(len(cohorts)) if footprint.is_weighted else cohorts.used
+    boxes, tile_of = cohorts.boxes(used), cohorts.tiles[used]
     needed = np.zeros(cohorts.num_tiles, np.int64)
     for group in footprint.groups:
         rows, blocks = footprint.needs(group, boxes)
-        tiles = cohorts.tiles[rows]
+        tiles = tile_of[rows]
         if len(cohorts) > cohorts.num_tiles:
             pairs = np.sort(tiles * group.num_blocks + blocks)
             pairs = pairs[np.diff(pairs, prepend=-1) > 0]

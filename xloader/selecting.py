@@ -163,31 +163,92 @@ def _take_slice(dim: str, kept: Selection, indexer: slice) -> Selection:
     return as_selection(np.asarray(taken, np.int64))
 
 
+def positions_at(
+    recipe: Recipe, labels: Mapping[str, Any], *, method: str | None, tolerance: Any
+) -> list[Ints]:
+    """Positions of the windows that begin at labels, along each windowed dimension.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    labels : mapping of str to (label, slice of labels, sequence of labels)
+        Per dimension, where windows begin; all of them where not given.
+    method, tolerance : optional
+        As in :meth:`xarray.Dataset.sel`.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension is not there, or no window begins at a label.
+    OptionError
+        If a dimension has no windows, or xarray refuses the request.
+    EmptySamplesError
+        If no window begins there.
+    """
+    windows = recipe.require_windows()
+    coords = recipe.source.coordinates()
+    for dim in labels:
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim not in windows.dims:
+            raise OptionError(
+                f"every sample takes the dimension {dim!r} whole",
+                given=f"{dim}={labels[dim]!r}",
+                allowed=f"labels along {list(windows.dims)}",
+                remedy=f"select along {dim!r} with .sel before .window",
+            )
+    found = []
+    for dim, count, stride in zip(
+        windows.dims, windows.num_positions, windows.strides, strict=True
+    ):
+        if dim not in labels:
+            found.append(np.arange(count, dtype=np.int64))
+            continue
+        firsts = stride * np.arange(count, dtype=np.int64)
+        kept = recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        index = coords.indexes[dim][stored(kept, firsts)] if dim in coords.indexes else firsts
+        at = _look_up(dim, index, labels[dim], method, tolerance, "no window begins at it")
+        found.append(np.atleast_1d(at))
+    return found
+
+
 def _positions(
     recipe: Recipe, coords: xr.Dataset, dim: str, label: Any, method: str | None, tolerance: Any
 ) -> Any:
     kept = recipe.kept_of(dim)
     assert not isinstance(kept, int)
-    index = coords.indexes[dim]
     # The coordinate is in memory as an index already, so a number beside each label is cheap.
     where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
-    probe = xr.DataArray(np.arange(len(kept)), dims=dim, coords={dim: index[where]})
+    found = _look_up(dim, coords.indexes[dim][where], label, method, tolerance)
+    if found.ndim and (np.diff(found) <= 0).any():
+        raise _not_increasing(dim, label)
+    return found
+
+
+def _look_up(
+    dim: str, index: Any, label: Any, method: str | None, tolerance: Any, why: str = ""
+) -> Ints:
+    """Positions of labels in an index, as xarray finds them."""
+    probe = xr.DataArray(np.arange(len(index)), dims=dim, coords={dim: index})
+    index = probe.indexes[dim]
+    allowed = f"labels from {index[0]} to {index[-1]}"
     try:
         found = probe.sel({dim: label}, method=method, tolerance=tolerance)
     except KeyError as error:
-        if _is_unsorted(label, probe.indexes[dim]):
+        if _is_unsorted(label, index):
             raise _not_sorted(dim, label) from error
         raise UnknownNameError(
-            f"the dimension {dim!r} has no such label",
+            f"the dimension {dim!r} has no such label{why and f', or {why}'}",
             given=repr(label),
-            allowed=f"labels from {index[kept[0]]} to {index[kept[-1]]}",
+            allowed=allowed,
             remedy='pass method="nearest" to take the closest one, or a slice',
         ) from error
     except (TypeError, ValueError, IndexError) as error:
         raise OptionError(
             f"xarray cannot choose these labels of {dim!r}: {error}",
             given=f"{label!r}, method={method!r}, tolerance={tolerance!r}",
-            allowed=f"labels from {index[kept[0]]} to {index[kept[-1]]}",
+            allowed=allowed,
             remedy=f"try the same .sel({dim}=...) on the xarray Dataset",
         ) from error
     if found.ndim and found.dims != (dim,):
@@ -197,19 +258,16 @@ def _positions(
             allowed="labels along the dimension itself",
             remedy=f"pass a list of labels of {dim!r}",
         )
-    if not found.size and _is_unsorted(label, probe.indexes[dim]):
+    if not found.size and _is_unsorted(label, index):
         raise _not_sorted(dim, label)
     if not found.size:
         raise EmptySamplesError(
-            f"no label of the dimension {dim!r} is selected",
+            f"no label of the dimension {dim!r} is selected{why and f', or {why}'}",
             given=repr(label),
-            allowed=f"labels from {index[kept[0]]} to {index[kept[-1]]}, in that order",
+            allowed=f"{allowed}, in that order",
             remedy="give the bounds of a slice in the order of the coordinate",
         )
-    positions = found.to_numpy()
-    if found.ndim and (np.diff(positions) <= 0).any():
-        raise _not_increasing(dim, label)
-    return positions
+    return np.asarray(found.to_numpy(), np.int64)
 
 
 def _is_unsorted(label: object, index: Any) -> bool:

@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import numpy as np
 
 from xloader.errors import EmptySamplesError
 from xloader.explain import Explanation
-from xloader.footprint import Boxes, Footprint
+from xloader.footprint import Footprint
 from xloader.grid import Ints
+from xloader.listed import ListedOrder
 from xloader.mixing import full_mixing, region_dim, regions_of
 from xloader.plan import Plan
 from xloader.schedule import make_schedule
 
 _MOST_SAMPLES = 10_000_000
 """Beyond so many ids, the first of them stand for all."""
-
-
-@dataclass(frozen=True)
-class Visits:
-    """Samples in a given order, those that follow each other with the same needs as one.
-
-    Parameters
-    ----------
-    boxes : Boxes
-        The positions of the first sample of each visit.
-    count : numpy.ndarray of int64
-        Samples of each visit.
-    """
-
-    boxes: Boxes
-    count: Ints
-
-    @property
-    def first_slot(self) -> Ints:
-        """Each visit has a slot of its own."""
-        return np.arange(len(self.count))
-
-    @property
-    def last_slot(self) -> Ints:
-        """Each visit has a slot of its own."""
-        return self.first_slot
-
-    @classmethod
-    def of(cls, footprint: Footprint, ids: Ints) -> Visits:
-        """The visits that an order of ids makes."""
-        positions = footprint.windows.positions_of(ids)
-        boxes = Boxes(tuple(positions.T), tuple(positions.T + 1))
-        is_new = np.zeros(len(ids), np.bool_)
-        is_new[0] = True
-        for group in footprint.groups:
-            for lo, hi in footprint.block_ranges(group, boxes):
-                is_new[1:] |= (np.diff(lo) != 0) | (np.diff(hi) != 0)
-        begins = np.flatnonzero(is_new)
-        return cls(boxes.take(begins), np.diff(np.append(begins, len(ids))))
 
 
 def explain_order(
@@ -82,8 +43,8 @@ def explain_order(
         raise EmptySamplesError("the order names no samples", remedy="pass at least one id")
     looked_at = ids[:_MOST_SAMPLES]
     pool = plan.lane_pool_nbytes + plan.ahead_nbytes
-    visits = Visits.of(footprint, looked_at)
-    schedule = make_schedule(footprint, visits, pool, is_resident=plan.is_resident)
+    order = ListedOrder.of(footprint, looked_at)
+    schedule = make_schedule(footprint, order, pool, is_resident=plan.is_resident)
     num_needed = sum(
         len(np.unique(r.block)) * r.group.num_reads_per_block for r in schedule.residences
     )
@@ -112,6 +73,6 @@ def explain_order(
 def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:
     num_batches = max(len(ids) // batch_size, 1)
     used = ids[: num_batches * batch_size]
-    regions = regions_of(footprint, dim, tuple(footprint.windows.positions_of(used).T))
+    regions = regions_of(footprint, dim, tuple(footprint.positions_of(used).T))
     rows = np.sort(regions.reshape(num_batches, -1), axis=1)
     return float((np.diff(rows, axis=1, prepend=-1) != 0).sum(axis=1).mean())

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xloader.footprint import Group, expand_ranges
+from xloader.footprint import Footprint, Group, expand_ranges
 from xloader.grid import Ints
 from xloader.plan import Lane
-from xloader.windows import Windows
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Step:
 
 
 def walk(
-    windows: Windows,
+    footprint: Footprint,
     lanes: Sequence[Lane],
     share: int,
     num_steps: int,
@@ -81,7 +80,7 @@ def walk(
 
     Parameters
     ----------
-    windows : Windows
+    footprint : Footprint
     lanes : sequence of Lane
         The lanes of this rank.
     share : int
@@ -103,7 +102,7 @@ def walk(
         if is_resident:
             needs = _merged(needs)
         needs.sort(key=lambda need: int(need.rows[0]))
-        yield Step(index, all_ids, windows.positions_of(all_ids), tuple(needs))
+        yield Step(index, all_ids, footprint.positions_of(all_ids), tuple(needs))
 
 
 class _Hand:

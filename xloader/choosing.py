@@ -1,0 +1,227 @@
+"""The verbs that choose among samples: which of them there are, how often, and at which labels."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from xloader import selecting
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
+from xloader.grid import Ints
+from xloader.subset import Subset
+from xloader.verbs import Verbs
+
+
+class Choosing(Verbs):
+    """The verbs that choose among samples, above those that describe one."""
+
+    def select(self, ids: ArrayLike) -> Self:
+        """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
+
+        A sample named twice occurs twice. :meth:`positions` says where in the store they lie.
+
+        Parameters
+        ----------
+        ids : array-like of int, or of bool
+            Sample ids, 1-d, or a mask with one flag for each sample.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range, or a mask has another length.
+        EmptySamplesError
+            If none is left.
+        OptionError
+            If there are no windows yet.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(10.0))})
+        >>> samples = ds.xloader.window(time=1)
+        >>> warm = samples.select([2, 7, 5])
+        >>> len(warm), warm[1][0].tolist()
+        (3, [7.0])
+        """
+        chosen = normal_ids(self.recipe.num_ids, _flagged(self.recipe.num_ids, np.asarray(ids)))
+        if not len(chosen):
+            raise EmptySamplesError(
+                "no sample is selected", given=repr(ids), allowed="at least one id"
+            )
+        return self._but(subset=self._subset.select(chosen))
+
+    def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
+        """Draw anew in each epoch how often a sample occurs, in proportion to its weight.
+
+        Parameters
+        ----------
+        weights : array-like of float
+            One for each sample id, finite and not negative. With equal weights and fewer
+            ``num_samples`` than ids, each epoch is a random part of the samples; with more, all
+            of them and some once more.
+        num_samples : int, optional
+            Samples of an epoch: ``loader.num_samples``. By default as many as there are ids,
+            ``len(samples)``, which weights do not change.
+
+        Raises
+        ------
+        OptionError
+            If the weights are not one for each sample, not finite, negative, or all 0; if
+            ``num_samples`` is below 1, or there are no windows yet.
+
+        Notes
+        -----
+        Systematic resampling, keyed by the loader's seed and the epoch: a sample whose share of
+        an epoch is 2.3 occurs 2 or 3 times in it, 2.3 times on average. Weights that were given
+        before are replaced. Each chunk is still read once an epoch, however often its samples
+        occur.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"rain": ("time", np.arange(4.0))})
+        >>> samples = ds.xloader.window(time=1).weighted([0, 1, 1, 2], num_samples=8)
+        >>> loader = samples.loader(batch_size=8, output="numpy")
+        >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
+        (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
+        """
+        values = np.array(weights, np.float64)
+        if values.shape != (self.recipe.num_ids,) or not np.isfinite(values).all():
+            raise OptionError(
+                "these are no weights of the samples",
+                given=f"shape {values.shape}, finite: {bool(np.isfinite(values).all())}",
+                allowed=f"one finite number for each of {self.recipe.num_ids} samples",
+                remedy="count ids with len(samples)",
+            )
+        if values.min() < 0 or not values.any():
+            raise OptionError(
+                "weights say how often samples occur",
+                given=f"weights from {values.min()} to {values.max()}",
+                allowed=">= 0, and not all of them 0",
+            )
+        return self._but(
+            subset=replace(self._subset, weights=values, num_draws=_count(num_samples))
+        )
+
+    def ids(
+        self,
+        indexers: Mapping[str, Any] | None = None,
+        method: str | None = None,
+        tolerance: Any = None,
+        **labels: Any,
+    ) -> Ints:
+        """Ids of the samples whose windows begin at certain labels.
+
+        Parameters
+        ----------
+        indexers : mapping of str to (label, slice or sequence of labels), optional
+            Along windowed dimensions, where windows begin, with the meaning that labels have
+            in :meth:`xarray.Dataset.sel`; all of them along dimensions that are not named. A
+            dimension without labels counts selected elements.
+        method, tolerance : optional
+            As in :meth:`xarray.Dataset.sel`: ``method="nearest"`` takes the window that begins
+            closest to a label.
+        **labels
+            The same as keyword arguments.
+
+        Returns
+        -------
+        numpy.ndarray
+            Sample ids, int64, shape ``(n,)``, by window in the order of the labels.
+
+        Raises
+        ------
+        UnknownNameError
+            If a dimension is not there, or no window begins at a label.
+        OptionError
+            If a dimension has no windows, or xarray refuses the request.
+        EmptySamplesError
+            If the windows are there, but none is among the samples.
+
+        Notes
+        -----
+        A window that begins before the end of a slice may reach beyond it. Where a split must
+        not share elements, split the store by :meth:`sel`, or leave a gap of a window's span.
+
+        Examples
+        --------
+        >>> import pandas as pd, xarray as xr
+        >>> time = pd.date_range("2001-01-01", periods=10)
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(10.0))}, {"time": time})
+        >>> samples = ds.xloader.window(time=3, stride=1)
+        >>> samples.ids(time="2001-01-04").tolist()
+        [3]
+        >>> samples.ids(time=slice("2001-01-06", None)).tolist()
+        [5, 6, 7]
+        """
+        asked = {**(indexers or {}), **labels}
+        windows = self.recipe.require_windows()
+        found = selecting.positions_at(self.recipe, asked, method=method, tolerance=tolerance)
+        grid = np.meshgrid(*(np.atleast_1d(column) for column in found), indexing="ij")
+        at = windows.ids_of(np.stack([column.reshape(-1) for column in grid], axis=-1))
+        ids = at if self.recipe.subset is None else self.recipe.subset.ids_of(at)
+        if not len(ids):
+            raise EmptySamplesError(
+                "none of these windows is among the samples",
+                given=asked,
+                allowed=f"labels of the {self.recipe.num_ids} samples that were selected",
+                remedy="ask before select, or look at samples.positions(range(len(samples)))",
+            )
+        return ids
+
+    @property
+    def _subset(self) -> Subset:
+        return self.recipe.subset or Subset(len(self.recipe.require_windows()))
+
+
+def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
+    """Ids in ``[0, size)``, negative ones counted from the end.
+
+    Raises
+    ------
+    SampleIndexError
+        If they are no ids, or out of range.
+    """
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise SampleIndexError(
+            "this names no samples",
+            given=f"{ids.dtype} of shape {ids.shape}",
+            allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
+        )
+    ids = ids.astype(np.int64)
+    outside = ids[(ids < -size) | (ids >= size)]
+    if outside.size:
+        raise SampleIndexError(
+            "the sample id is out of range",
+            given=int(outside[0]),
+            allowed=f"[{-size}, {size})",
+            remedy="len(samples) counts the ids",
+        )
+    return np.where(ids < 0, ids + size, ids)
+
+
+def _count(num_samples: Any) -> int | None:
+    if num_samples is None:
+        return None
+    try:
+        count = operator.index(num_samples)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise OptionError(
+            "num_samples is no number of samples",
+            given=repr(num_samples),
+            allowed="a whole number >= 1",
+            remedy="leave it out to draw as many as there are ids",
+        )
+    return count
+
+
+def _flagged(size: int, ids: NDArray[Any]) -> NDArray[Any]:
+    """The ids that a mask of all samples flags; ids as they are."""
+    return np.flatnonzero(ids) if ids.dtype == bool and ids.shape == (size,) else ids
