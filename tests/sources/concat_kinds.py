@@ -1,0 +1,42 @@
+"""A dataset in pieces of several kinds, joined again: one more kind of source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xarray as xr
+
+from xloader.sources.base import Source
+from xloader.sources.concat import concat_sources
+from xloader.sources.opening import open_source
+from xloader.testing import write_store
+
+if TYPE_CHECKING:
+    from tests.sources.kinds import Opened
+
+CHUNKS = {"t": (4, 3, 5), "m": (7, 3), "flag": (5,), "s": ()}
+
+
+def pieces(folder: Path, dataset: xr.Dataset) -> list[object]:
+    """A Zarr store of 6 times, a netCDF file of 1, and a chunked Dataset of the rest."""
+    store, file = folder / "first.zarr", folder / "second.nc"
+    write_store(dataset.isel(time=slice(6)), CHUNKS, store)
+    encoding = {"t": {"chunksizes": (1, 3, 5)}, "m": {"chunksizes": (7, 1)}}
+    dataset.isel(time=[6]).to_netcdf(file, engine="netcdf4", encoding=encoding)
+    rest = dataset.isel(time=slice(7, None)).chunk({"time": 3, "lat": 3})
+    # Each variable has chunks of its own in a store, and one size along each dim with dask.
+    rest["m"] = rest["m"].chunk({"lat": 7})
+    return [store, file, rest]
+
+
+def concat_kind(folder: Path, dataset: xr.Dataset) -> Opened:
+    from tests.sources.kinds import Opened
+
+    numbers = dataset.drop_vars("label")
+    items = pieces(folder, numbers)
+
+    def reopen() -> Source:
+        return concat_sources([open_source(item) for item in items], "time")
+
+    return Opened(reopen(), numbers, reopen)

@@ -1,0 +1,508 @@
+"""Many sources as one: against xr.concat, chunk by chunk, and the words of every refusal."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sources import kinds
+from tests.sources.concat_kinds import concat_kind, pieces
+from xloader import Samples
+from xloader.combining import concat
+from xloader.errors import (
+    MissingChunkError,
+    OptionError,
+    SourceNotFoundError,
+    StackError,
+    UnknownNameError,
+    UnsupportedDataError,
+)
+from xloader.packing import Packing
+from xloader.recipe import Recipe
+from xloader.sources.base import Cut, Outcome, Read, Source, read_each
+from xloader.sources.concat import ConcatSource, concat_sources
+from xloader.sources.opening import open_source
+from xloader.testing import CountingStore, SourceRecorder, write_store
+
+
+def year(first: int, size: int) -> xr.Dataset:
+    """Days from day ``first`` of an endless year; every value tells its day and place."""
+    days = np.arange(first, first + size)
+    t2m = (days[:, None] * 10.0 + np.arange(3)).astype("f4")
+    return xr.Dataset(
+        {"t2m": (("time", "lat"), t2m, {"units": "K"}), "oro": ("lat", np.arange(3.0) + first)},
+        coords={
+            "time": np.datetime64("2000-01-01", "ns") + days * np.timedelta64(1, "D"),
+            "lat": [60.0, 0.0, -60.0],
+            "model": first,
+        },
+    )
+
+
+def joined(parts: Sequence[xr.Dataset], dim: str = "time") -> xr.Dataset:
+    return xr.concat(
+        parts, dim, data_vars="minimal", coords="minimal", compat="override", join="override"
+    )
+
+
+# Values
+
+
+def test_windows_run_across_the_borders(tmp_path: Path) -> None:
+    dataset = kinds.make_dataset(num_times=13).drop_vars("label")
+    samples = concat(pieces(tmp_path, dataset)).window(time=3, stride=1)
+    assert len(samples) == 11
+    for index in range(len(samples)):
+        expected = dataset[list(samples.fields)].isel(time=slice(index, index + 3))
+        xr.testing.assert_identical(samples.to_xarray(index).drop_attrs(), expected.drop_attrs())
+
+
+@given(
+    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=4).filter(sum),
+    chunks=st.lists(st.integers(1, 8), min_size=4, max_size=4),
+    is_one_chunk=st.booleans(),
+    data=st.data(),
+)
+def test_any_parts_any_window(
+    sizes: list[int], chunks: list[int], is_one_chunk: bool, data: st.DataObject
+) -> None:
+    parts, first = [], 0
+    for size, chunk in zip(sizes, chunks, strict=False):
+        part = year(first, size)
+        part["t2m"].encoding["preferred_chunks"] = {
+            "time": chunks[0] if is_one_chunk else chunk,
+            "lat": 2,
+        }
+        parts.append(part)
+        first += size
+    whole = joined(parts)
+    window = data.draw(st.integers(1, sum(sizes)), label="window")
+    stride = data.draw(st.integers(1, 3), label="stride")
+    samples = concat(parts).window(time=window, stride=stride).inputs("t2m")
+    source = samples.recipe.source
+    variable = source.variables["t2m"]
+    expected_sizes = [
+        min(edge + chunk, size) - edge
+        for size, chunk in zip(sizes, [chunks[0]] * 4 if is_one_chunk else chunks, strict=False)
+        for edge in range(0, size, chunk)
+    ]
+    spans = [kinds.span(variable, 0, index) for index in range(kinds.num_chunks(variable)[0])]
+    assert [stop - start for start, stop in spans] == expected_sizes
+    np.testing.assert_array_equal(kinds.read_all(source, "t2m"), whole["t2m"])
+    for index in range(len(samples)):
+        expected = whole["t2m"].isel(time=slice(index * stride, index * stride + window))
+        np.testing.assert_array_equal(samples[index][0][0], expected)
+
+
+def test_an_epoch_reads_each_chunk_of_each_part_once(tmp_path: Path) -> None:
+    stores = []
+    for first, size in [(0, 10), (10, 9), (19, 14)]:
+        stores.append(CountingStore(write_store(year(first, size), {"t2m": (4, 3)})))
+    samples = concat(stores)
+    reads = {key for store in stores for key in store.reads}
+    assert {key.partition("/")[0] for key in reads} <= {"time", "lat"}, "opening read data"
+    whole = joined([year(0, 10), year(10, 9), year(19, 14)])
+    windowed = samples.window(time=3, stride=1).inputs("t2m")
+    seen = {}
+    with windowed.loader(batch_size=4, shuffle=True, seed=1, output="numpy") as loader:
+        predicted = loader.explain().num_reads
+        for batch in loader:
+            seen.update(zip(batch.ids.tolist(), batch.inputs[:, 0], strict=True))
+    assert sorted(seen) == list(range(31))
+    for index, values in seen.items():
+        np.testing.assert_array_equal(values, whole["t2m"][index : index + 3])
+    keys = [sorted(k for k in store.reads if k.startswith("t2m/")) for store in stores]
+    assert keys == [[f"t2m/c/{i}/0" for i in range(n)] for n in (3, 3, 4)]
+    assert {n for s in stores for k, n in s.reads.items() if k.startswith("t2m/")} == {1}
+    assert predicted == 10
+
+
+def test_the_recorder_sees_chunks_of_the_whole(tmp_path: Path) -> None:
+    source = SourceRecorder(concat_kind(tmp_path, kinds.make_dataset(num_times=13)).source)
+    samples = Samples(Recipe(source)).window(time=2, stride=1).inputs("t")
+    with samples.loader(batch_size=3, shuffle=True, output="numpy") as loader:
+        assert sum(len(batch.ids) for batch in loader) == 12
+    assert source.reads == {("t", (i, j, 0)): 1 for i in range(5) for j in range(3)}
+
+
+def test_a_static_variable_and_attributes_are_the_first_ones() -> None:
+    second = year(5, 4).assign_attrs(a=1)
+    second["t2m"].attrs["units"] = "degC"
+    source = concat([year(0, 5), second]).recipe.source
+    assert source.variables["t2m"].attrs == {"units": "K"}
+    np.testing.assert_array_equal(kinds.read_all(source, "oro"), [0.0, 1.0, 2.0])
+    assert source.coordinates()["model"].item() == 0
+
+
+def test_decreasing_labels_go_on_decreasing() -> None:
+    north, south = year(0, 4).isel(lat=[0, 1]), year(0, 4).isel(lat=[2])
+    samples = concat([north, south], "lat", variables="t2m").window(lat=3).inputs("t2m")
+    np.testing.assert_array_equal(samples[0][0][0], year(0, 4)["t2m"])
+    with pytest.raises(OptionError, match="not in the order of their labels along 'lat'"):
+        concat([south, north], "lat")
+
+
+def test_sources_without_labels_are_taken_as_they_come() -> None:
+    parts = [year(first, 4).drop_vars("time") for first in (4, 0)]
+    samples = concat(parts).window(time=2).inputs("t2m")
+    assert samples[0][0][0, 0, 0] == 40.0
+    assert "time" not in samples.coordinates.coords
+
+
+def test_text_labels_have_no_order() -> None:
+    parts = [
+        xr.Dataset({"a": ("member", np.arange(2.0))}, {"member": names})
+        for names in (["r2", "r10"], ["r1", "r3"])
+    ]
+    samples = concat(parts, "member")
+    assert samples.coordinates["member"].values.tolist() == ["r2", "r10", "r1", "r3"]
+    with pytest.raises(OptionError, match=r"'member' comes twice. Given: 'r2' in .*number 1 of 2"):
+        concat([parts[0], parts[0]], "member")
+
+
+# Packed values
+
+
+class PackedPart:
+    """Integers and how they are packed, as a source in two chunks."""
+
+    def __init__(self, packing: Packing, values: Sequence[int]) -> None:
+        self._packing = packing
+        self._values = np.array(values, packing.stored_dtype)
+        inner = open_source(xr.Dataset({"a": ("time", self._values.astype("f4"))}))
+        variable = inner.variables["a"]
+        self.variables = {"a": replace(variable, chunks=(2,), packing=packing)}
+        self.name, self.fingerprint = "a packed part", f"{packing}{values}"
+        self.coordinates, self.path_of = inner.coordinates, inner.path_of
+
+    def read(self, variable: str, chunk: tuple[int, ...], cut: Cut, out: Any) -> bool:
+        assert out.dtype == self._packing.stored_dtype
+        out[...] = self._values[2 * chunk[0] : 2 * chunk[0] + 2][cut[0]]
+        return bool(chunk[0])
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        return "all"
+
+    def read_together(self, reads: Sequence[Read]) -> Outcome:
+        return replace(read_each(self, reads), num_requests=1)
+
+
+def packing(scale: float, stored: str = "i2") -> Packing:
+    dtype = np.dtype(stored)
+    return Packing(dtype, dtype, (-1,), scale, 1.0, np.dtype("f8"), np.dtype("f4"))
+
+
+def test_one_packing_stays_packed() -> None:
+    parts = [PackedPart(packing(0.5), [1, 2, 3]), PackedPart(packing(0.5), [4, 5])]
+    source = concat_sources(parts, "time")
+    assert source.variables["a"].packing == packing(0.5)
+    assert source.variables["a"].stored_dtype == np.int16
+    out = np.empty(1, "i2")
+    source.read("a", (2,), (slice(1, 2),), out)
+    assert out.tolist() == [5]
+    samples = Samples(Recipe(source)).window(time=5)
+    np.testing.assert_array_equal(samples[0][0], [1.5, 2.0, 2.5, 3.0, 3.5])
+    assert "unpacked" not in source.path_of("a")
+
+
+@pytest.mark.parametrize("other", [packing(2.0), packing(2.0, "u1")], ids=["scale", "dtype"])
+def test_packings_that_differ_are_undone_as_read(other: Packing) -> None:
+    values = [2, 4] if other.stored_dtype == np.uint8 else [2, -1]
+    source = concat_sources(
+        [PackedPart(packing(0.5), [1, -1, 3]), PackedPart(other, values)], "time"
+    )
+    variable = source.variables["a"]
+    assert variable.packing is None
+    assert variable.stored_dtype == np.float32
+    expected = [1.5, np.nan, 2.5, 5.0, 9.0 if values == [2, 4] else np.nan]
+    np.testing.assert_array_equal(kinds.read_all(source, "a"), expected)
+    assert source.path_of("a").endswith("unpacked as read, as their packings differ")
+    out = np.full(7, 77, "f4")
+    reads = [
+        Read("a", (chunk,), (slice(None),), out[begin:end])
+        for chunk, begin, end in [(2, 4, 6), (0, 0, 2), (1, 3, 4)]
+    ]
+    outcome = source.read_together(reads)
+    np.testing.assert_array_equal(out, [1.5, np.nan, 77, 2.5, 5.0, expected[-1], 77])
+    assert outcome == Outcome(num_missing=2, num_requests=2)
+    samples = Samples(Recipe(source)).window(time=1).inputs("a")
+    with samples.loader(batch_size=5, shuffle=False, output="numpy") as loader:
+        np.testing.assert_array_equal(next(iter(loader)).inputs[:, 0, 0], expected)
+
+
+def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
+    """What xarray makes of each file, whatever way each is read."""
+    paths = []
+    for number, scale in enumerate([0.125, 0.25, 0.25]):
+        path = tmp_path / f"{number}.zarr"
+        encoding = {"t2m": {"dtype": "i2", "scale_factor": scale, "_FillValue": -9}}
+        write_store(year(5 * number, 5), {"t2m": (2, 3)}, path, encoding=encoding)
+        paths.append(path)
+    opened = [xr.open_dataset(path, engine="zarr", consolidated=False) for path in paths]
+    whole = joined([one.load() for one in opened])
+    source = concat(paths).recipe.source
+    assert source.variables["t2m"].packing is None
+    np.testing.assert_array_equal(kinds.read_all(source, "t2m"), whole["t2m"])
+    with (
+        concat(paths[1:])
+        .window(time=3, stride=1)
+        .inputs("t2m")
+        .loader(batch_size=8, shuffle=False, output="numpy") as loader
+    ):
+        batch = next(iter(loader))
+    expected = [whole["t2m"][5 + i : 8 + i] for i in range(8)]
+    np.testing.assert_array_equal(batch.inputs[:, 0], expected)
+
+
+# What is asked of the parts
+
+
+def test_bundles_are_those_of_a_part() -> None:
+    parts = [
+        write_store(year(first, 8), {"t2m": (2, 3)}, encoding={"t2m": {"shards": (4, 3)}})
+        for first in (0, 8)
+    ]
+    own = open_source(parts[0])
+    source = concat_sources([own, open_source(parts[1])], "time")
+    chunks = [(i, 0) for i in range(8)]
+    bundles = [source.bundle_of("t2m", chunk) for chunk in chunks]
+    for (i, one), (j, other) in itertools.combinations(enumerate(bundles), 2):
+        is_together = own.bundle_of("t2m", (i % 4, 0)) == own.bundle_of("t2m", (j % 4, 0))
+        assert (one == other) == (i // 4 == j // 4 and is_together)
+
+
+def test_a_lost_chunk_is_named_with_its_file(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.zarr", tmp_path / "b.zarr"]
+    for number, path in enumerate(paths):
+        write_store(year(6 * number, 6), {"t2m": (2, 3)}, path)
+    (paths[1] / "t2m" / "c" / "1" / "0").unlink()
+    samples = concat(paths, on_missing="raise").window(time=1)
+    np.testing.assert_array_equal(samples[7][0], year(7, 1)["t2m"])
+    with pytest.raises(MissingChunkError, match=r"chunk \(1, 0\), key 't2m/c/1/0' in .*b.zarr"):
+        samples[8]
+
+
+def test_forty_parts_pickle_small(tmp_path: Path) -> None:
+    parts: list[Source] = []
+    for number in range(40):
+        path = tmp_path / f"{number}.zarr"
+        write_store(year(7 * number, 7), {"t2m": (2, 3)}, path)
+        parts.append(open_source(path))
+    source = concat_sources(parts, "time")
+    data = pickle.dumps(source)
+    assert len(data) < 16 * 1024
+    copy = pickle.loads(data)
+    assert copy.variables == source.variables
+    assert copy.fingerprint == source.fingerprint
+    np.testing.assert_array_equal(kinds.read_all(copy, "t2m"), year(0, 280)["t2m"])
+    assert copy.coordinates().sizes["time"] == 280
+
+
+def test_pickles_that_hold_data_are_not_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xloader.sources.concat._MOST_COMPRESSED_NBYTES", 10)
+    source = concat_sources([open_source(year(0, 5)), open_source(year(5, 5))], "time")
+    make, arguments = source.__reduce__()
+    assert make is ConcatSource
+    np.testing.assert_array_equal(kinds.read_all(make(*arguments), "t2m"), year(0, 10)["t2m"])
+
+
+def test_fingerprint_tells_order_and_dim() -> None:
+    a, b = (open_source(year(first, size)) for first, size in [(0, 4), (4, 5)])
+    prints = [
+        ConcatSource((a, b), "time").fingerprint,
+        ConcatSource((b, a), "time").fingerprint,
+        ConcatSource((a, a), "lat").fingerprint,
+        ConcatSource((a, a), "time").fingerprint,
+    ]
+    assert len(set(prints)) == 4
+    assert ConcatSource((a, b), "time").fingerprint == prints[0]
+
+
+# Coordinates
+
+
+def test_coordinates_along_the_dim_that_all_have_are_joined(tmp_path: Path) -> None:
+    parts = []
+    for first in (0, 5):
+        part = year(first, 5)
+        swath = part["t2m"].values + 0.5
+        part = part.assign_coords(
+            week=("time", np.arange(first, first + 5) // 7), swath=(("time", "lat"), swath)
+        )
+        parts.append(part)
+    expected = joined(parts).coords.to_dataset()
+    lone = [parts[0].assign_coords(lone=("time", np.arange(5))), parts[1]]
+    xr.testing.assert_identical(concat(lone).coordinates.drop_attrs(), expected)
+    paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for part, path in zip(parts, paths, strict=True):
+        part.to_netcdf(path)
+    coordinates = concat(paths).coordinates
+    assert coordinates["swath"].chunks is not None, "read although nobody asked"
+    xr.testing.assert_identical(coordinates.drop_attrs(), expected)
+    one = concat(paths).window(time=2, stride=1).inputs("t2m", time=1).to_xarray(4)
+    assert one["swath"].values.tolist() == [50.5, 51.5, 52.5]
+
+
+# The door
+
+
+def test_a_pattern_stands_for_what_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (2, 0, 1):
+        write_store(year(5 * number, 5), {"t2m": (2, 3)}, tmp_path / f"y{number}.zarr")
+    monkeypatch.chdir(tmp_path)
+    for pattern in ("y*.zarr", [str(tmp_path / "y[01].zarr"), Path("y2.zarr")], Path("y?.zarr")):
+        samples = concat(pattern)
+        assert samples.sizes["time"] == 15
+        np.testing.assert_array_equal(
+            samples.window(time=15).inputs("t2m")[0][0][0], year(0, 15)["t2m"]
+        )
+    with pytest.raises(SourceNotFoundError, match=r"nothing matches this pattern. Given: z\*"):
+        concat("z*")
+    (tmp_path / "y[0].zarr").symlink_to(tmp_path / "y1.zarr")
+    assert concat(["y[0].zarr"]).coordinates["time"][0] == year(5, 1)["time"][0]
+
+
+def test_a_single_source_is_itself() -> None:
+    samples = concat(year(0, 6)).window(time=2, stride=1)
+    assert samples.to_xarray(3).identical(year(0, 6).xloader.window(time=2, stride=1).to_xarray(3))
+
+
+def test_options_go_to_every_source(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.zarr", tmp_path / "b.zarr"]
+    encoding = {"t2m": {"dtype": "i2", "scale_factor": 0.125, "_FillValue": -9}}
+    for number, path in enumerate(paths):
+        write_store(year(6 * number, 6), {"t2m": (2, 3)}, path, encoding=encoding)
+    assert concat(paths, variables="t2m", dtype="float64").window(time=2).dtypes == {
+        "t2m": np.float64
+    }
+    packed = concat(paths, variables="t2m", mask_and_scale=False)
+    assert packed.window(time=2).dtypes == {"t2m": np.int16}
+    with pytest.raises(OptionError, match="takes no options"):
+        concat([*paths, year(12, 6)], decode_times=True)
+
+
+def _of_dtype(first: int, dtype: str) -> xr.Dataset:
+    return year(first, 4)[["t2m"]].astype(dtype)
+
+
+def _calendar(first: int, calendar: str) -> xr.Dataset:
+    return year(first, 4).convert_calendar(calendar, use_cftime=True)
+
+
+REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no source": (lambda: concat([]), OptionError, "nothing to join. Given: no source"),
+    "no list": (lambda: concat(3), UnsupportedDataError, r"Given: builtins.int.*pass a list"),
+    "a dim that none has": (
+        lambda: concat([year(0, 4), year(4, 4)], "tine"),
+        UnknownNameError,
+        "number 1 of 2.* has no dimension 'tine'.*Allowed: 'time', 'lat'",
+    ),
+    "a dim that one lacks": (
+        lambda: concat([year(0, 4), year(4, 1).squeeze("time")]),
+        UnknownNameError,
+        r"number 2 of 2.* has no dimension 'time'.*expand_dims\('time'\)",
+    ),
+    "a variable that one lacks": (
+        lambda: concat([year(0, 4), year(4, 4).drop_vars("oro")]),
+        UnknownNameError,
+        r"number 2 of 2\) has no variable 'oro', and .*1 of 2.*pass variables=\['t2m'\]",
+    ),
+    "a variable that the first lacks": (
+        lambda: concat([year(0, 4).drop_vars("oro"), year(4, 4)]),
+        UnknownNameError,
+        r"number 1 of 2\) has no variable 'oro', and .*2 of 2",
+    ),
+    "another size": (
+        lambda: concat([year(0, 4), year(4, 4).isel(lat=[0, 1])]),
+        StackError,
+        r"size along 'lat' of 't2m' differ.*Given: 3 in .*1 of 2\), 2 in .*2 of 2\)",
+    ),
+    "another size of a static": (
+        lambda: concat([year(0, 4)[["t2m"]], year(4, 4)[["t2m"]].transpose()]),
+        StackError,
+        r"dimensions of 't2m' differ.*\('time', 'lat'\) in .*\('lat', 'time'\)",
+    ),
+    "other chunks": (
+        lambda: concat([year(0, 4).chunk({"lat": 3}), year(4, 4).chunk({"lat": 2})]),
+        StackError,
+        r"chunks along 'lat' of 't2m' differ.*\(3,\) in .*\(2, 1\) in .*use .chunk",
+    ),
+    "another dtype": (
+        lambda: concat([_of_dtype(0, "f4"), _of_dtype(4, "f8")]),
+        StackError,
+        "dtype of 't2m' differ.*float32 in .*float64 in .*astype.*dtype=",
+    ),
+    "other labels of another dim": (
+        lambda: concat([year(0, 4), year(4, 4).assign_coords(lat=[60, 1, -60])]),
+        OptionError,
+        r"labels along 'lat' differ.*0.0 and 1.* at position 1 in .*1 of 2\) and .*2 of 2\)",
+    ),
+    "labels in one only": (
+        lambda: concat([year(0, 4), year(4, 4).drop_vars("time")]),
+        OptionError,
+        r"only some sources have labels along 'time'.*labels in .*1 of 2\), none in .*2 of 2\)",
+    ),
+    "overlap": (
+        lambda: concat([year(0, 5), year(4, 4)]),
+        OptionError,
+        r"two sources overlap along 'time'.*\(2000-01-01.* to 2000-01-05.*\(2000-01-05.*leave one",
+    ),
+    "twice the same": (lambda: concat([year(0, 5)] * 2), OptionError, "two sources overlap"),
+    "out of order": (
+        lambda: concat([year(4, 4), year(0, 4), year(8, 1)]),
+        OptionError,
+        r"not in the order.*Allowed: .*number 2 of 3\), .*1 of 3\), .*3 of 3\). .*in this order",
+    ),
+    "single steps out of order": (
+        lambda: concat([year(4, 1), year(0, 1), year(8, 1)]),
+        OptionError,
+        r"not in the order.*Allowed: .*number 2 of 3\), .*1 of 3\), .*3 of 3\)",
+    ),
+    "turning within": (
+        lambda: concat([year(0, 4), year(4, 4).isel(time=[0, 2, 1, 3])]),
+        OptionError,
+        r"number 2 of 2\) neither increase nor decrease. Given: 2000-01-05.*, 2000-01-07.*sortby",
+    ),
+    "up and down": (
+        lambda: concat([year(0, 4), year(4, 4).isel(time=slice(None, None, -1))]),
+        OptionError,
+        "increase in one source and decrease in another",
+    ),
+    "calendars": (
+        lambda: concat([_calendar(0, "noleap"), _calendar(4, "standard")]),
+        OptionError,
+        "two kinds. Given: cftime dates of the calendar 'noleap' in .*'standard'.*convert_calendar",
+    ),
+    "cftime and datetime64": (
+        lambda: concat([year(0, 4), _calendar(4, "noleap")]),
+        OptionError,
+        "two kinds. Given: datetime64 dates in .*, cftime dates of the calendar 'noleap' in",
+    ),
+    "numbers and dates": (
+        lambda: concat([year(0, 4), year(4, 4).assign_coords(time=np.arange(4))]),
+        OptionError,
+        "two kinds. Given: datetime64 dates in .*, numbers in .*the same kind of labels",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "kind", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_refusals_say_which_and_how(make: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def test_dates_of_one_calendar_join() -> None:
+    samples = concat([_calendar(0, "noleap"), _calendar(4, "noleap")])
+    assert samples.coordinates.indexes["time"].calendar == "noleap"
+    assert samples.sizes["time"] == 8
