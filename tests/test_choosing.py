@@ -1,0 +1,225 @@
+"""select, weighted and ids on real stores: values, reads, labels and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from scipy import stats
+
+import xloader
+from xloader.errors import (
+    EmptySamplesError,
+    OptionError,
+    SampleIndexError,
+    UnknownNameError,
+    XloaderError,
+)
+from xloader.testing import CountingStore, write_store
+
+NUM_DAYS = 365
+
+
+def make_dataset() -> xr.Dataset:
+    rng = np.random.default_rng(5)
+    t2m = rng.normal(size=(NUM_DAYS, 6, 8)).astype("f4")
+    coords = {
+        "time": pd.date_range("2001-01-01", periods=NUM_DAYS),
+        "lat": np.linspace(60, 10, 6),
+        "lon": np.arange(0.0, 80, 10),
+    }
+    return xr.Dataset({"t2m": (("time", "lat", "lon"), t2m)}, coords)
+
+
+@pytest.fixture(scope="module")
+def store() -> CountingStore:
+    return CountingStore(write_store(make_dataset(), {"t2m": (10, 3, 8)}))
+
+
+@pytest.fixture(scope="module")
+def samples(store: CountingStore) -> xloader.Samples:
+    return xloader.open(store).window(time=2, stride=1)
+
+
+@pytest.fixture(scope="module")
+def patches(store: CountingStore) -> xloader.Samples:
+    return xloader.open(store).window({"time": 5, "lat": 2, "lon": 4}, stride={"time": 5, "lat": 1})
+
+
+def test_selected_samples_have_new_ids(samples: xloader.Samples) -> None:
+    chosen = [300, 4, 17, 4]
+    selected = samples.select(chosen)
+    t2m = make_dataset().t2m
+    assert len(selected) == 4
+    for index, window in enumerate(chosen):
+        wanted = t2m.isel(time=slice(window, window + 2))
+        np.testing.assert_array_equal(selected[index][0], wanted)
+        xr.testing.assert_equal(selected.to_xarray(index).t2m, wanted)
+    assert selected.positions([0, 3]).time.values.tolist() == [300, 4]
+    assert selected.positions([1]).time_label.values[0] == t2m.time.values[4]
+    assert selected[[2, 0]].ids.tolist() == [2, 0]
+
+
+def test_verbs_after_a_selection_work_on_it(samples: xloader.Samples) -> None:
+    selected = (
+        samples.select([9, 8]).inputs("t2m").targets("t2m", time=1).normalize({"t2m": (1.0, 2.0)})
+    )
+    inputs, targets = selected[1]
+    wanted = (make_dataset().t2m.values[8:10] - 1) / 2
+    np.testing.assert_allclose(inputs[0], wanted, rtol=1e-6)
+    np.testing.assert_allclose(targets[0], wanted[1], rtol=1e-6)
+
+
+def test_a_mask_selects(samples: xloader.Samples) -> None:
+    flags = np.arange(len(samples)) % 7 == 0
+    assert samples.select(flags).select([2]).positions([0]).time.values.tolist() == [14]
+
+
+def test_the_text_says_how_many(samples: xloader.Samples) -> None:
+    selected = samples.select(range(20))
+    assert "20 of 364 windows" in repr(selected)
+    assert "draws 50 by weight" in repr(selected.weighted(np.ones(20), 50))
+
+
+def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Samples) -> None:
+    # Windows of 2 from 5 on: days 5 and 6, then 19 and 20, on both sides of an edge of chunks.
+    selected = samples.select([5, 19])
+    with selected.loader(batch_size=2, output="numpy") as loader:
+        store.reset()
+        (batch,) = loader
+    assert sorted(batch.ids.tolist()) == [0, 1]
+    assert set(store.reads) == {f"t2m/c/{time}/{lat}/0" for time in (0, 1, 2) for lat in (0, 1)}
+    assert set(store.reads.values()) == {1}
+
+
+@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+def test_frequencies_match_the_weights_and_chunks_are_read_once(
+    store: CountingStore, patches: xloader.Samples
+) -> None:
+    """Over 200 epochs, with room for a part of the chunks at a time."""
+    rng = np.random.default_rng(1)
+    aligned = patches.select(patches.ids(lat=[60.0, 50.0, 30.0, 20.0]))
+    weights = rng.gamma(1.0, size=len(aligned)) * (rng.random(len(aligned)) < 0.8)
+    weighted = aligned.weighted(weights, num_samples=200)
+    with weighted.loader(batch_size=20, memory="24KiB", output="numpy") as loader:
+        assert not loader.plan.is_resident
+        assert loader.num_samples == 200
+        counts = np.zeros(len(weighted), np.int64)
+        for _ in range(200):
+            expected = loader.explain()
+            store.reset()
+            for batch in loader:
+                np.add.at(counts, batch.ids, 1)
+            assert store.num_reads == expected.num_reads == loader.report().num_reads
+            assert set(store.reads.values()) == {1}
+    assert not counts[weights == 0].any()
+    wanted = 200 * 200 * weights / weights.sum()
+    is_drawn = weights > 0
+    statistic = ((counts - wanted)[is_drawn] ** 2 / wanted[is_drawn]).sum()
+    assert statistic < stats.chi2.ppf(0.99, is_drawn.sum() - 1)
+
+
+def test_epochs_draw_anew(samples: xloader.Samples) -> None:
+    half = samples.weighted(np.ones(len(samples)), num_samples=182)
+    with half.loader(batch_size=182, output="numpy") as loader:
+        epochs = [frozenset(batch.ids.tolist()) for _ in range(3) for batch in loader]
+    assert len(set(epochs)) == 3
+    assert all(len(epoch) == 182 for epoch in epochs)
+
+
+def test_without_a_shuffle_ids_ascend_through_any_order(samples: xloader.Samples) -> None:
+    chosen = np.random.default_rng(2).permutation(len(samples))[:50]
+    with samples.select(chosen).loader(batch_size=7, shuffle=False, output="numpy") as loader:
+        batches = list(loader)
+    assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(50))
+    t2m = make_dataset().t2m.values
+    for batch in batches:
+        for index, values in zip(batch.ids, batch.t2m, strict=True):
+            np.testing.assert_array_equal(values, t2m[chosen[index] : chosen[index] + 2])
+
+
+def test_samples_far_from_the_start_are_planned_on_themselves(store: CountingStore) -> None:
+    """A part of a long line, with little memory: the plan must fit what was selected."""
+    long = xr.Dataset({"a": (("time", "x"), np.zeros((40_000, 4), "f4"))})
+    counting = CountingStore(write_store(long, {"a": (10, 4)}))
+    samples = xloader.open(counting).window(time=3, stride=1)
+    late = samples.select(np.arange(30_000, 39_000))
+    with late.loader(batch_size=16, memory="12KiB", output="numpy") as loader:
+        expected = loader.explain()
+        assert expected.read_amplification < 1.05
+        assert expected.mixing > expected.full_mixing / 2
+        counting.reset()
+        assert sum(len(batch.ids) for batch in loader) == 9000
+    assert counting.num_reads == expected.num_reads
+
+
+def test_ids_at_labels(patches: xloader.Samples) -> None:
+    where = patches.positions(range(len(patches)))
+    ids = patches.ids(time=slice("2001-03-01", "2001-03-31"), lat=[50.0, 30.0], lon=0)
+    wanted = (
+        (where.time_label >= np.datetime64("2001-03-01"))
+        & (where.time_label <= np.datetime64("2001-03-31"))
+        & where.lat_label.isin([50.0, 30.0])
+        & (where.lon_label == 0)
+    )
+    assert sorted(ids.tolist()) == np.flatnonzero(wanted).tolist()
+    assert len(ids) > 5
+    assert patches.ids(time="2001-01-06", lat=60, lon=40).tolist() == [
+        np.flatnonzero((where.time == 5) & (where.lat == 0) & (where.lon == 4)).item()
+    ]
+    assert patches.ids().tolist() == list(range(len(patches)))
+
+
+def test_the_nearest_window_is_one_that_there_is(samples: xloader.Samples) -> None:
+    strided = xloader.open(make_dataset()).window(time=2, stride=7)
+    assert strided.ids(time="2001-01-10", method="nearest").tolist() == [1]
+    with pytest.raises(UnknownNameError, match="no window begins at it"):
+        strided.ids(time="2001-01-10")
+
+
+def test_ids_are_those_of_the_subset(samples: xloader.Samples) -> None:
+    selected = samples.select([30, 10, 20, 10])
+    assert selected.ids(time="2001-01-11").tolist() == [1, 3]
+    assert selected.ids(time=slice("2001-01-21", None)).tolist() == [2, 0]
+    with pytest.raises(EmptySamplesError, match="none of these windows is among the samples"):
+        selected.ids(time="2001-01-02")
+
+
+def test_a_dimension_without_labels_counts_elements() -> None:
+    samples = xloader.open(xr.Dataset({"a": ("x", np.arange(12))})).window(x=2, stride=3)
+    assert samples.ids(x=6).tolist() == [2]
+    with pytest.raises(UnknownNameError):
+        samples.ids(x=5)
+
+
+def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
+    selected = samples.select([0, 100, 200])
+    assert selected.explain(order=[2, 0, 2], memory="1MiB").num_samples == 3
+    with pytest.raises(SampleIndexError):
+        selected.explain(order=[3])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (lambda s: s.select([]), EmptySamplesError, "no sample is selected"),
+        (lambda s: s.select([364]), SampleIndexError, "out of range"),
+        (lambda s: s.select(np.ones(5, bool)), SampleIndexError, "names no samples"),
+        (lambda s: s.select([0.5]), SampleIndexError, "names no samples"),
+        (lambda s: s.weighted(np.ones(5)), OptionError, "no weights of the samples"),
+        (lambda s: s.weighted(np.full(364, np.nan)), OptionError, "no weights of the samples"),
+        (lambda s: s.weighted(-np.ones(364)), OptionError, "how often samples occur"),
+        (lambda s: s.weighted(np.zeros(364)), OptionError, "how often samples occur"),
+        (lambda s: s.weighted(np.ones(364), 0), OptionError, "no number of samples"),
+        (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "no number of samples"),
+        (lambda s: s.ids(lat=10), OptionError, "takes the dimension 'lat' whole"),
+        (lambda s: s.ids(depth=10), UnknownNameError, "no dimension"),
+        (lambda s: s.ids(time="1999-01-01"), UnknownNameError, "no such label"),
+        (lambda s: s.ids(time=slice("1999", "2000")), EmptySamplesError, "no label"),
+        (lambda s: xloader.open(make_dataset()).select([0]), OptionError, "without windows"),
+    ],
+)
+def test_bad_input_is_named(samples, change, error: type[XloaderError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        change(samples)
