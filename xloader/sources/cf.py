@@ -11,18 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from xloader.errors import UnsupportedDataError
 from xloader.packing import Packing
-
-_TIME_UNITS: Final = frozenset(
-    {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
-)
-"""Units that xarray takes for times, besides those with a ``since``."""
 
 
 class _XarrayOnlyError(Exception):
@@ -73,11 +68,12 @@ def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = 
     try:
         fills = _fills(decoded.encoding, stored)
         seen = _seen_dtype(decoded.encoding, stored)
-        _check_known(decoded, stored, own, bool(fills), scale is not None or offset is not None)
+        num_factors = (scale is not None) + (offset is not None)
+        _check_known(decoded, stored, own, bool(fills), num_factors)
     except _XarrayOnlyError as reason:
         return Coding(None, str(reason))
     native = stored.newbyteorder("=")
-    if not fills and scale is None and offset is None and own == native:
+    if not fills and not num_factors and own == native:
         return Coding(None)
     return Coding(Packing(native, seen, fills, scale, offset, own, dtype or own))
 
@@ -150,21 +146,18 @@ def _seen_dtype(encoding: Mapping[Any, Any], stored: np.dtype) -> np.dtype:
 
 
 def _check_known(
-    decoded: xr.DataArray, stored: np.dtype, own: np.dtype, is_masked: bool, is_scaled: bool
+    decoded: xr.DataArray, stored: np.dtype, own: np.dtype, is_masked: bool, num_factors: int
 ) -> None:
     """Refuse what xarray does in other steps than a `Packing`."""
-    if own.kind == "b" and stored.kind != "b" and (is_masked or is_scaled):
+    if own.kind == "b" and stored.kind != "b" and (is_masked or num_factors):
         raise _XarrayOnlyError("packed numbers taken for bool")
     if is_masked and own.kind != "f":
+        # Units of time make xarray mark what is missing in integers, by the smallest of them.
         raise _XarrayOnlyError(f"missing values in {own}")
-    if is_masked and is_scaled and _is_time(decoded.attrs.get("units")):
-        # xarray may choose its dtype twice: for the mask, and again for the scale.
-        raise _XarrayOnlyError("packed numbers in units of time")
-    if not (is_masked or is_scaled) and own.kind != "b":
-        seen = _seen_dtype(decoded.encoding, stored)
-        if own != seen:
-            raise _XarrayOnlyError(f"{stored} to {own}")
-
-
-def _is_time(units: object) -> bool:
-    return units is not None and ("since" in str(units) or str(units) in _TIME_UNITS)
+    is_wide = stored.kind in "iu" and stored.itemsize == 4
+    if is_wide and is_masked and num_factors == 2 and own == np.dtype("f4"):
+        # Units of time make xarray choose a dtype twice: float64 for the mask, then this one.
+        raise _XarrayOnlyError("masked in float64, scaled in float32")
+    seen = _seen_dtype(decoded.encoding, stored)
+    if not is_masked and not num_factors and own.kind != "b" and own != seen:
+        raise _XarrayOnlyError(f"{stored} to {own}")
