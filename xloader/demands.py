@@ -33,6 +33,7 @@ def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprin
                 whole_axes=tuple(axis for dim, axis in axes.items() if dim not in windows.dims),
                 itemsize=variable.stored_dtype.itemsize,
                 accesses=frozenset(taken),
+                index_nbytes=variable.index_nbytes,
             )
         )
     return Footprint.of(windows, tuple(demands), recipe.subset)

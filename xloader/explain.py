@@ -137,7 +137,7 @@ def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
     pool = plan.pool_nbytes(num_lanes)
     if plan.is_resident:
         pool = min(pool, epoch.footprint.total_nbytes)
-    return plan.budget.batches_nbytes + plan.budget.in_flight_nbytes + pool
+    return plan.budget.fixed_nbytes + pool
 
 
 def plan_figures(epoch: Epoch, lanes: list[Lane]) -> dict[str, Any]:

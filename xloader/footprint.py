@@ -45,6 +45,8 @@ class Demand:
         Bytes of one element.
     accesses : frozenset of Access
         The offsets at which some field takes it.
+    index_nbytes : int
+        Bytes of the indexes of its shards.
     """
 
     variable: str
@@ -52,6 +54,7 @@ class Demand:
     whole_axes: tuple[Axis, ...]
     itemsize: int
     accesses: frozenset[Access]
+    index_nbytes: int = 0
 
     @property
     def num_reads_per_block(self) -> int:
@@ -226,6 +229,11 @@ class Footprint:
     def max_chunk_nbytes(self) -> int:
         """Bytes of the largest chunk of all variables, decoded."""
         return max(d.max_chunk_nbytes for group in self.groups for d in group.demands)
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the indexes of all shards."""
+        return sum(d.index_nbytes for group in self.groups for d in group.demands)
 
     @cached_property
     def first_offsets(self) -> tuple[int, ...]:

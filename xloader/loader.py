@@ -331,7 +331,7 @@ class Loader:
             batches=self._batches,
             kept=self._kept,
             is_resident=plan.is_resident,
-            fixed_nbytes=plan.budget.batches_nbytes + plan.budget.in_flight_nbytes,
+            fixed_nbytes=plan.budget.fixed_nbytes,
         )
 
     def _counter(self) -> Callable[[Ints], int] | None:

@@ -4,6 +4,7 @@ Memory is divided here, and nowhere else::
 
     memory = batches   (prefetch + 2) of them: one in work, one held by the user
            + in flight 1/16 of memory, at least two of the largest chunks
+           + indexes   of shards, kept once they are read
            + pool      per lane: what is at work and kept, and what is decoded ahead
 """
 
@@ -44,6 +45,8 @@ class Budget:
         The largest chunk, decoded.
     num_lanes : int
         Lanes that one process may have to carry.
+    index_nbytes : int
+        Indexes of shards.
     """
 
     memory_nbytes: int
@@ -51,6 +54,7 @@ class Budget:
     num_batches: int
     max_chunk_nbytes: int
     num_lanes: int
+    index_nbytes: int = 0
 
     @property
     def batches_nbytes(self) -> int:
@@ -63,6 +67,11 @@ class Budget:
         return max(self.memory_nbytes // 16, 2 * self.max_chunk_nbytes)
 
     @property
+    def fixed_nbytes(self) -> int:
+        """All that is not for decoded chunks."""
+        return self.batches_nbytes + self.in_flight_nbytes + self.index_nbytes
+
+    @property
     def ahead_nbytes(self) -> int:
         """What may be decoded ahead of need, beyond a tile: enough to keep many readers busy."""
         return min(self.in_flight_nbytes, _CHUNKS_AHEAD * self.max_chunk_nbytes)
@@ -70,12 +79,11 @@ class Budget:
     @property
     def lane_nbytes(self) -> int:
         """What each lane has for decoded chunks; negative where the rest takes it all."""
-        left = self.memory_nbytes - self.batches_nbytes - self.in_flight_nbytes
-        return left // self.num_lanes
+        return (self.memory_nbytes - self.fixed_nbytes) // self.num_lanes
 
     def minimum_nbytes(self, lane_nbytes: int) -> int:
         """The least memory that leaves each lane ``lane_nbytes``."""
-        needed = self.batches_nbytes + self.num_lanes * lane_nbytes
+        needed = self.batches_nbytes + self.index_nbytes + self.num_lanes * lane_nbytes
         return max(needed + 2 * self.max_chunk_nbytes, needed + max(needed - 1, 0) // 15)
 
     def check(self, lane_nbytes: int) -> None:

@@ -10,6 +10,7 @@ from xloader.mixing import full_mixing, measure_mixing, region_dim
 from xloader.options import LoaderOptions
 from xloader.plan import Budget, Epoch, Plan
 from xloader.search import Wish, find_ascent, find_plan
+from xloader.sources.base import MOST_INDEX_NBYTES
 
 
 def make_plan(
@@ -33,6 +34,7 @@ def make_plan(
         num_batches=options.prefetch + 2,
         max_chunk_nbytes=footprint.max_chunk_nbytes,
         num_lanes=options.carried_lanes,
+        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
     )
     wish = Wish(
         global_batch=options.global_batch,

@@ -57,9 +57,7 @@ def explain_order(
         num_reads=round(schedule.num_reads * scale),
         read_nbytes=round(schedule.read_nbytes * scale),
         read_amplification=schedule.num_reads / num_needed,
-        peak_nbytes=plan.budget.batches_nbytes
-        + plan.budget.in_flight_nbytes
-        + schedule.peak_nbytes,
+        peak_nbytes=plan.budget.fixed_nbytes + schedule.peak_nbytes,
         mixing=_mixing(footprint, dim, looked_at, plan.global_batch),
         full_mixing=full_mixing(footprint, dim, plan.global_batch),
         is_exact=len(looked_at) == len(ids),

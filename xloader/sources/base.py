@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -14,6 +14,10 @@ from xloader.packing import Packing
 
 Cut = tuple[slice | NDArray[np.int64], ...]
 """Per dimension, the elements of a chunk that are wanted, counted from the chunk's start."""
+
+
+MOST_INDEX_NBYTES: Final = 16 * 2**20
+"""Bytes of shard indexes that a source keeps at most, in each process."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Variable:
         Attributes as xarray gives them, without the encoding. Not compared.
     packing : Packing, optional
         How the values are packed where reading gives them packed.
+    index_nbytes : int
+        Bytes of the indexes of its shards, which are kept once they are read. Not compared.
     """
 
     name: str
@@ -46,6 +52,7 @@ class Variable:
     chunks: tuple[int | tuple[int, ...], ...]
     attrs: Mapping[str, object] = field(default_factory=dict, compare=False)
     packing: Packing | None = None
+    index_nbytes: int = field(default=0, compare=False)
 
     @property
     def stored_dtype(self) -> np.dtype:
