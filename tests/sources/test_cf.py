@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +117,289 @@ def test_every_coding_is_xarrays_or_left_to_xarray(
         assert decoded.dtype.kind == "i" or (is_in_two_steps and attrs["units"] != "K")
         return
     same(unpack(stored, decoded, dtype), expected.astype(dtype))
+
+
+def values_of(source: Source, name: str) -> np.ndarray:
+    """A variable as a whole, chunk by chunk, unpacked as its packing says."""
+    variable = source.variables[name]
+    whole = np.empty(variable.shape, variable.stored_dtype)
+    chunks = [int(size) for size in variable.chunks]
+    for chunk in np.ndindex(
+        *(-(-n // size) for n, size in zip(variable.shape, chunks, strict=True))
+    ):
+        place = tuple(
+            slice(i * size, min((i + 1) * size, n))
+            for i, size, n in zip(chunk, chunks, variable.shape, strict=True)
+        )
+        cut = tuple(slice(0, part.stop - part.start) for part in place)
+        source.read(name, chunk, cut, whole[place])
+    return whole if variable.packing is None else variable.packing.unpack(whole)
+
+
+def make_store(dtype: str, attrs: dict[str, Any], fill: Any = 0, **codecs: Any) -> MemoryStore:
+    """A group with one array ``v`` of every other number from -60 on, and raw attributes."""
+    store = MemoryStore()
+    group = zarr.create_group(store, zarr_format=codecs.pop("zarr_format", 3))
+    names: dict[str, Any] = {"dimension_names": ("y", "x")}
+    if group.metadata.zarr_format == 2:
+        names = {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"]}}
+    array = group.create_array(
+        "v", shape=(6, 10), chunks=(4, 5), dtype=dtype, fill_value=fill, **names, **codecs
+    )
+    array.attrs.update(attrs)
+    numbers = np.arange(60) * 2 - 60
+    array[:] = numbers.astype(dtype).reshape(6, 10)
+    return store
+
+
+def xarrays(store: MemoryStore, **kwargs: Any) -> np.ndarray:
+    with xr.open_dataset(store, engine="zarr", consolidated=False, **kwargs) as dataset:
+        return dataset["v"].to_numpy()
+
+
+PACKED = {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -10}
+STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "v3": ("i2", PACKED, {}),
+    "v3-big-endian": ("i2", PACKED, {"serializer": zarr.codecs.BytesCodec(endian="big")}),
+    "sharded": ("i2", PACKED, {"shards": (8, 10)}),
+    "v2": ("i2", {"scale_factor": 0.01, "add_offset": 273.15}, {"zarr_format": 2, "fill": -10}),
+    "v2-big-endian": (">i2", {"scale_factor": 0.5}, {"zarr_format": 2, "fill": -10}),
+    "codecs-that-zarr-alone-knows": (
+        "i2",
+        PACKED,
+        {"compressors": [BloscCodec(), GzipCodec()]},
+    ),
+    "several-fills": ("i4", {**PACKED, "missing_value": [-8, 6]}, {}),
+    "unsigned": ("i2", {**PACKED, "_Unsigned": "true"}, {}),
+    "masked-integers": ("i2", {"_FillValue": -10}, {}),
+    "masked-long-integers": ("i4", {"missing_value": -10}, {}),
+    # As base64, which is how xarray writes the fill value of floats.
+    "masked-floats": ("f4", {"_FillValue": "AAAAAAAAJMA="}, {}),
+    "v2-masked-floats": ("f4", {}, {"zarr_format": 2, "fill": -10.0}),
+    "bool": ("i1", {"dtype": "bool"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_stores_are_read_packed_and_give_what_xarray_gives(name: str):
+    dtype, attrs, codecs = STORES[name]
+    store = make_store(dtype, attrs, **codecs)
+    source = open_source(store, dtype=None)
+    variable = source.variables["v"]
+    native = np.dtype(dtype).newbyteorder("=")
+    assert variable.packing is not None
+    assert variable.stored_dtype == native
+    assert source.path_of("v").endswith(f"; packed as {native}")
+    assert "through xarray" not in source.path_of("v")
+    expected = xarrays(store)
+    assert variable.dtype == expected.dtype
+    same(values_of(source, "v"), expected)
+    # The reference and the engine unpack what the source gives them.
+    samples = xloader.open(store, dtype=None).window(y=2, stride=1)
+    np.testing.assert_array_equal(samples[3][0], expected[3:5], strict=True)
+    for batch in samples.loader(batch_size=3, seed=5, output="numpy"):
+        rows = np.stack([expected[i : i + 2] for i in batch.ids])
+        np.testing.assert_array_equal(batch["v"], rows, strict=True)
+        same(batch["v"], rows)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "dtype"),
+    [
+        ({}, "f4"),
+        ({"mask_and_scale": False}, "i2"),
+        ({"decode_cf": False}, "i2"),
+        ({"dtype": "float64"}, "f8"),
+        ({"dtype": np.float16}, "f2"),
+    ],
+)
+def test_options_of_opening_choose_the_values(kwargs: dict[str, Any], dtype: str):
+    store = make_store("i2", PACKED)
+    source = open_source(store, **kwargs)
+    variable = source.variables["v"]
+    assert variable.dtype == dtype
+    assert (variable.packing is None) == (dtype == "i2")
+    opening = {k: v for k, v in kwargs.items() if k != "dtype"}
+    same(values_of(source, "v"), xarrays(store, **opening).astype(dtype))
+
+
+def test_valid_ranges_are_attributes_and_mask_nothing():
+    store = make_store("i2", {**PACKED, "valid_range": [0, 5], "valid_min": 0})
+    source = open_source(store, dtype=None)
+    assert source.variables["v"].attrs == {"valid_range": [0, 5], "valid_min": 0}
+    expected = xarrays(store)
+    assert np.isnan(expected).sum() == 1
+    same(values_of(source, "v"), expected)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"dtype": "bool", "_FillValue": -10}, "packed numbers taken for bool"),
+        ({"units": "days", "_FillValue": -10}, "missing values in int64"),
+    ],
+)
+def test_what_only_xarray_knows_goes_through_xarray(attrs: dict[str, Any], reason: str):
+    store = make_store("i1", attrs)
+    # Units of time alone have not always made a timedelta of a variable.
+    kwargs = {"decode_timedelta": xr.coders.CFTimedeltaCoder(decode_via_units=False)}
+    source = open_source(store, dtype=None, **kwargs)
+    assert source.variables["v"].packing is None
+    assert source.path_of("v").startswith("block by block through xarray, for its CF decoding")
+    assert f"({reason})" in source.path_of("v")
+    same(values_of(source, "v"), xarrays(store, **kwargs))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_absent_chunk_is_decoded_like_a_stored_number(zarr_format: int):
+    attrs = {"scale_factor": 0.5, "add_offset": 1.0}
+    if zarr_format == 3:
+        attrs["_FillValue"] = -10
+    store = MemoryStore()
+    group = zarr.create_group(store, zarr_format=zarr_format)
+    names: dict[str, Any] = {"dimension_names": ("x",)}
+    if zarr_format == 2:
+        names = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+    array = group.create_array("v", shape=(6,), chunks=(3,), dtype="i2", fill_value=-4, **names)
+    array.attrs.update(attrs)
+    array[3:] = [-4, 6, -10]
+    source = open_source(store, on_missing="fill", dtype=None)
+    expected = [-1.0, -1.0, -1.0, -1.0, 4.0, np.nan]
+    if zarr_format == 2:
+        # In Zarr v2 the array's fill value is the one that xarray masks.
+        expected = [np.nan, np.nan, np.nan, np.nan, 4.0, -4.0]
+    np.testing.assert_array_equal(values_of(source, "v"), expected)
+    np.testing.assert_array_equal(xarrays(store), expected)
+
+
+@pytest.mark.parametrize("attribute", ["scale_factor", "add_offset"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_factors_that_are_not_finite_are_refused_at_open(
+    tmp_path: Path, attribute: str, value: float
+):
+    attrs = {"scale_factor": 0.5, "add_offset": 1.0, attribute: value}
+    store = make_store("i2", attrs)
+    raw = xr.Dataset({"v": ("x", np.arange(5, dtype="i2"), attrs)})
+    raw.to_netcdf(tmp_path / "a.nc")
+    for place in (store, tmp_path / "a.nc"):
+        with pytest.raises(UnsupportedDataError, match=rf"'{attribute}' of variable 'v'") as caught:
+            open_source(place)
+        assert "mask_and_scale=False" in str(caught.value)
+        assert open_source(place, mask_and_scale=False).variables["v"].dtype == np.int16
+
+
+def test_a_scale_of_zero_is_a_number():
+    store = make_store("i2", {"scale_factor": 0.0, "add_offset": 1.5})
+    np.testing.assert_array_equal(values_of(open_source(store), "v"), np.full((6, 10), 1.5, "f4"))
+
+
+def test_factors_in_a_list_of_one():
+    store = make_store("i2", {"scale_factor": [0.5], "add_offset": [1.5]})
+    same(values_of(open_source(store, dtype=None), "v"), xarrays(store))
+
+
+def test_fingerprints_tell_packings_apart():
+    def fingerprint(**changed: Any) -> str:
+        attrs = {**PACKED, **changed}
+        return open_source(make_store("i2", attrs), dtype=None).fingerprint
+
+    changes: list[dict[str, Any]] = [
+        {"scale_factor": 0.02},
+        {"add_offset": 273.0},
+        {"_FillValue": -12},
+        {"missing_value": -12},
+        {"_Unsigned": "true"},
+    ]
+    told = {fingerprint(**change) for change in ({}, *changes)}
+    assert len(told) == 1 + len(changes)
+    assert fingerprint(units="K") == fingerprint()
+
+
+def test_a_budget_holds_twice_as_many_packed_values():
+    values = np.arange(64 * 40 * 50).reshape(64, 40, 50) % 1000 * 0.01
+    dataset = xr.Dataset({"v": (("time", "y", "x"), values)})
+    packing = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -1}
+    packed = write_store(dataset, {"v": (4, 40, 50)}, encoding={"v": packing})
+    wide = write_store(dataset.astype("f4"), {"v": (4, 40, 50)})
+    num_reads = {}
+    for name, inner in (("packed", packed), ("wide", wide)):
+        store = CountingStore(inner)
+        # Batches, which are of float32 for both, take 160 kB of it; the rest holds 256 kB of
+        # int16, and not 512 kB of float32.
+        loader = (
+            xloader.open(store)
+            .window(time=1)
+            .loader(batch_size=5, seed=1, memory=500_000, prefetch=2, output="numpy")
+        )
+        store.reset()
+        seen = [dict(zip(b.ids.tolist(), b["v"], strict=True)) for _ in range(2) for b in loader]
+        whole = {i: row for part in seen for i, row in part.items()}
+        np.testing.assert_allclose(np.stack([whole[i][0] for i in range(64)]), values, atol=1e-5)
+        num_reads[name] = store.num_reads
+        assert loader.plan.is_resident == (name == "packed")
+        if name == "packed":
+            assert loader.explain().num_reads == 0
+            assert loader.explain().peak_nbytes <= 500_000
+    assert num_reads["packed"] == 16
+    assert num_reads["wide"] > 16
+
+
+def write_calendar(folder: Path, calendar: str, kind: str) -> Path:
+    time = xr.date_range(
+        "2001-01-25", periods=20, freq="12h", calendar=calendar, use_cftime=calendar != "standard"
+    )
+    dataset = xr.Dataset(
+        {
+            "t2m": (("time", "x"), np.arange(60.0).reshape(20, 3) * 0.5, {"units": "K"}),
+            "days_of_frost": (("time",), np.arange(20.0), {"units": "d"}),
+        },
+        coords={
+            "time": time,
+            "x": ("x", [1.0, 2.0, 4.0], {"units": "degrees_east"}),
+            "valid_time": ("time", time + (time[1] - time[0])),
+            "lead": ("time", np.arange(20) * np.timedelta64(6, "h").astype("m8[ns]")),
+            "height": ((), 2.0, {"units": "m"}),
+        },
+    )
+    encoding: dict[str, Any] = {
+        "t2m": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1},
+        "days_of_frost": {"_FillValue": -1.0},
+        "time": {"units": "hours since 2000-02-01", "calendar": calendar},
+        "valid_time": {"units": "hours since 2000-02-01", "calendar": calendar},
+    }
+    path = folder / ("a.nc" if kind == "netcdf" else "a.zarr")
+    if kind == "netcdf":
+        dataset.to_netcdf(path, encoding=encoding)
+    else:
+        for name in ("t2m", "days_of_frost"):
+            encoding[name]["chunks"] = (7, 3)[: dataset[name].ndim]
+        version = 2 if kind == "zarr-v2" else 3
+        dataset.to_zarr(path, zarr_format=version, consolidated=False, encoding=encoding)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "zarr-v2", "zarr-v3"])
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
+def test_times_and_coordinates_are_xarrays_own(tmp_path: Path, calendar: str, kind: str):
+    path = write_calendar(tmp_path, calendar, kind)
+    kwargs = {} if kind == "netcdf" else {"engine": "zarr", "consolidated": False}
+    # A decoded lead comes back as one where its units say so.
+    options = {"decode_timedelta": True}
+    opened = xloader.open(path, dtype=None, **options)
+    with xr.open_dataset(path, chunks=None, **kwargs, **options) as dataset:
+        whole = dataset.load()
+    assert whole["time"].dt.calendar == {"standard": "proleptic_gregorian"}.get(calendar, calendar)
+    xr.testing.assert_identical(opened.coordinates, whole.coords.to_dataset())
+    for wanted in (slice(whole["time"].values[9], None), slice("2001-01-27", "2001-02-02")):
+        samples = opened.sel(time=wanted).window(time=4, stride=3)
+        expected = whole.sel(time=wanted)
+        assert len(samples) == (expected.sizes["time"] - 4) // 3 + 1
+        for i in range(len(samples)):
+            actual = samples.to_xarray(i)
+            part = expected.isel(time=slice(3 * i, 3 * i + 4))
+            xr.testing.assert_identical(actual["t2m"].variable, part["t2m"].variable)
+            for name in ("time", "valid_time", "lead", "x", "height"):
+                xr.testing.assert_identical(actual[name].variable, part[name].variable)
+        labels = samples.positions(np.arange(len(samples)))["time_label"]
+        np.testing.assert_array_equal(labels, expected["time"][: 3 * len(samples) : 3])
+        assert labels.dtype == whole["time"].dtype
