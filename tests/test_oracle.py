@@ -1,0 +1,487 @@
+"""One table: a source, an expression on its samples, and the same in plain xarray.
+
+Every row must give the same values, dtypes, dims and coordinates, sample by sample, and its
+loader the same values by id.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from zarr.codecs import BytesCodec, GzipCodec, TransposeCodec
+
+import xloader
+from xloader import Samples
+from xloader.combining import concat
+from xloader.testing import write_store
+
+CHUNKS = {"t2m": (5, 4, 3), "z": (4, 1, 6, 8), "co2": (7,), "oro": (6, 8)}
+EVEN = {"t2m": (4, 6, 4), "z": (4, 3, 6, 4), "co2": (4,), "oro": (6, 4)}
+
+
+def weather() -> xr.Dataset:
+    rng = np.random.default_rng(7)
+    t2m = rng.integers(-400, 400, (20, 6, 8)).astype("f4") / 4
+    t2m[::3, 1, 2] = np.nan
+    return xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), t2m, {"units": "degC"}),
+            "z": (("time", "level", "lat", "lon"), rng.random((20, 3, 6, 8)), {"units": "m"}),
+            "co2": (("time",), np.arange(20, dtype="i4"), {"units": "ppm"}),
+            "oro": (("lat", "lon"), rng.random((6, 8), np.float32), {"units": "m"}),
+        },
+        coords={
+            "time": np.datetime64("2000-01-01", "ns") + np.arange(20) * np.timedelta64(1, "D"),
+            "level": ("level", [500, 850, 1000]),
+            "lat": np.linspace(75, -75, 6),
+            "area": (("lat", "lon"), rng.random((6, 8))),
+            "season": ("time", np.repeat([1, 2], 10)),
+            "model": 7,
+        },
+    )
+
+
+# Sources: what is opened, and what xarray makes of it
+
+Made = tuple[Samples, xr.Dataset]
+
+
+def of_zarr(path: Path, **kwargs: Any) -> Made:
+    with xr.open_dataset(path, engine="zarr", chunks=None, consolidated=False) as plain:
+        return xloader.open(path, **kwargs), plain.load()
+
+
+def zarr_v3(folder: Path) -> Made:
+    write_store(weather(), CHUNKS, folder / "a.zarr")
+    return of_zarr(folder / "a.zarr")
+
+
+def zarr_in_memory(folder: Path) -> Made:
+    return xloader.open(write_store(weather(), CHUNKS)), weather()
+
+
+def zarr_v2(folder: Path) -> Made:
+    write_store(weather(), CHUNKS, folder / "a.zarr", zarr_format=2)
+    return of_zarr(folder / "a.zarr")
+
+
+def zarr_v2_consolidated(folder: Path) -> Made:
+    encoding = {name: {"chunks": chunks} for name, chunks in EVEN.items()}
+    weather().to_zarr(folder / "a.zarr", zarr_format=2, consolidated=True, encoding=encoding)
+    return xloader.open(folder / "a.zarr"), weather()
+
+
+def sharded(folder: Path) -> Made:
+    shards = {"t2m": {"shards": (10, 8, 9)}, "z": {"shards": (8, 3, 6, 8)}}
+    write_store(weather(), CHUNKS, folder / "a.zarr", encoding=shards)
+    return of_zarr(folder / "a.zarr")
+
+
+def packed(folder: Path) -> Made:
+    encoding = {
+        "t2m": {"dtype": "i2", "scale_factor": 0.25, "add_offset": 3.0, "_FillValue": -9999},
+        "z": {"dtype": "u1", "scale_factor": 1 / 255, "_FillValue": 255},
+    }
+    write_store(weather(), CHUNKS, folder / "a.zarr", encoding=encoding)
+    return of_zarr(folder / "a.zarr", dtype=None)
+
+
+def big_endian_transposed(folder: Path) -> Made:
+    encoding = {
+        "t2m": {
+            "filters": [TransposeCodec(order=(2, 0, 1))],
+            "serializer": BytesCodec(endian="big"),
+            "compressors": [GzipCodec()],
+        }
+    }
+    write_store(weather(), CHUNKS, folder / "a.zarr", encoding=encoding)
+    return of_zarr(folder / "a.zarr")
+
+
+def zipped(folder: Path) -> Made:
+    write_store(weather(), CHUNKS, folder / "a.zarr")
+    archive = shutil.make_archive(str(folder / "a.zarr"), "zip", folder / "a.zarr")
+    return xloader.open(zarr.storage.ZipStore(archive, mode="r")), weather()
+
+
+def group_within(folder: Path) -> Made:
+    store = zarr.storage.MemoryStore()
+    weather().to_zarr(store, group="deep/er", zarr_format=3, consolidated=False)
+    return xloader.open(store, group="deep/er"), weather()
+
+
+def numpy_backed(folder: Path) -> Made:
+    return weather().xloader, weather()
+
+
+def dask_backed(folder: Path) -> Made:
+    return weather().chunk({"time": (3, 7, 10), "lat": 4}).xloader, weather()
+
+
+def lazy_zarr(folder: Path) -> Made:
+    write_store(weather(), CHUNKS, folder / "a.zarr")
+    lazy = xr.open_zarr(folder / "a.zarr", chunks=None, consolidated=False)
+    return lazy.isel(time=slice(1, None)).xloader, weather().isel(time=slice(1, None))
+
+
+def dask_of_zarr(folder: Path) -> Made:
+    write_store(weather(), EVEN, folder / "a.zarr")
+    return xr.open_zarr(folder / "a.zarr", chunks={}, consolidated=False).xloader, weather()
+
+
+def netcdf(folder: Path) -> Made:
+    encoding = {"t2m": {"dtype": "i2", "scale_factor": 0.25, "_FillValue": -9999}}
+    encoding["z"] = {"chunksizes": (4, 1, 6, 8), "zlib": True}
+    weather().to_netcdf(folder / "a.nc", engine="netcdf4", encoding=encoding)
+    with xr.open_dataset(folder / "a.nc") as plain:
+        return xloader.open(folder / "a.nc", dtype=None), plain.load()
+
+
+def data_array(folder: Path) -> Made:
+    return weather()["t2m"].xloader, weather()[["t2m"]]
+
+
+def concat_mixed(folder: Path) -> Made:
+    kept = weather().drop_vars("z")
+    write_store(kept.isel(time=slice(7)), {n: CHUNKS[n] for n in kept}, folder / "a.zarr")
+    chunks = {"t2m": {"chunksizes": (2, 4, 3)}}
+    kept.isel(time=slice(7, 9)).to_netcdf(folder / "b.nc", encoding=chunks)
+    rest = kept.isel(time=slice(9, None)).chunk({"time": 4, "lat": 4, "lon": 3})
+    return concat([folder / "a.zarr", folder / "b.nc", rest], variables="t2m"), kept
+
+
+def concat_of_years(folder: Path) -> Made:
+    for number, part in enumerate([slice(0, 6), slice(6, 13), slice(13, 20)]):
+        write_store(weather().isel(time=part), CHUNKS, folder / f"{number}.zarr")
+    return concat(str(folder / "*.zarr")), weather()
+
+
+def concat_packed_each_its_own(folder: Path) -> Made:
+    opened = []
+    for number, scale in enumerate([0.25, 0.5]):
+        path, part = folder / f"{number}.zarr", slice(10 * number, 10 * number + 10)
+        encoding = {"t2m": {"dtype": "i2", "scale_factor": scale, "_FillValue": -9999}}
+        write_store(weather().isel(time=part), CHUNKS, path, encoding=encoding)
+        opened.append(xr.open_dataset(path, engine="zarr", consolidated=False).load())
+    plain = xr.concat(opened, "time", data_vars="minimal", coords="minimal", compat="override")
+    return concat([folder / "0.zarr", folder / "1.zarr"], dtype=None), plain
+
+
+# Expressions
+
+
+def named(*arrays: tuple[str, xr.DataArray], rename: str = "channel") -> xr.DataArray:
+    """Arrays one after the other along channels of these names."""
+    bare = [array.drop_vars("level", errors="ignore") for _, array in arrays]
+    joined = xr.concat(bare, dim="channel", coords="minimal", compat="override", join="override")
+    return joined.assign_coords(channel=[name for name, _ in arrays]).rename(channel=rename)
+
+
+def levels(z: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
+    return [(f"z_{level}", z.sel(level=level)) for level in z["level"].values]
+
+
+def after(array: xr.DataArray, **names: str) -> xr.DataArray:
+    """With other names for the dims and coordinates that are there."""
+    return array.rename({old: new for old, new in names.items() if old in array.coords})
+
+
+def labels_only(frame: xr.Dataset) -> xr.Dataset:
+    """What a transform is given: labels, and no other coordinates."""
+    return frame.drop_vars([name for name in frame.coords if name not in frame.indexes])
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is opened, what is asked of it, and sample ``i`` in plain xarray."""
+
+    source: Callable[[Path], Made]
+    make: Callable[[Samples], Samples]
+    plain: Callable[[xr.Dataset, int], xr.Dataset]
+
+
+def steps(size: int, stride: int = 1) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """The windowed variables, over some steps of time."""
+    return lambda d, i: d[[n for n in d if "time" in d[n].dims]].isel(
+        time=slice(i * stride, i * stride + size)
+    )
+
+
+def doubled(batch: xr.Dataset) -> xr.Dataset:
+    return xr.Dataset({"mean": batch["inputs"].mean("lon"), "inputs": batch["inputs"] * 2})
+
+
+def lead(d: xr.Dataset, i: int) -> xr.Dataset:
+    """Two steps in, the sixth to be forecast."""
+    inputs = named(("t2m", d.t2m[i : i + 2]))
+    targets = named(("t2m", d.t2m[i + 5]))
+    return xr.Dataset(
+        {
+            "inputs": after(inputs, season="inputs_season"),
+            "targets": after(targets, time="targets_time", season="targets_season"),
+        }
+    )
+
+
+def lead_of_levels(d: xr.Dataset, i: int) -> xr.Dataset:
+    inputs = named(*levels(d.z[i : i + 2]), ("t2m", d.t2m[i : i + 2]), rename="inputs_channel")
+    targets = named(("t2m", d.t2m[i + 3]), rename="targets_channel")
+    return xr.Dataset(
+        {
+            "inputs": after(inputs, season="inputs_season"),
+            "targets": after(targets, time="targets_time", season="targets_season"),
+        }
+    )
+
+
+ROWS: dict[str, Row] = {
+    "zarr v3: single steps": Row(zarr_v3, lambda s: s.window(time=1), steps(1)),
+    "zarr v3: windows that straddle": Row(zarr_v3, lambda s: s.window(time=4, stride=1), steps(4)),
+    "zarr v3: a lead": Row(
+        zarr_v3,
+        lambda s: s.window(time=6, stride=1).inputs("t2m", time=slice(0, 2)).targets("t2m", time=5),
+        lead,
+    ),
+    "zarr v3: levels as channels": Row(
+        zarr_v3,
+        lambda s: (
+            s.window(time=4, stride=1).inputs("z", "t2m", time=slice(0, 2)).targets("t2m", time=3)
+        ),
+        lead_of_levels,
+    ),
+    "zarr in memory: dilation and stride": Row(
+        zarr_in_memory,
+        lambda s: s.window(time=3, stride=2, dilation=3),
+        lambda d, i: d.drop_vars("oro").isel(time=slice(2 * i, 2 * i + 7, 3)),
+    ),
+    "zarr in memory: patches": Row(
+        zarr_in_memory,
+        lambda s: s.window(time=2, lat=3, lon=4, stride={"time": 6}).inputs("t2m"),
+        lambda d, i: xr.Dataset(
+            {
+                "inputs": named(
+                    (
+                        "t2m",
+                        d.t2m.isel(
+                            time=slice(i // 4 * 6, i // 4 * 6 + 2),
+                            lat=slice(i // 2 % 2 * 3, i // 2 % 2 * 3 + 3),
+                            lon=slice(i % 2 * 4, i % 2 * 4 + 4),
+                        ),
+                    )
+                )
+            }
+        ),
+    ),
+    "zarr v2: a season by label": Row(
+        zarr_v2,
+        lambda s: s.sel(time=slice("2000-01-04", "2000-01-12"), lat=slice(50, -50)).window(time=2),
+        lambda d, i: (
+            d[["t2m", "z", "co2"]]
+            .sel(time=slice("2000-01-04", "2000-01-12"), lat=slice(50, -50))
+            .isel(time=slice(2 * i, 2 * i + 2))
+        ),
+    ),
+    "zarr v2: the nearest level": Row(
+        zarr_v2,
+        lambda s: s.sel(level=800, method="nearest").window(time=3),
+        lambda d, i: steps(3, 3)(d.sel(level=800, method="nearest"), i),
+    ),
+    "zarr v2 consolidated: unequal positions": Row(
+        zarr_v2_consolidated,
+        lambda s: s.isel(time=[0, 1, 5, 6, 13, 19], lon=[1, 4, 5]).window(time=2, stride=1),
+        lambda d, i: steps(2)(d.isel(time=[0, 1, 5, 6, 13, 19], lon=[1, 4, 5]), i),
+    ),
+    "zarr v2 consolidated: every third": Row(
+        zarr_v2_consolidated,
+        lambda s: s.isel(time=slice(1, None, 3), lat=-1).window(time=2, stride=1),
+        lambda d, i: steps(2)(d.isel(time=slice(1, None, 3), lat=-1), i),
+    ),
+    "sharded: windows that straddle": Row(
+        sharded, lambda s: s.window(time=4, stride=3), steps(4, 3)
+    ),
+    "sharded: two levels of three": Row(
+        sharded,
+        lambda s: s.sel(level=[500, 1000]).window(time=1, stride=2).inputs("z", time=0),
+        lambda d, i: xr.Dataset({"inputs": named(*levels(d.z[2 * i, [0, 2]]))}),
+    ),
+    "packed: values": Row(packed, lambda s: s.window(time=2), steps(2, 2)),
+    "packed: NaN filled": Row(
+        packed,
+        lambda s: s.window(time=2, stride=1).inputs("t2m").fillna(-1.0),
+        lambda d, i: xr.Dataset({"inputs": named(("t2m", d.t2m[i : i + 2].fillna(-1.0)))}),
+    ),
+    "packed: by recorded methods": Row(
+        packed,
+        lambda s: s.window(time=3).clip(0, 50).fillna(0.5),
+        lambda d, i: labels_only(steps(3, 3)(d, i)).clip(0, 50).fillna(0.5),
+    ),
+    "big-endian, transposed: patches in another order": Row(
+        big_endian_transposed,
+        lambda s: s.window(lon=4, time=5),
+        lambda d, i: d.isel(
+            lon=slice(i // 4 * 4, i // 4 * 4 + 4), time=slice(i % 4 * 5, i % 4 * 5 + 5)
+        ),
+    ),
+    "zip: statics beside": Row(
+        zipped,
+        lambda s: s.window(time=2).inputs("t2m", "oro"),
+        lambda d, i: xr.Dataset(
+            {
+                "inputs": named(
+                    ("t2m", d.t2m[2 * i : 2 * i + 2]),
+                    ("oro", d.oro.expand_dims(time=d.time[2 * i : 2 * i + 2])),
+                )
+            }
+        ),
+    ),
+    "zip: positions within a dilated window": Row(
+        zipped,
+        lambda s: s.window(time=4, dilation=3, stride=1).inputs("t2m", time=[1, 3]),
+        lambda d, i: xr.Dataset({"inputs": named(("t2m", d.t2m[i + 3 : i + 10 : 6]))}),
+    ),
+    "a group: integers": Row(
+        group_within,
+        lambda s: s.window(time=5, stride=2).inputs("co2").targets("co2", time=-1),
+        lambda d, i: xr.Dataset(
+            {
+                "inputs": after(named(("co2", d.co2[2 * i : 2 * i + 5])), season="inputs_season"),
+                "targets": after(
+                    named(("co2", d.co2[2 * i + 4])), time="targets_time", season="targets_season"
+                ),
+            }
+        ),
+    ),
+    "numpy: normalised": Row(
+        numpy_backed,
+        lambda s: s.window(time=2).inputs("t2m").normalize({"t2m": (4.0, 8.0)}),
+        lambda d, i: xr.Dataset(
+            {"inputs": named(("t2m", (d.t2m[2 * i : 2 * i + 2] - 4) / np.float32(8)))}
+        ),
+    ),
+    "numpy: two spans": Row(
+        numpy_backed,
+        lambda s: s.window(time=4).inputs("t2m", time=slice(0, 2)).targets("t2m", time=slice(2, 4)),
+        lambda d, i: xr.Dataset(
+            {
+                name: after(
+                    named(("t2m", d.t2m[4 * i + k : 4 * i + k + 2])).rename(time=f"{name}_time"),
+                    season=f"{name}_season",
+                )
+                for name, k in [("inputs", 0), ("targets", 2)]
+            }
+        ),
+    ),
+    "a DataArray: patches of one step": Row(
+        data_array,
+        lambda s: s.window(time=1, lat=2, stride={"time": 5}),
+        lambda d, i: d.isel(time=[i // 3 * 5], lat=slice(i % 3 * 2, i % 3 * 2 + 2)),
+    ),
+    "dask: windows that straddle": Row(dask_backed, lambda s: s.window(time=4, stride=1), steps(4)),
+    "dask: a function of batches": Row(
+        dask_backed,
+        lambda s: s.window(time=2).inputs("t2m").map(doubled),
+        lambda d, i: doubled(
+            labels_only(xr.Dataset({"inputs": named(("t2m", d.t2m[2 * i : 2 * i + 2]))}))
+        ),
+    ),
+    "a lazy selection of zarr: a lead": Row(
+        lazy_zarr,
+        lambda s: s.window(time=6, stride=1).inputs("t2m", time=slice(0, 2)).targets("t2m", time=5),
+        lead,
+    ),
+    "a lazy selection of zarr: steps": Row(lazy_zarr, lambda s: s.window(time=3), steps(3, 3)),
+    "dask of zarr: a label that drops its dim": Row(
+        dask_of_zarr,
+        lambda s: s.sel(level=850, lat=45.0).window(time=2),
+        lambda d, i: steps(2, 2)(d.sel(level=850, lat=45.0), i),
+    ),
+    "netCDF: packed and chunked": Row(netcdf, lambda s: s.window(time=3, stride=2), steps(3, 2)),
+    "netCDF: a function of one sample": Row(
+        netcdf,
+        lambda s: (
+            s.window(time=4).inputs("t2m").map(lambda d: d.diff("time").fillna(0), per="sample")
+        ),
+        lambda d, i: (
+            labels_only(xr.Dataset({"inputs": named(("t2m", d.t2m[4 * i : 4 * i + 4]))}))
+            .diff("time")
+            .fillna(0)
+        ),
+    ),
+    "concat of zarr, netCDF and dask: across borders": Row(
+        concat_mixed,
+        lambda s: s.window(time=5, stride=1),
+        lambda d, i: d[["t2m"]].isel(time=slice(i, i + 5)),
+    ),
+    "concat of years: a lead": Row(
+        concat_of_years,
+        lambda s: (
+            s.window(time=4, stride=1).inputs("z", "t2m", time=slice(0, 2)).targets("t2m", time=3)
+        ),
+        lead_of_levels,
+    ),
+    "concat of packings: across the border": Row(
+        concat_packed_each_its_own, lambda s: s.window(time=3, stride=1), steps(3)
+    ),
+    "zarr v3: some samples, in an order of their own": Row(
+        zarr_v3,
+        lambda s: s.window(time=3, stride=1).select([5, 17, 0, 5, 9]),
+        lambda d, i: steps(3)(d, [5, 17, 0, 5, 9][i]),
+    ),
+    "sharded: samples at labels": Row(
+        sharded,
+        lambda s: (w := s.window(time=2, stride=1)).select(
+            w.ids(time=slice("2000-01-06", "2000-01-09"))
+        ),
+        lambda d, i: steps(2)(d, 5 + i),
+    ),
+    "concat of years: a mask, then a lead": Row(
+        concat_of_years,
+        lambda s: (
+            s.window(time=6, stride=1)
+            .select(np.arange(15) % 4 == 1)
+            .inputs("t2m", time=slice(0, 2))
+            .targets("t2m", time=5)
+        ),
+        lambda d, i: lead(d, 4 * i + 1),
+    ),
+    "packed: weighted": Row(
+        packed, lambda s: s.window(time=2).weighted([0, 1, 2, 0, 1, 0, 0, 0, 1, 5]), steps(2, 2)
+    ),
+}
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(ROWS) >= 30
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_samples_equal_plain_xarray(row: Row, tmp_path: Path) -> None:
+    opened, dataset = row.source(tmp_path)
+    samples = row.make(opened)
+    expected = [row.plain(dataset, index) for index in range(len(samples))]
+    for index in {0, len(samples) // 2, len(samples) - 1}:
+        actual = samples.to_xarray(index)
+        xr.testing.assert_equal(actual, expected[index])
+        for name, array in actual.data_vars.items():
+            assert array.dtype == expected[index][name].dtype
+            assert array.dims == expected[index][name].dims
+    seen: Counter[int] = Counter()
+    with samples.loader(batch_size=4, seed=3, memory="4MiB", output="numpy") as loader:
+        for batch in loader:
+            seen.update(batch.ids.tolist())
+            for name, array in zip(samples.fields, batch, strict=True):
+                wanted = np.stack([expected[index][name].values for index in batch.ids])
+                np.testing.assert_array_equal(array, wanted, strict=True)
+        assert seen.total() == loader.num_samples
+    if samples.recipe.subset is None or samples.recipe.subset.weights is None:
+        assert set(seen.values()) == {1}
+        assert len(seen) == len(samples)
