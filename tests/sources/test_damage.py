@@ -18,7 +18,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError
-from xloader.sources.decoding import Scratch, decode, zstd_content_size
+from xloader.sources.compressors import zstd_content_size
+from xloader.sources.decoding import Compressed, Scratch, decode
 from xloader.sources.opening import open_source
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
@@ -140,19 +141,19 @@ def test_zstd_in_several_frames(frames: list[bytes]):
     data = as_array(b"".join(numcodecs.zstd.compress(part) for part in frames))
     whole = b"".join(frames)
     out = np.empty(len(whole), np.uint8)
-    decode(data, ["zstd"], out.size, out, Scratch())
+    decode(data, [Compressed("zstd")], out.size, out, Scratch())
     assert out.tobytes() == whole
     for wrong in (out.size - 1, out.size + 1):
         with pytest.raises((ValueError, RuntimeError)):
-            decode(data, ["zstd"], wrong, None, Scratch())
+            decode(data, [Compressed("zstd")], wrong, None, Scratch())
 
 
 def test_zstd_after_a_frame_of_metadata():
     skipped = b"\x50\x2a\x4d\x18\x03\x00\x00\x00xyz"
     data = as_array(skipped + numcodecs.zstd.compress(b"abcdefgh"))
-    assert decode(data, ["zstd"], 8, None, Scratch()).tobytes() == b"abcdefgh"
+    assert decode(data, [Compressed("zstd")], 8, None, Scratch()).tobytes() == b"abcdefgh"
     with pytest.raises(ValueError, match="end before"):
-        decode(data, ["zstd"], 9, None, Scratch())
+        decode(data, [Compressed("zstd")], 9, None, Scratch())
 
 
 def test_zstd_without_a_declared_size():
@@ -160,17 +161,17 @@ def test_zstd_without_a_declared_size():
     last_raw_block = (1 | 8 << 3).to_bytes(3, "little") + b"abcdefgh"
     data = as_array(b"\x28\xb5\x2f\xfd\x00\x58" + last_raw_block)
     assert zstd_content_size(data) is None
-    assert decode(data, ["zstd"], 8, None, Scratch()).tobytes() == b"abcdefgh"
+    assert decode(data, [Compressed("zstd")], 8, None, Scratch()).tobytes() == b"abcdefgh"
     for wrong in (7, 9):
         with pytest.raises((ValueError, RuntimeError)):
-            decode(data, ["zstd"], wrong, None, Scratch())
+            decode(data, [Compressed("zstd")], wrong, None, Scratch())
 
 
 def test_blosc_is_not_read_past_its_end():
     data = numcodecs.blosc.compress(np.arange(100), b"zstd", 5)
     with pytest.raises(ValueError, match="stored bytes"):
-        decode(as_array(data[:-1]), ["blosc"], 800, None, Scratch())
-    padded = decode(as_array(data + b"more"), ["blosc"], 800, None, Scratch())
+        decode(as_array(data[:-1]), [Compressed("blosc")], 800, None, Scratch())
+    padded = decode(as_array(data + b"more"), [Compressed("blosc")], 800, None, Scratch())
     assert padded.view("i8").tolist() == list(range(100))
 
 
@@ -181,10 +182,10 @@ def test_zstd_declares_sizes_of_every_width(size: int):
 
 def test_gzip_in_several_members_and_padded():
     data = as_array(gzip.compress(b"abc") + gzip.compress(b"defgh") + bytes(10))
-    assert decode(data, ["gzip"], 8, None, Scratch()).tobytes() == b"abcdefgh"
+    assert decode(data, [Compressed("gzip")], 8, None, Scratch()).tobytes() == b"abcdefgh"
     for wrong in (7, 9):
         with pytest.raises(ValueError, match=r"gzip|where the chunk"):
-            decode(data, ["gzip"], wrong, None, Scratch())
+            decode(data, [Compressed("gzip")], wrong, None, Scratch())
 
 
 def test_scratch_is_reused_by_its_thread():

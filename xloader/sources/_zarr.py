@@ -1,113 +1,55 @@
-"""Every touch of zarr's internals: chunk keys, bytes, codec chains, shard indexes.
+"""Arrays of an open Zarr store: keys, bytes, chunks.
 
 zarr's public indexing decodes on one thread and copies twice. Here a chunk's bytes are fetched
 through the store and decoded on the calling thread, into the caller's memory. What leans on
-parts of zarr that may move is in this file alone.
+parts of zarr that may move is in this file and in those that read its codecs.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import Store, SupportsGetSync
-from zarr.codecs import (
-    BloscCodec,
-    BytesCodec,
-    Crc32cCodec,
-    GzipCodec,
-    ShardingCodec,
-    TransposeCodec,
-    ZstdCodec,
+from zarr.abc.store import (
+    ByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+    SupportsGetSync,
 )
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.chunk_grids import RegularChunkGrid
-from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+from zarr.codecs import ShardingCodec
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.core.common import concurrent_map
+from zarr.core.config import config
+from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.sync import sync
 from zarr.storage import StorePath
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Cut
+from xloader.sources.codec_chains import chain_of
+from xloader.sources.codecs import Metadata, check_codecs, codecs_in_words
+from xloader.sources.compressors import Bytes
 from xloader.sources.cuts import shift, take
-from xloader.sources.decoding import COMPRESSORS, CRC32C, Bytes, Scratch, decode
+from xloader.sources.decoding import Scratch
+from xloader.sources.indexes import IndexCache
+from xloader.sources.shards import Part, ShardReader, Span
 
-Metadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
-
-_STEP_OF_CODEC: Final[dict[type, str]] = {
-    BloscCodec: "blosc",
-    ZstdCodec: "zstd",
-    GzipCodec: "gzip",
-    Crc32cCodec: CRC32C,
-}
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The codecs of one array, as our own decoding undoes them.
-
-    Parameters
-    ----------
-    steps : tuple of str
-        Names for `xloader.sources.decoding.decode`, in the order of decoding.
-    stored_dtype : numpy.dtype
-        Dtype of the decoded bytes, in the byte order stored.
-    stored_shape : tuple of int
-        Shape of the decoded chunk, before it is transposed back.
-    axes : tuple of int
-        The transposition that gives the array's own order of dimensions.
-    """
-
-    steps: tuple[str, ...]
-    stored_dtype: np.dtype
-    stored_shape: tuple[int, ...]
-    axes: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the decoded chunk in bytes."""
-        return int(np.prod(self.stored_shape, dtype=object)) * self.stored_dtype.itemsize
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the decoded bytes are the chunk as NumPy lays it out."""
-        return self.stored_dtype.isnative and self.axes == tuple(range(len(self.axes)))
-
-
-def chain_of(metadata: Metadata) -> Chain | None:
-    """Read the codec chain of an array; None where our own decoding does not know it.
-
-    Codecs are recognised by their exact class, so that one which the user registered in the
-    place of zarr's own is left to zarr.
-    """
-    if not isinstance(metadata, ArrayV3Metadata) or metadata.storage_transformers:
-        return None
-    if not isinstance(metadata.chunk_grid, RegularChunkGrid):
-        return None
-    codecs = list(metadata.codecs)
-    shape = metadata.chunk_grid.chunk_shape
-    axes = tuple(range(len(shape)))
-    while codecs and type(codecs[0]) is TransposeCodec:
-        order = cast(TransposeCodec, codecs.pop(0)).order
-        axes = tuple(axes[i] for i in order)
-    if not codecs or type(codecs[0]) is not BytesCodec:
-        return None
-    steps = tuple(_STEP_OF_CODEC.get(type(codec), "") for codec in reversed(codecs[1:]))
-    if "" in steps or sum(step in COMPRESSORS for step in steps) > 1:
-        return None
-    dtype = np.dtype(metadata.dtype.to_native_dtype())
-    endian = codecs[0].endian
-    if endian is not None:
-        dtype = dtype.newbyteorder(">" if endian.value == "big" else "<")
-    return Chain(
-        steps=steps,
-        stored_dtype=dtype,
-        stored_shape=tuple(shape[axis] for axis in axes),
-        axes=tuple(int(axis) for axis in np.argsort(axes)),
-    )
+__all__ = [
+    "Metadata",
+    "StoredArray",
+    "chain_of",
+    "check_codecs",
+    "check_keys",
+    "chunk_shape_of",
+    "codecs_in_words",
+    "metadata_in_json",
+]
 
 
 def chunk_shape_of(array: zarr.Array[Any]) -> tuple[int, ...]:
@@ -129,16 +71,24 @@ def chunk_shape_of(array: zarr.Array[Any]) -> tuple[int, ...]:
         ) from error
 
 
-def codecs_in_words(array: zarr.Array[Any]) -> str:
-    """The version and the codecs of an array: ``"zarr v3, bytes, zstd"``."""
-    metadata = array.metadata
-    names = [f"zarr v{metadata.zarr_format}"]
-    if isinstance(metadata, ArrayV3Metadata):
-        names.extend(str(codec.to_dict()["name"]) for codec in metadata.codecs)
-    else:
-        codecs = (*(metadata.filters or ()), metadata.compressor)
-        names.extend(str(codec.get_config()["id"]) for codec in codecs if codec is not None)
-    return ", ".join(names)
+def check_keys(array: zarr.Array[Any]) -> None:
+    """Refuse an array whose chunks would be looked for outside of its store.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If its path, or what it makes of it, leads elsewhere.
+    """
+    first = array.metadata.encode_chunk_key((0,) * array.ndim)
+    key = f"{array.path}/{first}" if array.path else first
+    parts = key.split("/")
+    if not {"", ".", ".."}.isdisjoint(parts) or not {"\\", "\0"}.isdisjoint(key):
+        raise UnsupportedDataError(
+            f"array {array.path!r} has chunks with keys that may leave the store",
+            given=f"key {key!r}",
+            allowed='names without "..", ".", backslashes and NUL',
+            remedy="rename the array",
+        )
 
 
 def metadata_in_json(array: zarr.Array[Any]) -> object:
@@ -149,8 +99,43 @@ def metadata_in_json(array: zarr.Array[Any]) -> object:
     return json.loads(json.dumps(described, default=str))
 
 
+class _StoredObjects:
+    """The objects of a store, by key: synchronously where the store can, else side by side."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._getter = store if isinstance(store, SupportsGetSync) else None
+
+    def get(self, key: str) -> Bytes | None:
+        return self._fetch(key, None)
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        return self._fetch(key, SuffixByteRequest(nbytes))
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        requests = [RangeByteRequest(start, stop) for start, stop in spans]
+        if self._getter is not None or len(requests) == 1:
+            # One after the other, so that the first is decoded before the next takes memory.
+            yield from (self._fetch(key, request) for request in requests)
+            return
+        prototype = default_buffer_prototype()
+        asked = [(key, prototype, request) for request in requests]
+        limit = config.get("async.concurrency")
+        yield from map(_as_bytes, sync(concurrent_map(asked, self._store.get, limit=limit)))
+
+    def _fetch(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+        prototype = default_buffer_prototype()
+        if self._getter is not None:
+            return _as_bytes(self._getter.get_sync(key, prototype=prototype, byte_range=byte_range))
+        return _as_bytes(sync(self._store.get(key, prototype, byte_range)))
+
+
+def _as_bytes(buffer: Buffer | None) -> Bytes | None:
+    return None if buffer is None else np.asarray(buffer.as_numpy_array(), np.uint8)
+
+
 class StoredArray:
-    """One array of an open store: its chunks, by key.
+    """One array of an open store: its chunks, by index.
 
     Parameters
     ----------
@@ -160,9 +145,13 @@ class StoredArray:
         Path of the array within the store.
     metadata : ArrayV2Metadata or ArrayV3Metadata
         The array's metadata as it was when the source was opened: it is not read again.
+    indexes : IndexCache, optional
+        Where indexes of shards are kept: shared by arrays of one store only.
     """
 
-    def __init__(self, store: Store, path: str, metadata: Metadata) -> None:
+    def __init__(
+        self, store: Store, path: str, metadata: Metadata, indexes: IndexCache | None = None
+    ) -> None:
         self._store = store
         self._path = path
         self._metadata = metadata
@@ -178,6 +167,11 @@ class StoredArray:
             )
         )
         self.chain = chain_of(metadata)
+        self._objects = _StoredObjects(store)
+        self._indexes = IndexCache() if indexes is None else indexes
+        self._shards: ShardReader | None = None
+        if self.chain is not None and self.chain.sharding is not None:
+            self._shards = ShardReader(self._objects, self.chain, self._indexes)
 
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
@@ -185,17 +179,29 @@ class StoredArray:
         key = self._metadata.encode_chunk_key(stored)
         return f"{self._path}/{key}" if self._path else key
 
-    def fetch(self, chunk: tuple[int, ...]) -> Bytes | None:
-        """Read the bytes of a chunk with one request; None if it is absent."""
-        key, prototype = self.key(chunk), default_buffer_prototype()
-        if isinstance(self._store, SupportsGetSync):
-            buffer = self._store.get_sync(key, prototype=prototype)
-        else:
-            buffer = sync(self._store.get(key, prototype))
-        return None if buffer is None else np.asarray(buffer.as_numpy_array(), np.uint8)
+    def fetch(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[Part]:
+        """Read the bytes of chunks: of one shard, or each with a request of its own.
+
+        Yields
+        ------
+        Part
+            Together they hold every chunk once.
+        """
+        if self._shards is None:
+            for number, chunk in enumerate(chunks):
+                yield Part([(number, self._objects.get(self.key(chunk)))], 1)
+            return
+        num_there = self._num_there(chunks[0])
+        yield from self._shards.read(self.key(chunks[0]), chunks, num_there)
+
+    def forget(self, chunk: tuple[int, ...]) -> None:
+        """Read the index of a chunk's shard again, the next time that it is needed."""
+        self._indexes.forget(self.key(chunk))
 
     def is_there(self, chunk: tuple[int, ...]) -> bool:
         """Whether a chunk is in the store: of a shard, whether its index lists it."""
+        if self._shards is not None:
+            return self._shards.is_there(self.key(chunk), chunk)
         codec = self._metadata.codecs[0] if isinstance(self._metadata, ArrayV3Metadata) else None
         if isinstance(codec, ShardingCodec) and self._array.shards:
             getter = StorePath(self._store, self.key(chunk))
@@ -205,20 +211,13 @@ class StoredArray:
 
     def decode(self, data: Bytes, cut: Cut, out: NDArray[Any], scratch: Scratch) -> None:
         """Decode the part ``cut`` of a fetched chunk into ``out``, on this thread."""
-        chain = self.chain
-        assert chain is not None, "decode() is for arrays whose chain is known"
-        target = None
-        # A cut increases, so one as large as the chunk is all of it.
-        if chain.is_plain and out.flags.c_contiguous and out.shape == chain.stored_shape:
-            target = out.reshape(-1).view(np.uint8)
-        decoded = decode(data, chain.steps, chain.nbytes, target, scratch)
-        if decoded is not target:
-            stored = decoded.view(chain.stored_dtype).reshape(chain.stored_shape)
-            out[...] = take(stored.transpose(chain.axes), cut)
+        assert self.chain is not None, "decode() is for arrays whose chain is known"
+        self.chain.decode_into(data, cut, out, scratch)
 
     def fill(self, out: NDArray[Any]) -> None:
-        """Write what an absent chunk stands for."""
-        out[...] = self._metadata.fill_value
+        """Write what an absent chunk stands for: zeros where the array does not say."""
+        fill_value = self._metadata.fill_value
+        out[...] = 0 if fill_value is None else fill_value
 
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
         """Read the part ``cut`` of a chunk through zarr's own indexing."""
@@ -233,6 +232,15 @@ class StoredArray:
         whole = np.empty(valid, out.dtype)
         self._select(tuple(slice(o, o + n) for o, n in zip(origin, valid, strict=True)), whole)
         out[...] = take(whole, cut)
+
+    def _num_there(self, chunk: tuple[int, ...]) -> int:
+        """How many chunks of a chunk's shard lie within the array."""
+        return math.prod(
+            min(n, -(-end // size) - i // n * n)
+            for i, n, end, size in zip(
+                chunk, self._chunks_per_object, self._shape, self._chunk_shape, strict=True
+            )
+        )
 
     def _select(self, selection: tuple[slice, ...], out: NDArray[Any]) -> None:
         # zarr's basic indexing knows no strides in what it writes to but takes any NumPy view.

@@ -1,60 +1,102 @@
 """From a chunk's stored bytes to its decoded bytes, straight into the caller's memory.
 
-Nothing here trusts the bytes: the size that a compressed header declares is checked against
-the chunk's before anything is decoded, and no step writes past the end of its target. Every
-failure is a ``ValueError``, ``RuntimeError`` or ``zlib.error``; the caller names the chunk.
+The size of what every step gives is known before it is taken, so that damaged bytes are an
+error and neither an allocation nor a read past the end. Every failure is a ``ValueError``,
+``RuntimeError``, ``EOFError`` or ``zlib.error``; the caller names the chunk.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-import numcodecs.blosc
-import numcodecs.zstd
 import numpy as np
-from numpy.typing import NDArray
+from numcodecs.fletcher32 import Fletcher32
+from numcodecs.shuffle import Shuffle
 
-Bytes = NDArray[np.uint8]
+from xloader.sources.compressors import COMPRESSORS, Bytes
 
-CRC32C: Final = "crc32c"
-CRC32C_NBYTES: Final = 4
-BLOSC_HEADER_NBYTES: Final = 16
-ZSTD_MAGIC: Final = 0xFD2FB528
-GZIP_WINDOW_BITS: Final = 31
-"""zlib's code for a gzip header and trailer around the largest window."""
+CHECKSUM_NBYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A step that decompresses: ``name`` is one of ``COMPRESSORS``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A step that compares a checksum of four bytes and takes it off.
+
+    Parameters
+    ----------
+    name : {"crc32c", "crc32", "adler32", "fletcher32"}
+        The checksum.
+    is_at_start : bool
+        Whether it lies before what it sums up.
+    """
+
+    name: str
+    is_at_start: bool = False
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """A step that puts the bytes of each element together again.
+
+    Parameters
+    ----------
+    itemsize : int
+        Size of an element in bytes.
+    """
+
+    itemsize: int
+
+
+Step: TypeAlias = Compressed | Checked | Shuffled
 
 
 class Scratch(threading.local):
     """Memory that each thread reuses: fresh pages cost as much as decoding into them."""
 
-    _buffer: Bytes | None = None
+    def __init__(self) -> None:
+        self._buffers: dict[int, Bytes] = {}
 
-    def take(self, nbytes: int) -> Bytes:
-        """Return this thread's buffer of ``nbytes`` bytes, whatever it last held."""
-        buffer = self._buffer
+    def take(self, nbytes: int, number: int = 0) -> Bytes:
+        """Return this thread's buffer of ``nbytes`` bytes, whatever it last held.
+
+        Buffers of different numbers share no memory.
+        """
+        buffer = self._buffers.get(number)
         if buffer is None or buffer.size < nbytes:
-            # The old one goes before the new one comes: only one is ever held.
-            self._buffer = None
-            buffer = self._buffer = np.empty(nbytes, np.uint8)
+            # The old one goes before the new one comes: only one of a number is ever held.
+            del buffer
+            self._buffers.pop(number, None)
+            buffer = self._buffers[number] = np.empty(nbytes, np.uint8)
         return buffer[:nbytes]
 
 
+def checksums_nbytes(steps: Sequence[Step]) -> int:
+    """How many bytes the checksums among some steps take."""
+    return CHECKSUM_NBYTES * sum(isinstance(step, Checked) for step in steps)
+
+
 def decode(
-    data: Bytes, steps: Sequence[str], nbytes: int, target: Bytes | None, scratch: Scratch
+    data: Bytes, steps: Sequence[Step], nbytes: int, target: Bytes | None, scratch: Scratch
 ) -> Bytes:
-    """Undo the codecs of one chunk.
+    """Undo the codecs of one chunk that work on bytes.
 
     Parameters
     ----------
     data : numpy.ndarray of uint8
         The chunk as stored.
-    steps : sequence of str
-        Names of the codecs in the order of decoding: ``"crc32c"`` anywhere, and at most one of
-        ``COMPRESSORS``.
+    steps : sequence of Compressed, Checked or Shuffled
+        In the order of decoding, with at most one of `Compressed`.
     nbytes : int
         Size of the decoded chunk in bytes.
     target : numpy.ndarray of uint8, optional
@@ -65,121 +107,73 @@ def decode(
     Returns
     -------
     numpy.ndarray of uint8
-        The decoded bytes: ``target`` itself where the compressor could write to it, else a
+        The decoded bytes: ``target`` itself where the last step could write to it, else a
         view of ``data`` or of the scratch memory.
 
     Raises
     ------
-    ValueError, RuntimeError, zlib.error
+    ValueError, RuntimeError, EOFError, zlib.error
         If the bytes do not decode to exactly ``nbytes``.
+
+    Examples
+    --------
+    >>> stored = np.frombuffer(zlib.compress(b"abcd"), np.uint8)
+    >>> decode(stored, [Compressed("zlib")], 4, None, Scratch()).tobytes()
+    b'abcd'
     """
+    number = 0
     for done, step in enumerate(steps, start=1):
-        if step == CRC32C:
-            data = _check_crc32c(data)
+        if isinstance(step, Checked):
+            data = _check(data, step)
             continue
-        num_later = len(steps) - done
-        into = target if target is not None and not num_later else None
-        if into is None:
-            into = scratch.take(nbytes + num_later * CRC32C_NBYTES)
-        COMPRESSORS[step](data, into)
+        later = steps[done:]
+        if isinstance(step, Shuffled) and any(isinstance(s, Compressed) for s in later):
+            size = data.size
+        else:
+            size = nbytes + checksums_nbytes(later)
+        into = target
+        if into is None or later:
+            into = scratch.take(size, number)
+            # What is decoded next must not be written over what it is decoded from.
+            number = 1 - number
+        if isinstance(step, Compressed):
+            COMPRESSORS[step.name](data, into)
+        else:
+            _unshuffle(data, into, step.itemsize)
         data = into
     if data.size != nbytes:
         raise ValueError(f"{data.size} bytes where the chunk has {nbytes}")
     return data
 
 
-def _check_crc32c(data: Bytes) -> Bytes:
-    # Comes with zarr's crc32c codec, and only chunks that carry a checksum need it.
-    import google_crc32c
-
-    body, tail = data[:-CRC32C_NBYTES], data[-CRC32C_NBYTES:]
-    stored = int.from_bytes(tail.tobytes(), "little")
-    computed = google_crc32c.value(body)
-    if data.size < CRC32C_NBYTES or computed != stored:
+def _check(data: Bytes, step: Checked) -> Bytes:
+    if data.size < CHECKSUM_NBYTES:
+        raise ValueError(f"{data.size} bytes hold no checksum")
+    if step.is_at_start:
+        body, stored_bytes = data[CHECKSUM_NBYTES:], data[:CHECKSUM_NBYTES]
+    else:
+        body, stored_bytes = data[:-CHECKSUM_NBYTES], data[-CHECKSUM_NBYTES:]
+    if step.name == "fletcher32":
+        # numcodecs offers the sum only together with its comparison.
+        Fletcher32().decode(data)
+        return body
+    computed = _checksum(step.name, body)
+    stored = int.from_bytes(stored_bytes.tobytes(), "little")
+    if computed != stored:
         raise ValueError(f"checksum {computed:#010x} where {stored:#010x} is stored")
     return body
 
 
-def _unblosc(data: Bytes, into: Bytes) -> None:
-    if data.size < BLOSC_HEADER_NBYTES:
-        raise ValueError(f"a blosc chunk of {data.size} bytes has no header")
-    declared, _, stored = struct.unpack_from("<III", data[:BLOSC_HEADER_NBYTES].tobytes(), 4)
-    _check_declared(declared, into.size)
-    if stored > data.size:
-        raise ValueError(f"blosc declares {stored} stored bytes, and {data.size} are there")
-    numcodecs.blosc.decompress(data, into)
+def _checksum(name: str, data: Bytes) -> int:
+    if name == "crc32c":
+        # Comes with zarr's crc32c codec, and only chunks that carry this checksum need it.
+        import google_crc32c
+
+        return int(google_crc32c.value(data))
+    return zlib.crc32(data.data) if name == "crc32" else zlib.adler32(data.data)
 
 
-def _unzstd(data: Bytes, into: Bytes) -> None:
-    declared = zstd_content_size(data)
-    if declared is not None and declared > into.size:
-        _check_declared(declared, into.size)
-    numcodecs.zstd.decompress(data, into)
-    if declared is not None and declared != into.size:
-        # Several frames. numcodecs refuses a target that is too small for all of them, before
-        # it decodes, but takes one that is too large: so it has to refuse one byte less.
-        try:
-            numcodecs.zstd.decompress(data, into[:-1])
-        except (ValueError, RuntimeError):
-            return
-        raise ValueError(f"zstd frames end before the chunk's {into.size} bytes")
-
-
-def zstd_content_size(data: Bytes) -> int | None:
-    """Size in bytes that the first zstd frame declares, None where it declares none.
-
-    A frame that only carries metadata declares 0.
-
-    Raises
-    ------
-    ValueError
-        If this is no zstd frame.
-
-    Examples
-    --------
-    >>> packed = numcodecs.zstd.compress(bytes(1000))
-    >>> zstd_content_size(np.frombuffer(packed, np.uint8))
-    1000
-    """
-    head = data[:18].tobytes()
-    magic = int.from_bytes(head[:4], "little")
-    if len(head) >= 8 and magic & ~0xF == 0x184D2A50:
-        return 0
-    if len(head) < 6 or magic != ZSTD_MAGIC:
-        raise ValueError(f"{data.size} bytes that do not start with a zstd frame")
-    descriptor = head[4]
-    is_single_segment = bool(descriptor & 0x20)
-    dictionary_size = (0, 1, 2, 4)[descriptor & 3]
-    size = (1 if is_single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    if not size:
-        return None
-    begin = 5 + (not is_single_segment) + dictionary_size
-    declared = int.from_bytes(head[begin : begin + size], "little")
-    return declared + 256 if size == 2 else declared
-
-
-def _ungzip(data: Bytes, into: Bytes) -> None:
-    filled, rest = 0, data.tobytes()
-    while rest:
-        member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
-        room = into.size - filled
-        part = member.decompress(rest, room + 1)
-        if len(part) > room or not member.eof:
-            raise ValueError(f"gzip does not end at the chunk's {into.size} bytes")
-        into[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
-        filled += len(part)
-        rest = member.unused_data.lstrip(b"\0")
-    _check_declared(filled, into.size)
-
-
-def _check_declared(declared: int, expected: int) -> None:
-    if declared != expected:
-        raise ValueError(f"{declared} bytes when decoded, where the chunk has {expected}")
-
-
-COMPRESSORS: Final[dict[str, Callable[[Bytes, Bytes], None]]] = {
-    "blosc": _unblosc,
-    "zstd": _unzstd,
-    "gzip": _ungzip,
-}
-"""Each fills its target exactly, or raises."""
+def _unshuffle(data: Bytes, into: Bytes, itemsize: int) -> None:
+    if data.size != into.size:
+        raise ValueError(f"{data.size} shuffled bytes, where the chunk has {into.size}")
+    Shuffle(itemsize).decode(data, out=into)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
+import math
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -18,17 +17,23 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from xloader.errors import (
-    ChunkError,
-    CorruptChunkError,
     MissingChunkError,
     MissingChunkWarning,
-    XloaderError,
 )
 from xloader.sources import catalog
-from xloader.sources._zarr import StoredArray, metadata_in_json
+from xloader.sources._zarr import (
+    StoredArray,
+    chain_of,
+    check_codecs,
+    check_keys,
+    metadata_in_json,
+)
 from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
+from xloader.sources.blame import Blame
+from xloader.sources.chains import Sharding
 from xloader.sources.decoding import Scratch
 from xloader.sources.handles import PerProcess
+from xloader.sources.indexes import IndexCache
 from xloader.sources.routes import Route, array_of, make_route, make_variable
 from xloader.sources.xarray_source import XarraySource
 
@@ -40,8 +45,10 @@ class _Handle:
 
     def __init__(self, open_store: Callable[[], Store], routes: Mapping[str, Route]) -> None:
         store = open_store()
+        self.indexes = IndexCache()
         self.arrays = {
-            name: StoredArray(store, route.path, route.metadata) for name, route in routes.items()
+            name: StoredArray(store, route.path, route.metadata, self.indexes)
+            for name, route in routes.items()
         }
         self.scratch = Scratch()
 
@@ -49,10 +56,11 @@ class _Handle:
 class ZarrSource:
     """The data variables of a Zarr group, chunk by chunk.
 
-    A variable whose codecs are known takes the direct path: one request for the chunk's
-    bytes, decoded on the calling thread straight into the caller's array. Sharded and v2
-    arrays and other codecs go through zarr's own indexing, and variables that CF conventions
-    pack or mask go through xarray: `path_of` says which.
+    A variable whose codecs are known takes the direct path, be it of Zarr v2 or v3: one
+    request for the chunk's bytes, decoded on the calling thread straight into the caller's
+    array. Chunks of a shard are found by its index, which is read once and kept, and those
+    that lie close together are fetched with one request. Other codecs go through zarr's own
+    indexing, and what only xarray decodes goes through xarray: `path_of` says which.
 
     Parameters
     ----------
@@ -93,8 +101,16 @@ class ZarrSource:
         self._name = name
         self._on_missing = on_missing
         arrays = {v: array_of(group, v) for v in variables}
+        for array in arrays.values():
+            check_keys(array)
+            check_codecs(array)
         self._variables = {v: make_variable(dataset[v], arrays[v], dtype) for v in variables}
         self._routes = {v: make_route(dataset[v], arrays[v]) for v in variables}
+        self._shardings = {
+            v: sharding
+            for v, route in self._routes.items()
+            if (sharding := _sharding_of(route)) is not None
+        }
         self._fingerprint = catalog.fingerprint(
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}
         )
@@ -146,43 +162,71 @@ class ZarrSource:
         self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
     ) -> bool:
         """Decode the part ``cut`` of one chunk into ``out``; see `Source.read`."""
-        handle = self._handle.get()
-        array = handle.arrays[variable]
-        route = self._routes[variable].kind
-        if route == "direct":
-            with self._blame(variable, chunk, array, is_decoding=False):
-                data = array.fetch(chunk)
-            if data is None:
-                self._miss(variable, chunk, array)
-                array.fill(out)
-                return False
-            with self._blame(variable, chunk, array, is_decoding=True):
-                array.decode(data, cut, out, handle.scratch)
-            return True
+        if self._routes[variable].kind == "direct":
+            return not self._read_direct([Read(variable, chunk, cut, out)]).num_missing
+        array = self._handle.get().arrays[variable]
         # Whether a shard holds a chunk is known from its index, which is decoded for it.
         with self._blame(variable, chunk, array, is_decoding=True):
             is_there = array.is_there(chunk)
         if not is_there:
             self._miss(variable, chunk, array)
         with self._blame(variable, chunk, array, is_decoding=True):
-            if route == "indexed":
+            if self._routes[variable].kind == "indexed":
                 array.index(chunk, cut, out)
             else:
                 self._decoded.load(variable, chunk, cut, out)
         return is_there
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """A bundle of its own for each chunk; see `Source.bundle_of`."""
-        return chunk
+        """Index of a chunk's shard, or of the chunk itself; see `Source.bundle_of`."""
+        sharding = self._shardings.get(variable)
+        return chunk if sharding is None else sharding.shard_of(chunk)
 
     def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Decode several chunks, one after the other."""
+        """Decode several chunks of one bundle: those of one shard with few requests."""
+        if reads and reads[0].variable in self._shardings:
+            return self._read_direct(reads)
         return read_each(self, reads)
+
+    def index_nbytes(self, variable: str) -> int:
+        """Size in bytes of the indexes of all shards of a variable; 0 where it has none.
+
+        Of all variables together, a process keeps at most `shards.MOST_INDEX_NBYTES`.
+        """
+        sharding = self._shardings.get(variable)
+        if sharding is None:
+            return 0
+        shape, shards = self._variables[variable].shape, self._routes[variable].metadata.shards
+        assert shards is not None, "an array that has an index has shards"
+        num_shards = math.prod(-(-size // n) for size, n in zip(shape, shards, strict=True))
+        return num_shards * sharding.index_nbytes
+
+    def _read_direct(self, reads: Sequence[Read]) -> Outcome:
+        handle = self._handle.get()
+        variable = reads[0].variable
+        array = handle.arrays[variable]
+        parts = array.fetch([read.chunk for read in reads])
+        num_missing = num_requests = 0
+        while True:
+            with self._blame(variable, reads[0].chunk, array, is_decoding=False):
+                part = next(parts, None)
+            if part is None:
+                return Outcome(num_missing, num_requests)
+            num_requests += part.num_requests
+            for number, data in part.chunks:
+                read = reads[number]
+                if data is None:
+                    self._miss(variable, read.chunk, array)
+                    array.fill(read.out)
+                    num_missing += 1
+                    continue
+                with self._blame(variable, read.chunk, array, is_decoding=True):
+                    array.decode(data, read.cut, read.out, handle.scratch)
 
     def _blame(
         self, variable: str, chunk: tuple[int, ...], array: StoredArray, *, is_decoding: bool
-    ) -> _Blame:
-        return _Blame(self._name, variable, chunk, array, is_decoding)
+    ) -> Blame:
+        return Blame(self._name, variable, chunk, array, is_decoding)
 
     def _miss(self, variable: str, chunk: tuple[int, ...], array: StoredArray) -> None:
         key = array.key(chunk)
@@ -216,40 +260,10 @@ class ZarrSource:
         self._set_counters()
 
 
-@dataclass(frozen=True)
-class _Blame:
-    """Turns whatever a store or a codec raises into one error that names the chunk."""
-
-    store: str
-    variable: str
-    chunk: tuple[int, ...]
-    array: StoredArray
-    is_decoding: bool
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, XloaderError | MemoryError):
-            return
-        place = {
-            "store": self.store,
-            "variable": self.variable,
-            "key": self.array.key(self.chunk),
-        }
-        # gzip's error for damaged data is an OSError too.
-        is_failed_read = isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile)
-        if is_failed_read or not self.is_decoding:
-            # The text of a store's own error may carry a signed URL, so only its kind is told.
-            raise ChunkError(
-                f"a chunk could not be read ({type(error).__name__})", chunk=self.chunk, **place
-            ) from error
-        raise CorruptChunkError(
-            f"the bytes of a chunk do not decode ({type(error).__name__}: {error})",
-            chunk=self.chunk,
-            remedy="fetch or write this chunk again",
-            **place,
-        ) from error
-
-
 def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset]) -> xr.Dataset:
     return open_dataset(True).coords.to_dataset()
+
+
+def _sharding_of(route: Route) -> Sharding | None:
+    chain = chain_of(route.metadata) if route.kind == "direct" else None
+    return None if chain is None else chain.sharding

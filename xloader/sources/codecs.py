@@ -1,0 +1,124 @@
+"""The codecs that arrays are stored with: their names, and which may be run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias, cast
+
+import zarr
+import zarr.errors
+from numcodecs.errors import UnknownCodecError
+from zarr.abc.codec import Codec
+from zarr.codecs import ShardingCodec
+from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+
+from xloader.errors import UnsupportedDataError
+
+Metadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
+
+_NUMERIC: Final = frozenset(
+    {"blosc", "zstd", "lz4", "gzip", "zlib", "bz2", "lzma", "pcodec", "zfpy", "base64"}
+    | {"delta", "fixedscaleoffset", "quantize", "astype", "packbits", "bitround", "shuffle"}
+    | {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
+)
+"""numcodecs' codecs that give numbers whatever the bytes are."""
+
+_OF_OBJECTS: Final = frozenset(
+    {"pickle", "json2", "msgpack2", "categorize", "vlen-utf8", "vlen-bytes", "vlen-array"}
+)
+"""Codecs that build Python objects from the bytes; pickle runs code that they hold."""
+
+
+def codecs_in_words(array: zarr.Array[Any]) -> str:
+    """The version and the codecs of an array: ``"zarr v3, bytes, zstd"``."""
+    names = (_name_of(codec) for codec in _codecs_of(array.metadata, with_index=False))
+    return ", ".join([f"zarr v{array.metadata.zarr_format}", *names])
+
+
+def check_codecs(array: zarr.Array[Any]) -> None:
+    """Refuse an array of numbers whose codecs may do more than decode numbers.
+
+    zarr's own and numcodecs' numeric codecs are allowed, and so are those of other packages,
+    which the user installed. numcodecs' codecs of Python objects are not: pickle among them
+    runs whatever code the chunks hold.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If the array names such a codec anywhere.
+    """
+    for codec in _codecs_of(array.metadata, with_index=True):
+        name = _name_of(codec).removeprefix("numcodecs.")
+        package = type(codec).__module__.partition(".")[0]
+        is_numeric = package != "numcodecs" or name in _NUMERIC
+        if name in _OF_OBJECTS or not is_numeric:
+            raise _refusal(f"array {array.path!r}", name)
+
+
+def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | None:
+    """Say what zarr's error at opening means, where it is about a codec.
+
+    Parameters
+    ----------
+    error : Exception
+        What zarr or xarray raised.
+    name : str
+        Where the data comes from, for messages.
+
+    Returns
+    -------
+    UnsupportedDataError or None
+        The error to raise from it; None where it is about something else.
+
+    Examples
+    --------
+    >>> print(unknown_codec_error(UnknownCodecError("wibble"), "a.zarr"))
+    a.zarr has an array with a codec that is not known here. Given: 'wibble'. Allowed: ...
+    """
+    if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
+        quoted = re.search(r"['\"]+([^'\"]+)['\"]+\s*$", str(error))
+        codec = quoted.group(1) if quoted else str(error)
+        if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
+            return _refusal(f"an array of {name}", codec)
+        return UnsupportedDataError(
+            f"{name} has an array with a codec that is not known here",
+            given=repr(codec),
+            allowed="the codecs of zarr and numcodecs, and those that are registered with them",
+            remedy="install the package that brings this codec, and import it if it must be",
+        )
+    # zarr finds no dtype for numbers that a codec of objects is to make.
+    of_objects = re.search(r"'object_codec_id': '([^']+)'", str(error))
+    if isinstance(error, ValueError) and of_objects:
+        return _refusal(f"an array of {name}", of_objects.group(1))
+    return None
+
+
+def _refusal(what: str, codec: str) -> UnsupportedDataError:
+    return UnsupportedDataError(
+        f"{what} is stored with a codec that makes Python objects, and may run code to do so",
+        given=f"codec {codec!r}",
+        allowed="codecs of numbers; pickle runs whatever code the data holds",
+        remedy="write the array again as numbers, with codecs such as blosc or zstd",
+    )
+
+
+def _codecs_of(metadata: Metadata, *, with_index: bool) -> Iterator[object]:
+    """Every codec of an array, those within shards included, and those of their indexes."""
+    if isinstance(metadata, ArrayV2Metadata):
+        yield from metadata.filters or ()
+        if metadata.compressor is not None:
+            yield metadata.compressor
+        return
+    codecs = list(metadata.codecs)
+    while codecs:
+        codec = codecs.pop(0)
+        yield codec
+        if isinstance(codec, ShardingCodec):
+            codecs[:0] = [*codec.codecs, *(codec.index_codecs if with_index else ())]
+
+
+def _name_of(codec: object) -> str:
+    if isinstance(codec, Codec):
+        return str(codec.to_dict()["name"])
+    return str(cast(Any, codec).get_config()["id"])

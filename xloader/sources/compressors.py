@@ -1,0 +1,169 @@
+"""Compressors: each fills memory of a known size, or raises.
+
+Nothing here trusts the bytes: the size that a compressed header declares is checked before
+anything is decoded, a stream without one is decoded with a bound, and nothing is written past
+the end of the target. Every failure is a ``ValueError``, ``RuntimeError``, ``EOFError`` or
+``zlib.error``.
+"""
+
+from __future__ import annotations
+
+import bz2
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numcodecs.blosc
+import numcodecs.lz4
+import numcodecs.zstd
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+BLOSC_HEADER_NBYTES: Final = 16
+LZ4_HEADER_NBYTES: Final = 4
+ZSTD_MAGIC: Final = 0xFD2FB528
+GZIP_WINDOW_BITS: Final = 31
+"""zlib's code for a gzip header and trailer around the largest window."""
+
+
+class _Stream(Protocol):
+    """What decompresses one stream of bytes, as the standard library has it."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: memoryview | bytes, max_length: int, /) -> bytes: ...
+
+
+def unblosc(data: Bytes, into: Bytes) -> None:
+    """Decompress a blosc chunk; bytes behind it are ignored, as blosc does."""
+    if data.size < BLOSC_HEADER_NBYTES:
+        raise ValueError(f"a blosc chunk of {data.size} bytes has no header")
+    declared, _, stored = struct.unpack_from("<III", data[:BLOSC_HEADER_NBYTES].tobytes(), 4)
+    _check_declared(declared, into.size)
+    if stored > data.size:
+        raise ValueError(f"blosc declares {stored} stored bytes, and {data.size} are there")
+    numcodecs.blosc.decompress(data, into)
+
+
+def unlz4(data: Bytes, into: Bytes) -> None:
+    """Decompress an lz4 block behind its size, as numcodecs writes it."""
+    if data.size <= LZ4_HEADER_NBYTES:
+        raise ValueError(f"{data.size} bytes hold no lz4 block")
+    declared = int.from_bytes(data[:LZ4_HEADER_NBYTES].tobytes(), "little")
+    _check_declared(declared, into.size)
+    numcodecs.lz4.decompress(data, into)
+
+
+def unzstd(data: Bytes, into: Bytes) -> None:
+    """Decompress zstd frames, of which the first may declare its size."""
+    declared = zstd_content_size(data)
+    if declared is not None and declared > into.size:
+        _check_declared(declared, into.size)
+    numcodecs.zstd.decompress(data, into)
+    if declared is not None and declared != into.size:
+        # Several frames. numcodecs refuses a target that is too small for all of them, before
+        # it decodes, but takes one that is too large: so it has to refuse one byte less.
+        try:
+            numcodecs.zstd.decompress(data, into[:-1])
+        except (ValueError, RuntimeError):
+            return
+        raise ValueError(f"zstd frames end before the chunk's {into.size} bytes")
+
+
+def zstd_content_size(data: Bytes) -> int | None:
+    """Size in bytes that the first zstd frame declares, None where it declares none.
+
+    A frame that only carries metadata declares 0.
+
+    Raises
+    ------
+    ValueError
+        If this is no zstd frame.
+
+    Examples
+    --------
+    >>> packed = numcodecs.zstd.compress(bytes(1000))
+    >>> zstd_content_size(np.frombuffer(packed, np.uint8))
+    1000
+    """
+    head = data[:18].tobytes()
+    magic = int.from_bytes(head[:4], "little")
+    if len(head) >= 8 and magic & ~0xF == 0x184D2A50:
+        return 0
+    if len(head) < 6 or magic != ZSTD_MAGIC:
+        raise ValueError(f"{data.size} bytes that do not start with a zstd frame")
+    descriptor = head[4]
+    is_single_segment = bool(descriptor & 0x20)
+    dictionary_size = (0, 1, 2, 4)[descriptor & 3]
+    size = (1 if is_single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    if not size:
+        return None
+    begin = 5 + (not is_single_segment) + dictionary_size
+    declared = int.from_bytes(head[begin : begin + size], "little")
+    return declared + 256 if size == 2 else declared
+
+
+def ungzip(data: Bytes, into: Bytes) -> None:
+    """Decompress gzip members, with zeros between and behind them."""
+    filled, rest = 0, data.tobytes()
+    while rest:
+        member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
+        filled += _unstream(member, "gzip", rest, into[filled:])
+        rest = member.unused_data.lstrip(b"\0")
+    _check_declared(filled, into.size)
+
+
+def unzlib(data: Bytes, into: Bytes) -> None:
+    """Decompress a zlib stream; bytes behind it are ignored, as zlib does."""
+    _check_declared(_unstream(zlib.decompressobj(), "zlib", data.data, into), into.size)
+
+
+def unbz2(data: Bytes, into: Bytes) -> None:
+    """Decompress bz2 streams; what follows the last of them is ignored, as bz2 does."""
+    filled, rest = 0, data.tobytes()
+    num_streams = 0
+    while rest:
+        stream = bz2.BZ2Decompressor()
+        try:
+            filled += _unstream(stream, "bz2", rest, into[filled:])
+        except OSError as error:
+            if num_streams:
+                break
+            # Elsewhere an OSError is a store that cannot be read.
+            raise ValueError(f"bz2: {error}") from error
+        num_streams += 1
+        rest = stream.unused_data
+    _check_declared(filled, into.size)
+
+
+def _unstream(stream: _Stream, name: str, data: memoryview | bytes, into: Bytes) -> int:
+    """Decompress one stream into the front of ``into``: its size in bytes."""
+    # One byte more than fits is asked for, so that what is too long shows and does not end early.
+    part = stream.decompress(data, into.size + 1)
+    if len(part) > into.size or not stream.eof:
+        raise ValueError(f"{name} does not end where the chunk does")
+    into[: len(part)] = np.frombuffer(part, np.uint8)
+    return len(part)
+
+
+def _check_declared(declared: int, expected: int) -> None:
+    if declared != expected:
+        raise ValueError(f"{declared} bytes when decoded, where the chunk has {expected}")
+
+
+COMPRESSORS: Final[dict[str, Callable[[Bytes, Bytes], None]]] = {
+    "blosc": unblosc,
+    "zstd": unzstd,
+    "lz4": unlz4,
+    "gzip": ungzip,
+    "zlib": unzlib,
+    "bz2": unbz2,
+}
+"""Each fills its target exactly, or raises."""

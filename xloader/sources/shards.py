@@ -1,0 +1,245 @@
+"""Shards: many chunks in one stored object, found by an index that lies in it.
+
+Chunks of one shard that lie close together are fetched with one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+
+from xloader.sources.chains import Chain, Sharding
+from xloader.sources.compressors import Bytes
+from xloader.sources.decoding import Scratch
+from xloader.sources.indexes import Index, IndexCache
+
+MOST_GAP_NBYTES: Final = 64 * 2**10
+"""Bytes between two chunks that are rather fetched than left out."""
+
+MOST_RANGE_NBYTES: Final = 16 * 2**20
+"""The most that is fetched with one request, unless one chunk is larger."""
+
+MOST_SHARD_NBYTES: Final = 2**43
+"""No shard is larger: an index that points further is damaged, and no file can be read there."""
+
+ABSENT: Final = 2**64 - 1
+"""Offset and size of a chunk that a shard does not hold."""
+
+Span: TypeAlias = tuple[int, int]
+"""The first byte, and the one behind the last."""
+
+
+class DamagedShardError(ValueError):
+    """A shard whose index cannot be. It never leaves the source, which names the chunk."""
+
+
+class Objects(Protocol):
+    """Stored objects, read by key; None stands for one that is not there."""
+
+    def get(self, key: str) -> Bytes | None:
+        """All of an object."""
+        ...
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of an object, or all of it where it is shorter."""
+        ...
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of an object, each with one request; those past its end come short."""
+        ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some chunks of a shard, as they come in.
+
+    Parameters
+    ----------
+    chunks : list of (int, bytes or None)
+        Which of the chunks asked for, and its bytes as stored; None where it is absent.
+    num_requests : int
+        Requests that it took.
+    """
+
+    chunks: list[tuple[int, Bytes | None]]
+    num_requests: int
+
+
+def coalesce(
+    spans: Sequence[Span],
+    most_gap: int = MOST_GAP_NBYTES,
+    most_nbytes: int = MOST_RANGE_NBYTES,
+) -> list[tuple[Span, list[int]]]:
+    """Join spans that lie close together.
+
+    Parameters
+    ----------
+    spans : sequence of (int, int)
+        Any order; they may overlap.
+    most_gap : int
+        Bytes between two spans that are still joined.
+    most_nbytes : int
+        The longest that a joined span may get.
+
+    Returns
+    -------
+    list of ((int, int), list of int)
+        Each joined span, in rising order, and which of the given ones lie in it.
+
+    Examples
+    --------
+    >>> coalesce([(90, 95), (0, 10), (12, 20)], most_gap=5)
+    [((0, 20), [1, 2]), ((90, 95), [0])]
+    """
+    joined: list[tuple[Span, list[int]]] = []
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
+        start, stop = spans[number]
+        if joined:
+            (first, last), numbers = joined[-1]
+            end = max(last, stop)
+            if start - last <= most_gap and end - first <= most_nbytes:
+                joined[-1] = (first, end), [*numbers, number]
+                continue
+        joined.append(((start, stop), [number]))
+    return joined
+
+
+class ShardReader:
+    """Fetches the chunks of an array's shards.
+
+    Parameters
+    ----------
+    objects : Objects
+        Where the shards are stored.
+    chain : Chain
+        The chain of the array's chunks, with its ``sharding``.
+    indexes : IndexCache
+        Where indexes are kept.
+    """
+
+    def __init__(self, objects: Objects, chain: Chain, indexes: IndexCache) -> None:
+        assert chain.sharding is not None, "only shards hold chunks"
+        self._objects = objects
+        self._indexes = indexes
+        self._sharding: Sharding = chain.sharding
+        self._fewest_nbytes = chain.stored_nbytes if chain.is_fixed_size else 1
+        self._most_nbytes = chain.stored_nbytes
+        self._is_small = chain.nbytes * chain.sharding.num_chunks <= MOST_RANGE_NBYTES
+
+    def index(self, key: str) -> tuple[Index | None, int]:
+        """The index of a shard, and the number of requests made for it.
+
+        Returns
+        -------
+        array of uint64 or None
+            Offset and size of each chunk, of shape ``(*chunks_per_shard, 2)``; None where the
+            shard is absent.
+
+        Raises
+        ------
+        DamagedShardError
+            If there is a shard, and its index does not decode.
+        """
+        return self._indexes.get(key, lambda: self._read_index(key))
+
+    def is_there(self, key: str, chunk: tuple[int, ...]) -> bool:
+        """Whether a chunk is in the store, as the index of its shard has it."""
+        index, _ = self.index(key)
+        return index is not None and self._span(index, chunk) is not None
+
+    def read(self, key: str, chunks: Sequence[tuple[int, ...]], num_there: int) -> Iterator[Part]:
+        """Fetch chunks of one shard.
+
+        Parameters
+        ----------
+        key : str
+            Key of the shard.
+        chunks : sequence of tuple of int
+            Which chunks, by their indexes in the array.
+        num_there : int
+            How many chunks of the shard lie within the array.
+
+        Yields
+        ------
+        Part
+            Together they hold every chunk once.
+
+        Raises
+        ------
+        DamagedShardError
+            If the index is damaged, or points to where no chunk can be.
+        """
+        is_whole = self._is_small and len(set(chunks)) == num_there
+        if is_whole and key not in self._indexes:
+            yield self._read_whole(key, chunks)
+            return
+        index, num_requests = self.index(key)
+        spans = [None if index is None else self._span(index, chunk) for chunk in chunks]
+        absent = [number for number, span in enumerate(spans) if span is None]
+        yield Part([(number, None) for number in absent], num_requests)
+        there = [(number, span) for number, span in enumerate(spans) if span is not None]
+        joined = coalesce([span for _, span in there])
+        # Damage to an unchecked index may go unseen, but chunks never lie within the index.
+        is_unsure = not (self._sharding.is_checked or self._sharding.is_at_start)
+        guard = self._sharding.index_stored_nbytes if is_unsure else 0
+        asked = [(start, stop + guard) for (start, stop), _ in joined]
+        for ((start, stop), members), data in zip(
+            joined, self._objects.get_ranges(key, asked), strict=True
+        ):
+            if data is not None and guard and data.size < stop - start + guard:
+                raise DamagedShardError("the index of the shard points past the shard's chunks")
+            found = [there[member] for member in members]
+            yield Part([(number, _cut(data, span, start)) for number, span in found], 1)
+
+    def _read_whole(self, key: str, chunks: Sequence[tuple[int, ...]]) -> Part:
+        data = self._objects.get(key)
+        if data is None:
+            return Part([(number, None) for number in range(len(chunks))], 1)
+        nbytes = self._sharding.index_stored_nbytes
+        is_at_start = self._sharding.is_at_start
+        index = self._parse(data[:nbytes] if is_at_start else data[-nbytes:])
+        self._indexes.put(key, index)
+        end = data.size if is_at_start else data.size - nbytes
+        spans = [self._span(index, chunk) for chunk in chunks]
+        if any(span is not None and span[1] > end for span in spans):
+            raise DamagedShardError("the index of the shard points past the shard's chunks")
+        found = [None if span is None else _cut(data, span, 0) for span in spans]
+        return Part(list(enumerate(found)), 1)
+
+    def _read_index(self, key: str) -> Index | None:
+        nbytes = self._sharding.index_stored_nbytes
+        if self._sharding.is_at_start:
+            (data,) = self._objects.get_ranges(key, [(0, nbytes)])
+        else:
+            data = self._objects.get_last(key, nbytes)
+        return None if data is None else self._parse(data)
+
+    def _parse(self, data: Bytes) -> Index:
+        try:
+            index = self._sharding.index_chain.decode(data, Scratch())
+        except Exception as error:
+            raise DamagedShardError(f"the index of the shard does not decode: {error}") from error
+        # A copy, so that what is kept does not hold a whole shard.
+        return index.astype(np.uint64, copy=True)
+
+    def _span(self, index: Index, chunk: tuple[int, ...]) -> Span | None:
+        """Where a chunk lies in its shard; None where it is absent."""
+        place = self._sharding.place_of(chunk)
+        offset, nbytes = (int(number) for number in index[place])
+        if offset == nbytes == ABSENT:
+            return None
+        first = self._sharding.index_stored_nbytes if self._sharding.is_at_start else 0
+        is_inside = first <= offset <= MOST_SHARD_NBYTES
+        if not is_inside or not self._fewest_nbytes <= nbytes <= self._most_nbytes:
+            raise DamagedShardError(
+                f"the index of the shard has chunk {place} at {offset} with {nbytes} bytes"
+            )
+        return offset, offset + nbytes
+
+
+def _cut(data: Bytes | None, span: Span, origin: int) -> Bytes | None:
+    """A chunk's bytes out of fetched ones that begin at ``origin``: cut short as they are."""
+    return None if data is None else data[span[0] - origin : span[1] - origin]
