@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources import catalog
 from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
+from xloader.sources.computed import compute_blocks
 from xloader.sources.cuts import shift, take
 from xloader.sources.handles import PerProcess
+from xloader.sources.lazy import held_by, is_loaded
+from xloader.sources.selected import compact
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""
@@ -34,6 +37,10 @@ class XarraySource:
         Where the data comes from, for messages.
     key : str, optional
         What a damaged block is said to lie in; the name by default.
+    words : mapping of str to str, optional
+        How variables are read, in words, where there is more to say than what holds them.
+    together : mapping of str to Hashable, optional
+        The same for variables whose blocks share dask tasks, as `share_tasks` has it.
     is_forkable : bool, default False
         Whether the dataset may be read in a forked child: true of plain memory only.
     is_shared : bool, default False
@@ -47,11 +54,15 @@ class XarraySource:
         open_dataset: Callable[[], xr.Dataset],
         name: str,
         key: str = "",
+        words: Mapping[str, str] | None = None,
+        together: Mapping[str, Hashable] | None = None,
         is_forkable: bool = False,
         is_shared: bool = False,
     ) -> None:
         self._variables = dict(variables)
         self._name = name
+        self._words = dict(words or {})
+        self._together = dict(together or {})
         self._key = key or name
         self._fingerprint = catalog.fingerprint(
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
@@ -80,6 +91,8 @@ class XarraySource:
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
+        if variable in self._words:
+            return self._words[variable]
         array = self._coordinates.get()[variable].variable
         return f"block by block through xarray: {backing(array)}"
 
@@ -115,11 +128,23 @@ class XarraySource:
         return True
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """A bundle of its own for each block; see `Source.bundle_of`."""
-        return chunk
+        """The same for blocks of variables that share dask tasks; see `Source.bundle_of`."""
+        return self._together.get(variable, variable), chunk
 
     def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Read several blocks, one after the other."""
+        """Read several blocks: dask tasks that they share run once."""
+        dataset = self._handle.get()
+        computed = [r for r in reads if dataset.variables[r.variable].chunks is not None]
+        if len(computed) > 1:
+            try:
+                blocks = compute_blocks([(self._dask(r.variable), r.chunk) for r in computed])
+            except Exception:
+                # One by one, which tells whose error it is.
+                return read_each(self, reads)
+            for read, block in zip(computed, blocks, strict=True):
+                np.copyto(read.out, take(block, read.cut), casting="same_kind")
+            rest = [read for read in reads if read not in computed]
+            return Outcome(read_each(self, rest).num_missing, num_requests=len(reads))
         return read_each(self, reads)
 
     def load(
@@ -130,13 +155,15 @@ class XarraySource:
         values = self._values(array, self._variables[variable], chunk, cut)
         np.copyto(out, values, casting="same_kind")
 
+    def _dask(self, variable: str) -> Any:
+        return self._handle.get().variables[variable].data
+
     def _values(
         self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut
     ) -> NDArray[Any]:
         if array.chunks is not None:
-            # One dask block, on this thread: dask's own pool would fight with ours.
-            block = array.data.blocks[chunk].compute(scheduler="synchronous")
-            return take(np.asarray(block), cut)
+            (block,) = compute_blocks([(array.data, chunk)])
+            return take(block, cut)
         spans = [
             span_of(sizes, index, size)
             for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
@@ -185,8 +212,7 @@ def backing(variable: xr.Variable) -> str:
 
 def is_in_memory(variable: xr.Variable) -> bool:
     """Whether a variable's values are a NumPy array already."""
-    # .data would read a file-backed variable; ._data is what it holds.
-    return isinstance(variable._data, np.ndarray)
+    return is_loaded(held_by(variable))
 
 
 def span_of(sizes: int | tuple[int, ...], index: int, size: int) -> tuple[int, int]:
@@ -205,7 +231,7 @@ def span_of(sizes: int | tuple[int, ...], index: int, size: int) -> tuple[int, i
 
 def _chunks_of(variable: xr.Variable) -> tuple[int | tuple[int, ...], ...]:
     if variable.chunks is not None:
-        return tuple(_compact(sizes) for sizes in variable.chunks)
+        return tuple(compact(sizes) for sizes in variable.chunks)
     preferred = variable.encoding.get("preferred_chunks") or {}
     stored = variable.encoding.get("chunksizes") or ()
     if not preferred and len(stored) == variable.ndim:
@@ -239,11 +265,5 @@ def _fitted(sizes: Any, size: int) -> int | tuple[int, ...]:
     if isinstance(sizes, tuple | list):
         whole = tuple(int(part) for part in sizes)
         # A selection made since the file was opened leaves its encoding behind.
-        return _compact(whole) if sum(whole) == size and min(whole) > 0 else max(1, *whole)
+        return compact(whole) if sum(whole) == size and min(whole) > 0 else max(1, *whole)
     return max(1, min(int(sizes), max(size, 1)))
-
-
-def _compact(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    first = sizes[0] if sizes else 1
-    is_regular = all(part == first for part in sizes[:-1]) and sizes[-1:] <= (first,)
-    return max(1, first) if is_regular else tuple(sizes)

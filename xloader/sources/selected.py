@@ -1,0 +1,213 @@
+"""SelectedSource: variables of another source, as a selection of their stored elements.
+
+An open dataset that was cut, transposed and renamed reads the same chunks as before::
+
+    stored      (time, level, lat)   chunks (4, 1, 10)
+    offered     (lat, when)          when = time[3:9], level = 2
+
+Blocks are the stored chunks that the selection touches, cut down to what it keeps of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.grid import Axis, Ints, Selection
+from xloader.sources import catalog
+from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What is kept of a stored variable, and in which order of dimensions.
+
+    Parameters
+    ----------
+    base : str
+        Name of the variable in the source that reads it.
+    kept : tuple of (int or range or tuple of int)
+        Per stored dimension, the elements that are kept; an int drops the dimension.
+    order : tuple of int
+        For each dimension that is offered, the stored one.
+    """
+
+    base: str
+    kept: tuple[int | Selection, ...]
+    order: tuple[int, ...]
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The stored dimensions that are not offered."""
+        return tuple(dim for dim in range(len(self.kept)) if dim not in self.order)
+
+
+class _View:
+    """The arithmetic between the blocks that are offered and the chunks that are stored."""
+
+    def __init__(self, selected: Selected, base: Variable) -> None:
+        self.selected = selected
+        self.axes = tuple(
+            Axis(size, chunks, range(kept, kept + 1) if isinstance(kept, int) else kept)
+            for size, chunks, kept in zip(base.shape, base.chunks, selected.kept, strict=True)
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.axes[dim].size for dim in self.selected.order)
+
+    @property
+    def chunks(self) -> tuple[int | tuple[int, ...], ...]:
+        return tuple(
+            compact(tuple(np.diff(self.axes[dim].edges).tolist())) for dim in self.selected.order
+        )
+
+    @cached_property
+    def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """How an offered array becomes a stored one: its transposition, and its new dims."""
+        order = self.selected.order
+        return tuple(int(axis) for axis in np.argsort(order)), self.selected.dropped
+
+    def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        blocks = self._stored(chunk, 0)
+        return tuple(axis.stored_chunk(b) for axis, b in zip(self.axes, blocks, strict=True))
+
+    def read(self, read: Read) -> Read:
+        """The same read, of the stored variable."""
+        blocks = self._stored(read.chunk, 0)
+        cuts = self._stored(read.cut, slice(0, 1))
+        axes, dropped = self._expand
+        return Read(
+            variable=self.selected.base,
+            chunk=tuple(axis.stored_chunk(b) for axis, b in zip(self.axes, blocks, strict=True)),
+            cut=tuple(
+                _compose(axis.cut(block), cut)
+                for axis, block, cut in zip(self.axes, blocks, cuts, strict=True)
+            ),
+            out=np.expand_dims(read.out.transpose(axes), dropped),
+        )
+
+    def _stored(self, offered: Sequence[Any], dropped: Any) -> list[Any]:
+        stored = [dropped] * len(self.axes)
+        for dim, value in zip(self.selected.order, offered, strict=True):
+            stored[dim] = value
+        return stored
+
+
+class SelectedSource:
+    """Offers selections of another source's variables.
+
+    Parameters
+    ----------
+    base : Source
+        The source that reads.
+    selected : mapping of str to Selected
+        What is offered, by name.
+    dims : mapping of str to tuple of str
+        The names of the dimensions offered, by the variable's name.
+
+    Examples
+    --------
+    >>> from xloader.sources.opening import open_source
+    >>> base = open_source(xr.Dataset({"t": (("x", "y"), np.arange(6.0).reshape(2, 3))}))
+    >>> cut = Selected("t", kept=(1, range(0, 3, 2)), order=(1,))
+    >>> source = SelectedSource(base, {"row": cut}, {"row": ("y",)})
+    >>> out = np.empty(2)
+    >>> source.read("row", (0,), (slice(None),), out), out.tolist()
+    (True, [3.0, 5.0])
+    """
+
+    def __init__(
+        self,
+        base: Source,
+        selected: Mapping[str, Selected],
+        dims: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._base = base
+        self._views = {
+            name: _View(part, base.variables[part.base]) for name, part in selected.items()
+        }
+        self._variables = {
+            name: replace(
+                base.variables[view.selected.base],
+                name=name,
+                dims=dims[name],
+                shape=view.shape,
+                chunks=view.chunks,
+            )
+            for name, view in self._views.items()
+        }
+        kept = {name: [part.kept, part.order, part.base] for name, part in selected.items()}
+        self._fingerprint = catalog.fingerprint(
+            self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
+        )
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages."""
+        return self._base.name
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The variables that can be read, by name."""
+        return MappingProxyType(self._variables)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what is stored, and of what is kept of it."""
+        return self._fingerprint
+
+    def read(
+        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
+    ) -> bool:
+        """Decode the part ``cut`` of one block into ``out``; see `Source.read`."""
+        read = self._views[variable].read(Read(variable, chunk, cut, out))
+        return self._base.read(read.variable, read.chunk, read.cut, read.out)
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """As the stored chunk's; see `Source.bundle_of`."""
+        view = self._views[variable]
+        return self._base.bundle_of(view.selected.base, view.chunk(chunk))
+
+    def read_together(self, reads: Sequence[Read]) -> Outcome:
+        """Decode several blocks, together where their chunks are."""
+        return self._base.read_together([self._views[read.variable].read(read) for read in reads])
+
+    def coordinates(self) -> xr.Dataset:
+        """No coordinates: those of the stored variables are not these variables' own."""
+        return xr.Dataset()
+
+    def path_of(self, variable: str) -> str:
+        """How the stored variable is read, in words."""
+        return self._base.path_of(self._views[variable].selected.base)
+
+
+def compact(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
+    """The size of every block where only the last is shorter, else all of them.
+
+    Examples
+    --------
+    >>> compact((4, 4, 3)), compact((2, 4, 4))
+    (4, (2, 4, 4))
+    """
+    first = sizes[0] if sizes else 1
+    is_regular = all(part == first for part in sizes[:-1]) and sizes[-1:] <= (first,)
+    return max(1, first) if is_regular else sizes
+
+
+def _compose(outer: slice | Ints, inner: slice | Ints) -> slice | NDArray[np.int64]:
+    """One cut for a cut of a cut; both increase and count from 0."""
+    if isinstance(outer, slice):
+        step = outer.step or 1
+        if isinstance(inner, slice):
+            kept = range(outer.start, outer.stop, step)[inner]
+            return slice(kept.start, kept.stop, kept.step)
+        return np.asarray(outer.start + step * inner, np.int64)
+    return np.asarray(outer[inner], np.int64)
