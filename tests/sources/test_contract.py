@@ -12,10 +12,13 @@ import pytest
 import xarray as xr
 
 from tests.sources import kinds
-from tests.sources.kinds import KINDS, Opened
+from tests.sources.kinds import Opened
+from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import UnknownNameError
 from xloader.sources.base import Source
 from xloader.sources.opening import open_source
+
+KINDS = {**kinds.KINDS, **STORE_KINDS}
 
 
 @pytest.fixture(params=sorted(KINDS))

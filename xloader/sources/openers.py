@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import xarray as xr
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
+from xloader.sources.naming import safe_name as safe_name
+from xloader.sources.pickling import pack, unpack
+from xloader.sources.stores import Place
 
-def safe_name(text: str) -> str:
-    """Take what may be a credential out of a path or URL: the user, the query, the fragment.
-
-    Examples
-    --------
-    >>> safe_name("https://me:secret@host/era5.zarr?sig=abc")
-    'https://host/era5.zarr'
-    """
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        return text
-    return f"{scheme}://{re.sub(r'^[^/]*@', '', re.split(r'[?#]', rest)[0])}"
+_MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
+"""The key that says that there is a group, for each version of the format."""
 
 
 @dataclass(frozen=True)
 class ZarrOpener:
-    """Opens one Zarr group, as zarr and as xarray see it; pickles with the source."""
+    """Opens one Zarr group, as zarr and as xarray see it; pickles with the source.
 
-    place: str | Store
+    Parameters
+    ----------
+    place : Place
+        Where the store lies.
+    group : str
+        Path of the group within the store.
+    kwargs : mapping
+        What the user passes to ``xr.open_dataset``.
+    """
+
+    place: Place
     group: str
-    storage_options: Mapping[str, Any] | None
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, Any] = field(repr=False)
 
     @property
     def name(self) -> str:
         """The store and the group, for messages."""
-        store = safe_name(str(self.place))
-        return f"{store}, group {self.group!r}" if self.group else store
+        return f"{self.place.name}, group {self.group!r}" if self.group else self.place.name
 
     def open_store(self) -> Store:
         """Open the store of a path; give back a store that was given."""
-        if isinstance(self.place, Store):
-            return self.place
-        if "://" not in self.place:
-            return LocalStore(self.place, read_only=True)
-        from zarr.storage import FsspecStore
+        return self.place.open_store()
 
-        options = dict(self.storage_options or {})
-        return FsspecStore.from_url(self.place, storage_options=options, read_only=True)
+    def with_format(self) -> ZarrOpener:
+        """Ask which version of the format the group has, one key at a time, and keep it.
+
+        zarr asks for all keys at once, and where several requests fail it leaves errors behind
+        that are logged with their URLs.
+
+        Returns
+        -------
+        ZarrOpener
+            The opener itself where the key of neither version is there.
+
+        Raises
+        ------
+        Exception
+            Whatever the store raised first, if no key could be read.
+        """
+        store, failed = self.open_store(), None
+        asked = self.kwargs.get("zarr_format")
+        for name, number in _MARKS:
+            if asked not in (None, number):
+                continue
+            key = f"{self.group.strip('/')}/{name}".lstrip("/")
+            try:
+                if sync(store.get(key, default_buffer_prototype())) is not None:
+                    return replace(self, kwargs={**self.kwargs, "zarr_format": number})
+            # Where listing is not allowed, an absent key may be refused and another be there.
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return self
 
     def open_group(self) -> zarr.Group:
         """Open the group; only metadata is read."""
@@ -84,7 +110,7 @@ class FileOpener:
     """Opens one file through xarray; pickles with the source."""
 
     path: str
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, Any] = field(repr=False)
 
     def __call__(self) -> xr.Dataset:
         """Open the file, lazily."""
@@ -100,3 +126,13 @@ class Given:
     def __call__(self) -> xr.Dataset:
         """The dataset itself."""
         return self.dataset
+
+    def __getstate__(self) -> bytes:
+        return pack(
+            self.dataset,
+            "an open Dataset",
+            "pass the path that it was opened from, or write it to a Zarr store first",
+        )
+
+    def __setstate__(self, state: bytes) -> None:
+        object.__setattr__(self, "dataset", unpack(state))

@@ -11,24 +11,24 @@ from typing import Any, Final
 import xarray as xr
 import zarr
 from numpy.typing import DTypeLike
-from zarr.abc.store import Store
-from zarr.errors import ContainsArrayError, NodeNotFoundError
 
-from xloader.errors import (
-    MissingDependencyError,
-    OptionError,
-    SourceNotFoundError,
-    UnsupportedDataError,
-)
+from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
 from xloader.sources import catalog
+from xloader.sources.access import access_error, cause_of, told_of
 from xloader.sources.base import Source
 from xloader.sources.datasets import from_dataset
-from xloader.sources.openers import FileOpener, ZarrOpener, safe_name
+from xloader.sources.groups import from_zarr, refuse_empty
+from xloader.sources.naming import safe_name, secrets_of
+from xloader.sources.openers import FileOpener, ZarrOpener
+from xloader.sources.stores import Place, is_zip, place_at, place_of, refuse_versions
 from xloader.sources.xarray_source import XarraySource, describe
-from xloader.sources.zarr_source import OnMissing, ZarrSource
+from xloader.sources.zarr_source import OnMissing
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
 """What packed integers decode to unless asked: those of four bytes or more to float64."""
+
+VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
+"""What a repository of icechunk is opened at."""
 
 UNNAMED: Final = "data"
 """The name that an unnamed ``xr.DataArray`` gets as a variable."""
@@ -48,10 +48,10 @@ def open_source(
 
     Parameters
     ----------
-    source : str, os.PathLike, zarr store, zarr.Group, xarray.Dataset or xarray.DataArray
-        A directory with a Zarr group (v2 or v3), a file that xarray opens (netCDF), an open
-        store or group, or an open dataset of any backing. An unnamed DataArray is offered as
-        ``"data"``.
+    source : str, os.PathLike, store, zarr.Group, xarray.Dataset or xarray.DataArray
+        A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
+        (netCDF), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk), or
+        an open dataset of any backing. An unnamed DataArray is offered as ``"data"``.
     variables : iterable of str, optional
         The data variables to offer; by default all that hold bool, integers or floats, those
         of a Zarr group sorted by name.
@@ -68,7 +68,9 @@ def open_source(
         What to do about Zarr chunks that are absent: read the fill value with one warning,
         raise `MissingChunkError`, or read the fill value silently.
     **open_kwargs
-        Passed to ``xr.open_dataset``.
+        Passed to ``xr.open_dataset``, but ``branch``, ``tag`` or ``snapshot_id``: the version of
+        an ``icechunk.Repository``, by default that of branch ``"main"``. Whatever the version
+        is when it is opened stays.
 
     Returns
     -------
@@ -79,6 +81,8 @@ def open_source(
     ------
     SourceNotFoundError
         If there is nothing at the path, or no Zarr group.
+    SourceAccessError
+        If a store cannot be reached, does not answer, or does not let this reader in.
     UnknownNameError
         If a variable asked for is not there.
     UnsupportedDataError
@@ -104,117 +108,33 @@ def open_source(
     if isinstance(source, xr.Dataset):
         _refuse_options(group, storage_options, open_kwargs)
         return from_dataset(source, variables)
+    versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
+    within = group or ""
     if isinstance(source, zarr.Group):
         within = "/".join(part for part in (source.path, group) if part)
-        opener = ZarrOpener(source.store, within, None, open_kwargs)
-        return _from_zarr(opener, variables, dtype, on_missing)
-    if isinstance(source, Store):
-        opener = ZarrOpener(source, group or "", None, open_kwargs)
-        return _from_zarr(opener, variables, dtype, on_missing)
+        source = source.store
+    place: Place | None
     if isinstance(source, str | os.PathLike):
-        place = _place(os.fspath(source))
-        if _is_zarr(place, open_kwargs):
-            opener = ZarrOpener(place, group or "", storage_options, open_kwargs)
-            return _from_zarr(opener, variables, dtype, on_missing)
-        if group is not None:
-            open_kwargs["group"] = group
-        return _from_file(FileOpener(place, open_kwargs), variables, dtype)
+        refuse_versions(versions)
+        path = _place(os.fspath(source), storage_options)
+        if not _is_zarr(path, open_kwargs):
+            kwargs = _file_kwargs(group, storage_options, open_kwargs)
+            return _from_file(FileOpener(path, kwargs), variables, dtype)
+        place = _place_of_path(path, storage_options, open_kwargs)
+    else:
+        place = place_of(source, versions)
+    if place is not None:
+        return from_zarr(ZarrOpener(place, within, open_kwargs), variables, dtype, on_missing)
     if isinstance(source, Source):
         return source
     raise UnsupportedDataError(
         "this is no source of data",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
-        allowed="a path, a zarr store or group, an xarray Dataset or DataArray",
+        allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
         remedy="open many files as one with xr.open_mfdataset([...]).xloader"
         if isinstance(source, list | tuple)
         else "open it with xarray first and pass the Dataset",
     )
-
-
-def _from_zarr(
-    opener: ZarrOpener,
-    variables: Iterable[str] | str | None,
-    dtype: DTypeLike | None,
-    on_missing: OnMissing,
-) -> Source:
-    group = _open_group(opener)
-    try:
-        dataset = opener.open_dataset(create_default_indexes=False)
-    except KeyError as error:
-        raise UnsupportedDataError(
-            "xarray cannot make a dataset of this Zarr group",
-            given=f"{opener.name} ({error.args[0] if error.args else error})",
-            allowed="arrays with dimension names",
-            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does",
-        ) from error
-    except ValueError as error:
-        raise UnsupportedDataError(
-            "xarray cannot make a dataset of this Zarr group",
-            given=f"{opener.name} ({error})",
-            allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
-            remedy="open it with xarray, with drop_variables= or decode_cf=, and pass the Dataset",
-        ) from error
-    if not dataset.data_vars:
-        _refuse_empty(opener.name, _groups_of(group))
-    # A store lists its arrays in any order, and another machine's copy in another.
-    dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
-    return ZarrSource(
-        open_store=opener.open_store,
-        open_dataset=opener.open_dataset,
-        group=group,
-        dataset=dataset,
-        variables=catalog.choose(dataset, variables, opener.name),
-        name=opener.name,
-        dtype=dtype,
-        on_missing=on_missing,
-        is_shared=isinstance(opener.place, Store),
-    )
-
-
-def _open_group(opener: ZarrOpener) -> zarr.Group:
-    try:
-        return opener.open_group()
-    except (NodeNotFoundError, FileNotFoundError) as error:
-        raise SourceNotFoundError(
-            "there is no Zarr group here",
-            given=opener.name,
-            allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
-            remedy="check the path, or pass group= for one further down",
-        ) from error
-    except ContainsArrayError as error:
-        raise UnsupportedDataError(
-            "this is a single Zarr array, which has no dimensions to name",
-            given=opener.name,
-            allowed="a Zarr group of arrays",
-            remedy="open the group that holds it",
-        ) from error
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"a library for this kind of URL is not installed ({error})",
-            given=opener.name,
-            remedy='pip install "xloader[cloud]"',
-        ) from error
-    except ValueError as error:
-        if "Protocol not known" not in str(error):
-            raise
-        raise UnsupportedDataError(
-            "there is no file system for this kind of URL",
-            given=opener.name,
-            allowed="a path, or a URL that fsspec knows, such as s3://, gs:// and https://",
-        ) from error
-
-
-def _groups_of(group: zarr.Group) -> list[str]:
-    """Paths of the groups further down that hold arrays, from the store's root."""
-    if not group.store.supports_listing:
-        return []
-    # Only arrays count: a group of groups would lead no further than this one did.
-    found = {
-        path.rpartition("/")[0]
-        for path, member in group.members(max_depth=None)
-        if isinstance(member, zarr.Array)
-    }
-    return sorted("/".join(part for part in (group.path, path) if part) for path in found if path)
 
 
 def _groups_within(opener: FileOpener) -> list[str]:
@@ -229,43 +149,61 @@ def _groups_within(opener: FileOpener) -> list[str]:
     return sorted(path for path in found if path)
 
 
-def _refuse_empty(name: str, groups: list[str]) -> None:
-    if groups:
-        raise UnsupportedDataError(
-            f"{name} holds no data variable, but groups that may",
-            given="no data variable",
-            allowed=f"one of the groups {groups}",
-            remedy=f'pass group="{groups[0]}"',
-        )
-
-
 def _from_file(
     opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
 ) -> Source:
-    name = safe_name(opener.path)
+    name, secrets = safe_name(opener.path), secrets_of(opener.kwargs)
     try:
         dataset = opener()
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, TypeError) as error:
         raise UnsupportedDataError(
-            f"xarray cannot open this file ({type(error).__name__}: {error})",
+            f"xarray cannot open this file ({told_of(error, secrets)})",
             given=name,
             allowed="a whole file of a kind that an installed xarray engine reads",
             remedy='check the file, pass engine=, or pip install "xloader[netcdf]"',
-        ) from error
+        ) from cause_of(error, secrets)
+    except XloaderError:
+        raise
+    # A file system's library has errors of its own, with the URL in them, signed or not.
+    except Exception as error:
+        raise access_error(error, name, secrets) from cause_of(error, secrets)
     with dataset:
         if not dataset.data_vars:
-            _refuse_empty(name, _groups_within(opener))
+            refuse_empty(name, _groups_within(opener))
         chosen = catalog.choose(dataset, variables, name)
         described = describe(dataset, chosen, dtype)
-    return XarraySource(
-        described, open_dataset=opener, name=name, key=os.path.basename(opener.path)
-    )
+    return XarraySource(described, open_dataset=opener, name=name, key=os.path.basename(name))
 
 
-def _place(path: str) -> str:
+def _file_kwargs(
+    group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    more: dict[str, Any] = {} if group is None else {"group": group}
+    if storage_options:
+        more["storage_options"] = dict(storage_options)
+    return {**open_kwargs, **more}
+
+
+def _place_of_path(
+    path: str, storage_options: Mapping[str, Any] | None, open_kwargs: dict[str, Any]
+) -> Place:
+    if open_kwargs.get("engine") == "kerchunk":
+        # Another spelling of fsspec's own file system of references.
+        del open_kwargs["engine"]
+        return place_at("reference://", {"fo": path, **(storage_options or {})})
+    return place_at(path, storage_options)
+
+
+def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
     path = re.sub(r"^file://", "", path)
     if "://" in path:
         return path
+    if storage_options:
+        raise OptionError(
+            "storage_options= are for URLs",
+            given=f"{', '.join(map(str, storage_options))} for the path {path}",
+            remedy="leave them out, or pass the URL",
+        )
     # Absolute: a worker may be started in another directory.
     full = Path(path).expanduser().absolute()
     if not full.exists():
@@ -283,10 +221,10 @@ def _place(path: str) -> str:
 def _is_zarr(place: str, open_kwargs: Mapping[str, Any]) -> bool:
     engine = open_kwargs.get("engine")
     if engine is not None:
-        return bool(engine == "zarr")
+        return engine in ("zarr", "kerchunk")
     if "://" in place:
-        return not place.endswith((".nc", ".nc4", ".h5", ".grib", ".grib2"))
-    return os.path.isdir(place)
+        return not safe_name(place).endswith((".nc", ".nc4", ".h5", ".grib", ".grib2"))
+    return os.path.isdir(place) or is_zip(place)
 
 
 def _refuse_options(

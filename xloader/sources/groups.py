@@ -1,0 +1,263 @@
+"""From a place to a source of the Zarr group that lies there."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import xarray as xr
+import zarr
+from numpy.typing import DTypeLike
+from zarr.errors import ContainsArrayError, NodeNotFoundError
+
+from xloader.errors import (
+    MissingDependencyError,
+    SourceNotFoundError,
+    UnsupportedDataError,
+    XloaderError,
+)
+from xloader.sources import catalog
+from xloader.sources.access import access_error, cause_of, told_of
+from xloader.sources.base import Source
+from xloader.sources.openers import ZarrOpener
+from xloader.sources.stores import PathPlace
+from xloader.sources.zarr_source import OnMissing, ZarrSource
+
+
+class SnapshotSource(ZarrSource):
+    """A `ZarrSource` over one of several versions of a store, told apart by its fingerprint.
+
+    Parameters
+    ----------
+    version : str
+        Which version it is.
+    **parts
+        As of `ZarrSource`.
+    """
+
+    def __init__(self, *, version: str, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._version = version
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the variables, of how they are stored, and of the version."""
+        return hashlib.sha256(f"{self._version} {super().fingerprint}".encode()).hexdigest()
+
+
+def from_zarr(
+    opener: ZarrOpener,
+    variables: Iterable[str] | str | None,
+    dtype: DTypeLike | None,
+    on_missing: OnMissing,
+) -> Source:
+    """Open a Zarr group; its metadata is read, and no chunk of a data variable.
+
+    Parameters
+    ----------
+    opener : ZarrOpener
+        Opens the group.
+    variables, dtype, on_missing
+        As of `xloader.sources.opening.open_source`.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there is no group.
+    SourceAccessError
+        If the store does not answer, or does not let this reader in.
+    UnsupportedDataError
+        If xarray can make no dataset of the group.
+    UnknownNameError
+        If a variable asked for is not there.
+    MissingDependencyError
+        If the library for a URL is not installed.
+    """
+    opener, group = _open_group(opener)
+    dataset = _open_dataset(opener, group)
+    if not dataset.data_vars:
+        refuse_empty(opener.name, _groups_of(group))
+    # A store lists its arrays in any order, and another machine's copy in another.
+    dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
+    parts: dict[str, Any] = {
+        "open_store": opener.open_store,
+        "open_dataset": opener.open_dataset,
+        "group": group,
+        "dataset": dataset,
+        "variables": catalog.choose(dataset, variables, opener.name),
+        "name": opener.name,
+        "dtype": dtype,
+        "on_missing": on_missing,
+        "is_shared": opener.place.is_shared,
+    }
+    version = opener.place.version
+    return SnapshotSource(version=version, **parts) if version else ZarrSource(**parts)
+
+
+def refuse_empty(name: str, groups: list[str]) -> None:
+    """Raise if there is no data variable here, but in groups further down."""
+    if groups:
+        raise UnsupportedDataError(
+            f"{name} holds no data variable, but groups that may",
+            given="no data variable",
+            allowed=f"one of the groups {groups}",
+            remedy=f'pass group="{groups[0]}"',
+        )
+
+
+def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
+    secrets = opener.place.secrets
+    try:
+        opener = opener.with_format()
+        return opener, opener.open_group()
+    except XloaderError:
+        raise
+    except (NodeNotFoundError, FileNotFoundError) as error:
+        raise _not_found(opener) from cause_of(error, secrets)
+    except ContainsArrayError as error:
+        raise UnsupportedDataError(
+            "this is a single Zarr array, which has no dimensions to name",
+            given=opener.name,
+            allowed="a Zarr group of arrays",
+            remedy="open the group that holds it",
+        ) from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"a library for this kind of URL is not installed ({error})",
+            given=opener.name,
+            remedy='pip install "xloader[cloud]"',
+        ) from error
+    except (ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        raise _unreadable(error, opener) from cause_of(error, secrets)
+    # Each store's library has errors of its own, with the URL in them, signed or not.
+    except Exception as error:
+        told = access_error(error, opener.name, secrets, "its metadata was asked for")
+        raise told from cause_of(error, secrets)
+
+
+def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
+    secrets = opener.place.secrets
+    try:
+        return opener.open_dataset(create_default_indexes=False)
+    except XloaderError:
+        raise
+    except (KeyError, ValueError) as error:
+        raise _undecodable(error, opener) from cause_of(error, secrets)
+    except TypeError as error:
+        raise UnsupportedDataError(
+            f"xarray does not take these options ({told_of(error, secrets)})",
+            given=opener.name,
+            allowed="what xr.open_dataset takes of a Zarr store",
+        ) from cause_of(error, secrets)
+    except Exception as error:
+        told = access_error(error, opener.name, secrets, "its arrays were asked for")
+        if group.metadata.consolidated_metadata is None:
+            told = type(told)(
+                told.what,
+                given=told.given,
+                remedy=f"{told.remedy}; a store that cannot be listed, such as HTTP, needs "
+                "consolidated metadata: zarr.consolidate_metadata(store)",
+            )
+        raise told from cause_of(error, secrets)
+
+
+def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    told = told_of(error, opener.place.secrets)
+    if isinstance(error, KeyError):
+        return UnsupportedDataError(
+            "xarray cannot make a dataset of this Zarr group",
+            given=f"{opener.name} ({told})",
+            allowed="arrays with dimension names",
+            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does",
+        )
+    return UnsupportedDataError(
+        "xarray cannot make a dataset of this Zarr group",
+        given=f"{opener.name} ({told})",
+        allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
+        remedy="open it with xarray, with drop_variables= or decode_cf=, and pass the Dataset",
+    )
+
+
+def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    told = told_of(error, opener.place.secrets)
+    if "Protocol not known" in told:
+        return UnsupportedDataError(
+            "there is no file system for this kind of URL",
+            given=opener.name,
+            allowed="a path, or a URL that fsspec knows, such as s3://, gs:// and https://",
+        )
+    if isinstance(error, zipfile.BadZipFile):
+        return UnsupportedDataError(
+            "this file is no zip file",
+            given=f"{opener.name} ({told})",
+            allowed="a zip file with a Zarr group at its root",
+            remedy="copy or write it again",
+        )
+    return UnsupportedDataError(
+        "the metadata of this Zarr group cannot be read",
+        given=f"{opener.name} ({told})",
+        allowed="metadata of Zarr v2 or v3, and options that the store takes",
+        remedy="check storage_options=, and the JSON of zarr.json or .zgroup",
+    )
+
+
+def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
+    """Tell an absent group from an absent store."""
+    if opener.group:
+        root = replace(opener, group="")
+        try:
+            groups = _groups_of(root.with_format().open_group())
+        except Exception:
+            groups = []
+        else:
+            close = difflib.get_close_matches(opener.group, groups, n=1)
+            return SourceNotFoundError(
+                "there is no Zarr group here, but a store that holds others",
+                given=opener.name,
+                allowed=", ".join(groups) or "no group with arrays is listed",
+                remedy=f"did you mean {close[0]!r}?" if close else "check group=",
+            )
+    return SourceNotFoundError(
+        "there is no Zarr group here",
+        given=opener.name,
+        allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
+        remedy=_remedy_of(opener),
+    )
+
+
+def _remedy_of(opener: ZarrOpener) -> str:
+    place = opener.place
+    if isinstance(place, PathPlace) and {"refs", "snapshots"} <= _listed(place.path):
+        return (
+            "this looks like a repository of icechunk: pass icechunk.Repository.open("
+            f'icechunk.local_filesystem_storage("{place.path}"))'
+        )
+    if place.name.endswith(".zip") and "://" in place.name:
+        return f'for a zip file behind a URL, pass "zip::{place.name}"'
+    return "check the path, or pass group= for one further down"
+
+
+def _listed(path: str) -> set[str]:
+    return set(os.listdir(path)) if os.path.isdir(path) else set()
+
+
+def _groups_of(group: zarr.Group) -> list[str]:
+    """Paths of the groups further down that hold arrays, from the store's root."""
+    if not group.store.supports_listing:
+        return []
+    # Only arrays count: a group of groups would lead no further than this one did.
+    try:
+        found = {
+            path.rpartition("/")[0]
+            for path, member in group.members(max_depth=None)
+            if isinstance(member, zarr.Array)
+        }
+    # Over HTTP a store says that it can be listed, and then cannot.
+    except Exception:
+        return []
+    return sorted("/".join(part for part in (group.path, path) if part) for path in found if path)
