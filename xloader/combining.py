@@ -79,10 +79,12 @@ def concat(
     >>> len(samples), samples[4][0].tolist()
     (10, [4.0, 5.0, 6.0])
     """
+    # An iterator would be empty at the second source.
+    names = variables if variables is None or isinstance(variables, str) else tuple(variables)
     opened = [
         open_source(
             source,
-            variables=variables,
+            variables=names,
             group=group,
             storage_options=storage_options,
             dtype=dtype,

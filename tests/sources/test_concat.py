@@ -253,9 +253,12 @@ def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
     source = concat(paths).recipe.source
     assert source.variables["t2m"].packing is None
     np.testing.assert_array_equal(kinds.read_all(source, "t2m"), whole["t2m"])
+    alike = concat(paths[1:])
+    own = open_source(paths[1]).variables["t2m"].packing
+    assert own is not None
+    assert alike.recipe.source.variables["t2m"].packing == own
     with (
-        concat(paths[1:])
-        .window(time=3, stride=1)
+        alike.window(time=3, stride=1)
         .inputs("t2m")
         .loader(batch_size=8, shuffle=False, output="numpy") as loader
     ):
@@ -374,7 +377,13 @@ def test_a_pattern_stands_for_what_matches(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_single_source_is_itself() -> None:
     samples = concat(year(0, 6)).window(time=2, stride=1)
+    assert samples.recipe.source.path_of("t2m") == "block by block through xarray: numpy"
     assert samples.to_xarray(3).identical(year(0, 6).xloader.window(time=2, stride=1).to_xarray(3))
+
+
+def test_variables_may_come_from_an_iterator() -> None:
+    names = iter(["t2m"])
+    assert concat((year(4 * n, 4) for n in range(3)), variables=names).recipe.variables == ("t2m",)
 
 
 def test_options_go_to_every_source(tmp_path: Path) -> None:

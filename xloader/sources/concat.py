@@ -128,7 +128,7 @@ class ConcatSource:
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: each way once."""
-        if self._axes[variable] is None:
+        if self._axes[variable] is None or len(self._parts) == 1:
             return self._parts[0].path_of(variable)
         ways = dict.fromkeys(part.path_of(variable) for part in self._parts)
         packings = [part.variables[variable].packing for part in self._parts]

@@ -140,8 +140,6 @@ def _sizes(chunks: int | tuple[int, ...], size: int) -> tuple[int, ...]:
 def num_chunks(variable: Variable, axis: int) -> int:
     """Number of chunks of a variable along one of its dimensions."""
     chunks = variable.chunks[axis]
-    if not variable.shape[axis]:
-        return 0
     return len(chunks) if isinstance(chunks, tuple) else -(-variable.shape[axis] // chunks)
 
 
