@@ -1,0 +1,200 @@
+"""Datasets of dask arrays: each block computed once, by whom, and what is said of the effort."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from dask.array.core import slices_from_chunks
+
+import xloader
+from tests.sources import kinds
+from xloader.errors import CorruptChunkError, XloaderWarning
+from xloader.sources.base import Read, Source
+from xloader.sources.computed import compute_blocks, effort_of
+from xloader.sources.opening import open_source
+
+
+class Count:
+    """Counts the blocks that pass, by their first number."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[float] = Counter()
+        self.threads: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        with self._lock:
+            self.calls[float(block.flat[0])] += 1
+            self.threads.add(threading.current_thread().name)
+        return block
+
+    def __dask_tokenize__(self) -> int:
+        return id(self)
+
+
+def counted(count: Count, size: int = 32, chunk: int = 4) -> da.Array:
+    """Rows whose blocks are counted as they are computed."""
+    numbers = np.arange(size * 3.0).reshape(size, 3)
+    return da.from_array(numbers, chunks=(chunk, 3)).map_blocks(count, dtype="f8", meta=np.ones(()))
+
+
+def read_pair(source: Source, names: tuple[str, str], chunk: tuple[int, ...]) -> list[np.ndarray]:
+    cut = kinds.whole_cut(source.variables[names[0]], chunk)
+    outs = [np.empty([part.stop for part in cut]) for _ in names]
+    reads = [Read(name, chunk, cut, out) for name, out in zip(names, outs, strict=True)]
+    assert source.read_together(reads).num_requests == 2
+    return outs
+
+
+def test_an_epoch_computes_each_block_once_on_our_threads():
+    count = Count()
+    ds = xr.Dataset({"t": (("time", "x"), counted(count) * 2)})
+    samples = xloader.open(ds).window(time=2)
+    with samples.loader(batch_size=4, memory="1MiB", output="numpy") as loader:
+        assert not count.calls
+        ids = np.concatenate([batch.ids for batch in loader])
+        assert loader.report().num_reads == 8
+    assert sorted(ids) == list(range(16))
+    assert count.calls == Counter({12.0 * block: 1 for block in range(8)})
+    assert all(name.startswith("xloader-") for name in count.threads)
+
+
+def test_blocks_of_variables_made_of_the_same_tasks_come_together():
+    count = Count()
+    base = counted(count)
+    ds = xr.Dataset(
+        {"up": (("time", "x"), base + 1), "down": (("time", "x"), base - 1)},
+    ).assign(other=(("time", "x"), da.zeros((32, 3), chunks=(4, 3))))
+    source = open_source(ds)
+    keys = {name: source.bundle_of(name, (5, 0)) for name in source.variables}
+    assert keys["up"] == keys["down"] != keys["other"]
+    assert source.bundle_of("up", (4, 0)) != keys["up"]
+    up, down = read_pair(source, ("up", "down"), (5, 0))
+    assert count.calls == Counter({60.0: 1})
+    np.testing.assert_array_equal(up - 1, down + 1)
+    np.testing.assert_array_equal(up, ds["up"][20:24])
+
+
+def test_other_blocks_are_no_company():
+    base = counted(Count())
+    ds = xr.Dataset({"a": (("time", "x"), base), "b": (("time", "x"), base.rechunk((8, 3)))})
+    source = open_source(ds)
+    assert source.bundle_of("a", (0, 0)) != source.bundle_of("b", (0, 0))
+
+
+def compute_with(function: Callable[[np.ndarray], np.ndarray]) -> xr.Dataset:
+    zeros = da.zeros((12, 2), chunks=(4, 2))
+    bad = zeros.map_blocks(function, dtype="f8", meta=np.ones(()))
+    return xr.Dataset({"bad": (("time", "x"), bad), "fine": (("time", "x"), zeros)})
+
+
+def fail(block: np.ndarray) -> np.ndarray:
+    raise ZeroDivisionError("no such number")
+
+
+def interrupt(block: np.ndarray) -> np.ndarray:
+    raise KeyboardInterrupt
+
+
+def test_an_error_of_a_task_names_the_variable_and_the_block():
+    source = open_source(compute_with(fail))
+    with pytest.raises(CorruptChunkError, match=r"ZeroDivisionError: no such number.*'bad'.*1, 0"):
+        kinds.read(source, "bad", (1, 0))
+    with pytest.raises(CorruptChunkError, match=r"ZeroDivisionError.*'bad', chunk \(1, 0\)"):
+        read_pair(source, ("fine", "bad"), (1, 0))
+    loader = xloader.open(compute_with(fail)).window(time=1).loader(batch_size=2, output="numpy")
+    with loader, pytest.raises(CorruptChunkError, match="'bad'"):
+        list(loader)
+
+
+def test_an_interruption_passes():
+    with pytest.raises(KeyboardInterrupt):
+        kinds.read(open_source(compute_with(interrupt)), "bad", (0, 0))
+
+
+def test_a_block_that_needs_all_others_is_warned_of():
+    x = da.random.random((64, 3), chunks=(2, 3))
+    ds = xr.Dataset({"t": (("time", "x"), x)})
+    with pytest.warns(XloaderWarning, match=r"32 blocks of variable 't'.*persist") as caught:
+        source = open_source(ds - ds.mean("time"))
+    assert len(caught) == 1
+    assert source.path_of("t").startswith("block by block through xarray: dask, ")
+    assert int(source.path_of("t").split(", ")[1].split()[0]) > 32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_source(ds - ds.mean("time").persist()).path_of("t").endswith("tasks a block")
+        open_source(xr.Dataset({"t": (("time", "x"), da.map_overlap(np.abs, x, depth=1))}))
+
+
+GRAPHS: dict[str, Callable[[da.Array], da.Array]] = {
+    "plain": lambda x: x,
+    "elementwise": lambda x: x * 2 + 1,
+    "sliced": lambda x: x[3:-2:2] - 1,
+    "indexed": lambda x: x[[5, 1, 1]],
+    "rolled": lambda x: da.roll(x, 3, axis=0),
+    "rechunked": lambda x: (x + 1).rechunk((5, 2)),
+    "reduced": lambda x: x.mean(axis=0) + x.sum(axis=1)[:3],
+    "overlapping": lambda x: da.map_overlap(np.flip, x, depth=1),
+    "joined": lambda x: da.concatenate([x, x.T[:3, :3], x]),
+    "stacked": lambda x: da.stack([x, x + 1]).transpose(2, 0, 1),
+    "from delayed": lambda x: da.from_delayed(x.to_delayed()[0, 0], (4, 3), "f8") + 1,
+    "a single number": lambda x: x.sum(),
+    "reshaped": lambda x: x.reshape(-1),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_blocks_equal_what_dask_computes(name: str):
+    array = GRAPHS[name](da.from_array(np.arange(96.0).reshape(32, 3), chunks=(4, 3)))
+    whole = array.compute(scheduler="synchronous")
+    places = dict(zip(np.ndindex(array.numblocks), slices_from_chunks(array.chunks), strict=True))
+    for index, place in places.items():
+        (block,) = compute_blocks([(array, index)])
+        np.testing.assert_array_equal(block, whole[place])
+    # Not more than dask itself finds, which keeps some that are not needed.
+    middle = tuple(count // 2 for count in array.numblocks)
+    graph = array.__dask_graph__().cull({(array.name, *middle)})
+    assert 0 < effort_of(array).num_tasks <= len(graph)
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed")
+    settings = {"processes": False, "n_workers": 1, "threads_per_worker": 2}
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(**settings, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        warnings.simplefilter("ignore")
+        yield client
+
+
+threads: list[str] = []
+"""Where blocks were computed; a worker gets its own copy of anything that is no module's."""
+
+
+def note(block: np.ndarray) -> np.ndarray:
+    threads.append(threading.current_thread().name)
+    return block + 1
+
+
+def test_blocks_are_computed_on_a_cluster_in_use(client: Any):
+    threads.clear()
+    zeros = da.zeros((12, 2), chunks=(4, 2)).map_blocks(note, dtype="f8", meta=np.ones(()))
+    ds = xr.Dataset({"t": (("time", "x"), zeros)})
+    with xloader.open(ds).window(time=1).loader(batch_size=4, output="numpy") as loader:
+        for batch in loader:
+            np.testing.assert_array_equal(batch["t"], 1.0)
+    assert threads
+    assert not any(name.startswith("xloader-") for name in threads)
+    with pytest.raises(CorruptChunkError, match="ZeroDivisionError"):
+        kinds.read(open_source(compute_with(fail)), "bad", (0, 0))
