@@ -6,6 +6,7 @@ from __future__ import annotations
 from xloader import accessor as accessor
 from xloader import errors
 from xloader.batch import Batch
+from xloader.combining import concat
 from xloader.explain import Explanation
 from xloader.loader import Loader
 from xloader.recipe import Recipe
@@ -22,6 +23,7 @@ __all__ = [
     "Samples",
     "World",
     "__version__",
+    "concat",
     "errors",
     "open",
 ]
