@@ -6,10 +6,14 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from dask._task_spec import Task, TaskRef
+from dask.array.chunk import getitem
+from dask.highlevelgraph import HighLevelGraph
 
 import xloader
 from tests.sources import kinds
@@ -215,6 +219,18 @@ def test_an_encoding_is_believed_only_where_values_agree():
     check_values(source, ds, make_dataset())
 
 
+def test_an_unsigned_encoding_is_believed_only_where_values_agree():
+    packed = xr.Dataset({"t": (("time",), np.array([0, 1, -1, -2], "i1"))})
+    packed["t"].attrs.update(_Unsigned="true", _FillValue=np.int8(-1), scale_factor=0.5)
+    store = write_store(packed, {"t": (2,)})
+    for factor, way in ((0.5, "direct"), (0.25, "block by block through xarray: zarr")):
+        ds = opened(store, "lazy")
+        ds["t"].encoding["scale_factor"] = factor
+        source = open_source(ds)
+        assert source.path_of("t").startswith(way)
+        np.testing.assert_array_equal(values_of(source, "t"), [0.0, 0.5, np.nan, 127.0])
+
+
 def test_decoding_by_other_functions_is_left_to_xarray():
     ds = opened(make_store(make_dataset()), "lazy")
     function = lazy._known("function")
@@ -235,6 +251,35 @@ def test_a_version_of_xarray_that_is_not_known(monkeypatch: pytest.MonkeyPatch):
         check_values(source, ds, make_dataset())
     finally:
         lazy._known.cache_clear()
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2, 3], [1, 2, 0, 3]], ids=["in place", "moved"])
+def test_blocks_that_tasks_put_elsewhere(places: list[int]):
+    # Blocks of 2 x 2, of which a graph made by hand moves three round.
+    dataset = xr.Dataset({"t": (("y", "x"), np.arange(24.0).reshape(4, 6))})
+    array = opened(write_store(dataset, {"t": (2, 3)}), "dask")["t"].data
+    cells = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    every = (slice(None), slice(None))
+    tasks = {
+        ("moved", *cell): Task(
+            ("moved", *cell), getitem, TaskRef((array.name, *cells[place])), every
+        )
+        for cell, place in zip(cells, places, strict=True)
+    }
+    graph = HighLevelGraph.from_collections("moved", tasks, [array])
+    moved = da.Array(graph, "moved", array.chunks, "f8")
+    source = open_source(xr.Dataset({"t": (("y", "x"), moved)}))
+    assert all(is_direct(source)) == (places == sorted(places))
+    np.testing.assert_array_equal(values_of(source, "t"), moved.compute())
+
+
+def test_dask_arrays_of_a_zarr_array_itself():
+    store = make_store(make_dataset())
+    array = da.from_zarr(store, component="t")
+    ds = xr.Dataset({"t": (("time", "lat", "lon"), array[2:, ::2])})
+    source = open_source(ds)
+    assert is_direct(source) == [True]
+    np.testing.assert_array_equal(values_of(source, "t"), make_dataset()["t"][2:, ::2])
 
 
 EPOCHS = ("whole", "slice", "steps", "increasing index", "selected and transposed", "renamed")

@@ -79,5 +79,8 @@ class MixedSource:
         """How a variable is read, in words."""
         return self._owners[variable].path_of(variable)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return MixedSource, (self._owners, self._home)
+
     def _number(self, source: Source) -> int:
         return next(n for n, other in enumerate(self._sources) if other is source)

@@ -131,6 +131,8 @@ class SelectedSource:
         dims: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._base = base
+        self._selected = dict(selected)
+        self._dims = dict(dims)
         self._views = {
             name: _View(part, base.variables[part.base]) for name, part in selected.items()
         }
@@ -187,6 +189,10 @@ class SelectedSource:
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
         return self._base.path_of(self._views[variable].selected.base)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What follows from these is made anew, and grows with the number of chunks.
+        return SelectedSource, (self._base, self._selected, self._dims)
 
 
 def compact(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
