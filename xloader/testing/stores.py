@@ -127,14 +127,21 @@ class CountingStore(_TappedStore):
     @property
     def reads(self) -> Counter[str]:
         """How often each key of a chunk or shard was read; a range counts as a read."""
-        return Counter({key: n for key, n in self._tally.snapshot().items() if is_chunk_key(key)})
+        return self._by_key(is_chunk=True)
 
     @property
     def metadata_reads(self) -> Counter[str]:
         """How often each key of metadata was read."""
-        return Counter(
-            {key: n for key, n in self._tally.snapshot().items() if not is_chunk_key(key)}
-        )
+        return self._by_key(is_chunk=False)
+
+    @property
+    def ranges(self) -> Counter[tuple[str, ByteRequest | None]]:
+        """How often each part of a chunk or shard was read: by key and zarr's byte range.
+
+        The byte range of a whole object is None.
+        """
+        items = self._tally.snapshot().items()
+        return Counter({asked: n for asked, n in items if is_chunk_key(asked[0])})
 
     @property
     def num_reads(self) -> int:
@@ -145,8 +152,15 @@ class CountingStore(_TappedStore):
         """Start counting from zero."""
         self._tally.reset()
 
+    def _by_key(self, *, is_chunk: bool) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for (key, _), n in self._tally.snapshot().items():
+            if is_chunk_key(key) == is_chunk:
+                counts[key] += n
+        return counts
+
     def _ask(self, key: str, byte_range: ByteRequest | None) -> None:
-        self._tally.add(key)
+        self._tally.add((key, byte_range))
 
 
 class LatencyStore(_TappedStore):

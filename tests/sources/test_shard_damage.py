@@ -1,0 +1,167 @@
+"""Damaged shards: one error that names the chunk, and nothing fetched or taken on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from google_crc32c import value as crc32c
+from zarr.abc.store import Store, SuffixByteRequest
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import MemoryStore
+
+from tests.sources.test_shards import (
+    CHUNK_NBYTES,
+    INDEX_NBYTES,
+    KEY,
+    NUM_CHUNKS,
+    make_store,
+    ranges_of_the_first,
+    read,
+    reads_of,
+    without_get_sync,
+)
+from xloader.errors import ChunkError, CorruptChunkError
+from xloader.sources.opening import open_source
+from xloader.testing import CountingStore, FaultyStore, garble, truncate
+
+
+def rewrite(store: MemoryStore, change: Callable[[bytes], bytes], key: str = KEY) -> None:
+    buffer = default_buffer_prototype().buffer
+    store._store_dict[key] = buffer.from_bytes(change(store._store_dict[key].to_bytes()))
+
+
+def with_entry(chunk: int, offset: int, nbytes: int, *, location: str, is_checked: bool) -> Any:
+    """Change one entry of an index, whose checksum is right all the same."""
+
+    def change(data: bytes) -> bytes:
+        size = NUM_CHUNKS * 16 + 4 * is_checked
+        cut = size if location == "start" else len(data) - size
+        index, rest = (data[:cut], data[cut:]) if location == "start" else (data[cut:], data[:cut])
+        entries = np.frombuffer(index[: NUM_CHUNKS * 16], "<u8").reshape(NUM_CHUNKS, 2).copy()
+        entries[chunk] = offset, nbytes
+        index = entries.tobytes()
+        if is_checked:
+            index += crc32c(index).to_bytes(4, "little")
+        return index + rest if location == "start" else rest + index
+
+    return change
+
+
+def refuse(store: Store, chunk: int = 3) -> CorruptChunkError:
+    """Alone, with a neighbour, and with the whole shard."""
+    for chunks in ([chunk], [chunk - 1, chunk], list(range(NUM_CHUNKS))):
+        source = open_source(store)
+        assert source.path_of("a").startswith("direct")
+        with pytest.raises(CorruptChunkError) as caught:
+            source.read_together(reads_of(chunks))
+        assert caught.value.key == KEY
+        assert caught.value.chunk[0] in chunks
+        assert source.read("a", (8,), (slice(0, 100),), np.empty(100, "i4"))
+    return caught.value
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize(
+    ("offset", "nbytes"),
+    [
+        (2**40, CHUNK_NBYTES),
+        (2**63 + 5, CHUNK_NBYTES),
+        (2**64 - 1, CHUNK_NBYTES),
+        (0, 2**40),
+        (0, 2**64 - 1),
+        (200, CHUNK_NBYTES + 1),
+        (200, CHUNK_NBYTES - 1),
+        (200, 0),
+        (NUM_CHUNKS * CHUNK_NBYTES + 200, CHUNK_NBYTES),
+    ],
+    ids=[
+        *("far", "negative", "half-absent", "huge", "absent-half", "long", "short", "empty"),
+        "past-the-end",
+    ],
+)
+def test_an_index_that_points_nowhere(location: str, is_checked: bool, offset: int, nbytes: int):
+    store, _ = make_store(location=location, is_checked=is_checked)
+    rewrite(store, with_entry(3, offset, nbytes, location=location, is_checked=is_checked))
+    refuse(store)
+
+
+@pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
+def test_chunks_do_not_lie_in_an_index_at_the_start(is_checked: bool):
+    store, _ = make_store(location="start", is_checked=is_checked)
+    rewrite(store, with_entry(3, 60, CHUNK_NBYTES, location="start", is_checked=is_checked))
+    refuse(store)
+
+
+def test_chunks_do_not_lie_in_an_unchecked_index_at_the_end():
+    store, values = make_store(is_checked=False)
+    inside = NUM_CHUNKS * CHUNK_NBYTES - 40
+    rewrite(store, with_entry(3, inside, CHUNK_NBYTES, location="end", is_checked=False))
+    refuse(store)
+    # The last chunk touches the index, and is whole.
+    read(open_source(store), [7], values)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("codecs", [[], [ZstdCodec()]], ids=["plain", "zstd"])
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, garble, lambda data: b"", lambda data: data[:10], lambda data: data[:-1]],
+    ids=["truncated", "garbled", "empty", "ten-bytes", "one-short"],
+)
+def test_a_damaged_shard(location: str, codecs: list[Any], damage: Callable[[bytes], bytes]):
+    store, _ = make_store(location=location, codecs=codecs)
+    rewrite(store, damage)
+    refuse(store, chunk=7)
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, without_get_sync], ids=["sync", "async"])
+def test_a_flipped_bit_of_an_index_is_told_and_nothing_is_fetched(
+    wrap: Callable[[Store], Store],
+):
+    inner, _ = make_store()
+    rewrite(inner, lambda data: data[:-30] + bytes([data[-30] ^ 1]) + data[-29:])
+    store = CountingStore(wrap(inner))
+    source = open_source(store)
+    with pytest.raises(CorruptChunkError, match="index of the shard does not decode"):
+        source.read_together(reads_of([3]))
+    assert set(ranges_of_the_first(store)) == {SuffixByteRequest(INDEX_NBYTES)}
+
+
+def test_one_damaged_chunk_leaves_its_neighbours():
+    store, values = make_store(codecs=[Crc32cCodec()])
+    at = 3 * (CHUNK_NBYTES + 4) + 9
+    rewrite(store, lambda data: data[:at] + b"\xff" + data[at + 1 :])
+    source = open_source(store)
+    with pytest.raises(CorruptChunkError, match="checksum") as caught:
+        source.read_together(reads_of([2, 3, 4]))
+    assert caught.value.chunk == (3,)
+    read(source, [2, 4], values)
+
+
+def test_after_a_failure_the_index_is_read_again():
+    store, values = make_store(codecs=[ZstdCodec()])
+    source = open_source(store)
+    read(source, [3], values)
+    # Written anew: chunks lie elsewhere.
+    other, new_values = make_store(codecs=[ZstdCodec(level=9)], skip=(0, 1))
+    store._store_dict[KEY] = other._store_dict[KEY]
+    with pytest.raises(CorruptChunkError):
+        source.read_together(reads_of([3]))
+    read(source, [3], new_values)
+
+
+def test_a_failed_request_names_the_chunk_and_tells_no_secret():
+    inner, values = make_store()
+    store = FaultyStore(inner, {KEY: PermissionError("signed ?sig=canary")}, times=1)
+    source = open_source(store)
+    with pytest.raises(ChunkError, match="PermissionError") as caught:
+        source.read_together(reads_of([3, 4]))
+    assert not isinstance(caught.value, CorruptChunkError)
+    assert (caught.value.key, caught.value.chunk) == (KEY, (3,))
+    assert "canary" not in str(caught.value)
+    read(source, [3, 4], values)

@@ -1,0 +1,275 @@
+"""Shards: few requests, an index read once, and damage that is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from zarr.storage import MemoryStore
+
+from xloader.errors import MissingChunkError
+from xloader.sources import indexes, shards
+from xloader.sources.base import Outcome, Read
+from xloader.sources.indexes import IndexCache
+from xloader.sources.opening import open_source
+from xloader.sources.shards import coalesce
+from xloader.sources.zarr_source import ZarrSource
+from xloader.testing import CountingStore, LatencyStore
+
+NUM_CHUNKS, CHUNK_SIZE = 8, 100
+"""Of one shard."""
+CHUNK_NBYTES = CHUNK_SIZE * 4
+INDEX_NBYTES = NUM_CHUNKS * 16 + 4
+KEY = "a/c/0"
+
+
+def make_store(
+    *,
+    num_shards: int = 2,
+    shape: int | None = None,
+    location: str = "end",
+    is_checked: bool = True,
+    codecs: list[Any] | None = None,
+    skip: tuple[int, ...] = (),
+) -> tuple[MemoryStore, np.ndarray]:
+    store = MemoryStore()
+    size = NUM_CHUNKS * CHUNK_SIZE * num_shards if shape is None else shape
+    array = zarr.create_group(store, zarr_format=3).create_array(
+        "a",
+        shape=(size,),
+        chunks=(NUM_CHUNKS * CHUNK_SIZE,),
+        dtype="i4",
+        fill_value=-1,
+        dimension_names=("x",),
+        compressors=[],
+        serializer=ShardingCodec(
+            chunk_shape=(CHUNK_SIZE,),
+            codecs=[BytesCodec(), *(codecs or [])],
+            index_codecs=[BytesCodec(), *([Crc32cCodec()] if is_checked else [])],
+            index_location=location,
+        ),
+        config={"write_empty_chunks": True},
+    )
+    values = np.arange(size, dtype="i4")
+    for chunk in range(-(-size // CHUNK_SIZE)):
+        if chunk not in skip:
+            part = slice(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE)
+            array[part] = values[part]
+        else:
+            values[chunk * CHUNK_SIZE : (chunk + 1) * CHUNK_SIZE] = -1
+    return store, values
+
+
+def reads_of(chunks: list[int]) -> list[Read]:
+    return [
+        Read("a", (chunk,), (slice(0, CHUNK_SIZE),), np.full(CHUNK_SIZE, -7, "i4"))
+        for chunk in chunks
+    ]
+
+
+def read(source: ZarrSource, chunks: list[int], values: np.ndarray) -> Outcome:
+    reads = reads_of(chunks)
+    outcome = source.read_together(reads)
+    for one in reads:
+        begin = one.chunk[0] * CHUNK_SIZE
+        np.testing.assert_array_equal(one.out, values[begin : begin + CHUNK_SIZE])
+    return outcome
+
+
+def without_get_sync(store: Store) -> Store:
+    wrapper = LatencyStore(store, 0.0)
+    wrapper.__dict__.pop("get_sync")
+    return wrapper
+
+
+def ranges_of_the_first(store: CountingStore) -> dict[Any, int]:
+    return {byte_range: n for (key, byte_range), n in store.ranges.items() if key == KEY}
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, without_get_sync], ids=["sync", "async"])
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_an_index_is_read_once(location: str, wrap: Callable[[Store], Store]):
+    inner, values = make_store(location=location)
+    store = CountingStore(wrap(inner))
+    source = open_source(store)
+    store.reset()
+    assert read(source, [3], values) == Outcome(num_missing=0, num_requests=2)
+    assert source.read("a", (5,), (slice(0, 100),), np.empty(100, "i4"))
+    assert read(source, [3, 4], values) == Outcome(num_missing=0, num_requests=1)
+    first = INDEX_NBYTES if location == "start" else 0
+    index = RangeByteRequest(0, INDEX_NBYTES)
+    if location == "end":
+        index = SuffixByteRequest(INDEX_NBYTES)
+    assert ranges_of_the_first(store) == {
+        index: 1,
+        RangeByteRequest(first + 3 * CHUNK_NBYTES, first + 4 * CHUNK_NBYTES): 1,
+        RangeByteRequest(first + 5 * CHUNK_NBYTES, first + 6 * CHUNK_NBYTES): 1,
+        RangeByteRequest(first + 3 * CHUNK_NBYTES, first + 5 * CHUNK_NBYTES): 1,
+    }
+    read(source, [8], values)
+    assert source._handle.get().indexes.nbytes == 2 * NUM_CHUNKS * 16
+    assert source.index_nbytes("a") == 2 * NUM_CHUNKS * 16
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, without_get_sync], ids=["sync", "async"])
+def test_neighbours_are_one_request(
+    wrap: Callable[[Store], Store], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shards.coalesce, "__defaults__", (CHUNK_NBYTES, 3 * CHUNK_NBYTES))
+    inner, values = make_store()
+    store = CountingStore(wrap(inner))
+    source = open_source(store)
+    read(source, [0], values)
+    store.reset()
+    # A gap of one chunk is fetched along; a gap of two is not; no range gets longer than three.
+    assert read(source, [7, 0, 2, 5, 6], values) == Outcome(num_missing=0, num_requests=2)
+    ranges = [(0, 3), (5, 8)]
+    assert ranges_of_the_first(store) == {
+        RangeByteRequest(first * CHUNK_NBYTES, last * CHUNK_NBYTES): 1 for first, last in ranges
+    }
+    store.reset()
+    assert read(source, [0, 1, 2, 3, 4], values) == Outcome(num_missing=0, num_requests=2)
+
+
+def test_a_whole_shard_is_one_request():
+    inner, values = make_store(shape=11 * CHUNK_SIZE)
+    store = CountingStore(inner)
+    source = open_source(store)
+    everything = list(range(NUM_CHUNKS))
+    assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
+    assert ranges_of_the_first(store) == {None: 1}
+    # Its index came along.
+    store.reset()
+    assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
+    assert ranges_of_the_first(store) == {RangeByteRequest(0, NUM_CHUNKS * CHUNK_NBYTES): 1}
+    # Of the last shard, only three chunks lie within the array.
+    assert read(source, [8, 9, 10], values) == Outcome(num_missing=0, num_requests=1)
+    assert store.ranges["a/c/1", None] == 1
+
+
+def test_large_shards_are_not_fetched_whole(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shards, "MOST_RANGE_NBYTES", NUM_CHUNKS * CHUNK_NBYTES - 1)
+    inner, values = make_store()
+    store = CountingStore(inner)
+    source = open_source(store)
+    read(source, list(range(NUM_CHUNKS)), values)
+    assert (KEY, None) not in store.ranges
+
+
+def test_chunks_of_one_shard_are_a_bundle():
+    source = open_source(make_store()[0])
+    assert source.bundle_of("a", (0,)) == source.bundle_of("a", (7,))
+    assert source.bundle_of("a", (7,)) != source.bundle_of("a", (8,))
+    store = MemoryStore()
+    zarr.create_group(store).create_array(
+        "b", shape=(4,), chunks=(2,), dtype="i4", dimension_names=("x",)
+    )
+    plain = open_source(store)
+    assert plain.bundle_of("b", (0,)) != plain.bundle_of("b", (1,))
+    assert plain.index_nbytes("b") == 0
+
+
+@pytest.mark.parametrize("chunks", [[2], [1, 2, 3], list(range(NUM_CHUNKS))])
+def test_an_absent_chunk_is_filled(chunks: list[int]):
+    store, values = make_store(skip=(2,))
+    source = open_source(store, on_missing="fill")
+    outcome = read(source, chunks, values)
+    assert outcome.num_missing == source.num_missing == 1
+    with pytest.raises(MissingChunkError, match="'a/c/0'") as caught:
+        open_source(store, on_missing="raise").read_together(reads_of(chunks))
+    assert caught.value.chunk == (2,)
+
+
+@pytest.mark.parametrize("chunks", [[2], [1, 2, 3], list(range(NUM_CHUNKS))])
+def test_an_absent_shard_is_filled(chunks: list[int]):
+    store, values = make_store(skip=tuple(range(NUM_CHUNKS)))
+    assert KEY not in store._store_dict
+    source = open_source(store, on_missing="fill")
+    assert read(source, chunks, values) == Outcome(len(chunks), 1)
+    # It may come yet.
+    assert read(source, chunks, values) == Outcome(len(chunks), 1)
+    assert read(source, [8], values).num_missing == 0
+
+
+def test_many_threads_read_an_index_once():
+    inner, values = make_store(num_shards=1)
+    num_threads = 6
+    together = threading.Barrier(num_threads, timeout=30)
+    store = CountingStore(inner)
+    source = open_source(store)
+    cache = source._handle.get().indexes
+    get = cache.get
+
+    def wait_and_get(key: str, load: Callable[[], Any]) -> Any:
+        together.wait()
+        return get(key, load)
+
+    cache.get = wait_and_get
+    with ThreadPoolExecutor(num_threads) as pool:
+        outcomes = list(pool.map(lambda n: read(source, [n], values), range(num_threads)))
+    assert store.ranges[KEY, SuffixByteRequest(INDEX_NBYTES)] == 1
+    assert sorted(outcome.num_requests for outcome in outcomes) == [1] * 5 + [2]
+
+
+def test_the_waiting_share_the_failure_and_the_next_tries_again(monkeypatch: pytest.MonkeyPatch):
+    started, is_waiting = threading.Event(), threading.Event()
+
+    class Waited(Future):
+        def result(self, timeout: float | None = None) -> Any:
+            is_waiting.set()
+            return super().result(timeout)
+
+    def fail() -> None:
+        started.set()
+        assert is_waiting.wait(30)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(indexes, "Future", Waited)
+    cache = IndexCache()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.get, "k", fail)
+        assert started.wait(30)
+        second = pool.submit(cache.get, "k", lambda: pytest.fail("read twice"))
+        for asked in (first, second):
+            with pytest.raises(OSError, match="no answer"):
+                asked.result(30)
+    index = np.zeros((2, 2), np.uint64)
+    assert cache.get("k", lambda: index) == (index, 1)
+
+
+def test_the_cache_drops_what_was_used_longest_ago():
+    cache = IndexCache(most_nbytes=100)
+    index = np.zeros((1, 2), np.uint64)  # 16 bytes
+    for number in range(6):
+        cache.get(str(number), lambda: index)
+    assert cache.get("0", lambda: pytest.fail("dropped too early"))[1] == 0
+    cache.get("6", lambda: index)
+    assert ("0" in cache, "1" in cache, cache.nbytes) == (True, False, 96)
+    large = np.zeros((7, 2), np.uint64)
+    assert cache.get("large", lambda: large) == (large, 1)
+    assert ("large" in cache, cache.nbytes) == (False, 96)
+    cache.forget("6")
+    cache.forget("unheard of")
+    assert cache.nbytes == 80
+    assert indexes.MOST_INDEX_NBYTES == 16 * 2**20
+
+
+def test_coalescing_keeps_every_span():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        starts, sizes = rng.integers(0, 60, 8).tolist(), rng.integers(1, 9, 8).tolist()
+        spans = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+        joined = coalesce(spans, most_gap=3, most_nbytes=20)
+        assert sorted(number for _, numbers in joined for number in numbers) == list(range(8))
+        for (start, stop), numbers in joined:
+            assert start == min(spans[n][0] for n in numbers)
+            assert stop == max(spans[n][1] for n in numbers)
+            assert stop - start <= 20
+        assert joined == sorted(joined)
