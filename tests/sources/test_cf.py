@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import MemoryStore
@@ -96,6 +96,23 @@ def packed_variables(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any]]:
     return values, attrs
 
 
+def numbers(dtype: str) -> np.ndarray:
+    return np.array([0, 1, -2, 7, -9999, 1e20 if "f" in dtype else 99]).astype(dtype)
+
+
+F32 = {"scale_factor": np.float32(0.1), "add_offset": np.float32(3)}
+
+
+# A fill value of another dtype than the values' is equal to none of them.
+@example((numbers("f4"), {"_FillValue": 1e20}), None)
+@example((numbers("f4"), {"_FillValue": np.float32(1e20)}), None)
+# xarray turns the sign of a fill value in the wrong byte order.
+@example((numbers(">i2"), {"_FillValue": -2, "_Unsigned": "true"}), None)
+@example((numbers("<i2"), {"_FillValue": -2, "_Unsigned": "true"}), None)
+# With units of time it masks in float64, which tells these two apart, and scales in float32.
+@example((2**25 + np.arange(2, dtype="i4"), {"_FillValue": 2**25, "units": "days", **F32}), None)
+# A factor in an array counts as Python's own number.
+@example((np.arange(99, dtype="f4"), {"_FillValue": np.nan, "scale_factor": np.array([0.1])}), None)
 @given(packed_variables(), st.sampled_from([None, "f2", "f4", "f8"]))
 def test_every_coding_is_xarrays_or_left_to_xarray(
     variable: tuple[np.ndarray, dict[str, Any]], asked: str | None
@@ -313,6 +330,39 @@ def test_fingerprints_tell_packings_apart():
     told = {fingerprint(**change) for change in ({}, *changes)}
     assert len(told) == 1 + len(changes)
     assert fingerprint(units="K") == fingerprint()
+
+
+@pytest.mark.parametrize("dtype", ["i2", "i4", "f4"])
+@pytest.mark.parametrize("batch_size", [5, 60])
+def test_packed_rows_go_to_their_places_in_a_field(dtype: str, batch_size: int):
+    rng = np.random.default_rng(2)
+    raw = xr.Dataset(
+        {
+            name: (dims, rng.integers(-90, 90, shape).astype(dtype), attrs)
+            for name, dims, shape, attrs in [
+                ("t", ("time", "y", "x"), (60, 5, 4), PACKED),
+                ("mask", ("y", "x"), (5, 4), {"scale_factor": 0.5}),
+                ("turned", ("x", "time", "y"), (4, 60, 5), {"add_offset": 1.0}),
+                ("plain", ("time", "y", "x"), (60, 5, 4), {}),
+            ]
+        }
+    )
+    store = write_store(raw, {"t": (7, 2, 4), "turned": (3, 20, 5), "plain": (60, 5, 4)})
+    with xr.open_dataset(store, engine="zarr", consolidated=False) as dataset:
+        expected = dataset.load()
+    samples = xloader.open(store).window(time=3, y=2, stride={"time": 2, "y": 1})
+    samples = samples.inputs("t", "mask", "plain", time=[0, 2]).field("turned", "turned")
+    dtypes = {v.name: v.dtype for v in samples.recipe.source.variables.values()}
+    for batch in samples.loader(batch_size=batch_size, seed=4, output="numpy"):
+        starts = samples.positions(batch.ids)
+        for row, (t, y) in enumerate(zip(starts["time"].values, starts["y"].values, strict=True)):
+            part = expected.isel(time=slice(t, t + 3), y=slice(y, y + 2))
+            for channel, name in enumerate(("t", "mask", "plain")):
+                wanted = part[name].isel({"time": [0, 2]}, missing_dims="ignore").to_numpy()
+                wanted = np.broadcast_to(wanted, (2, 2, 4)).astype(dtypes[name])
+                np.testing.assert_array_equal(batch.inputs[row, channel], wanted)
+            wanted = part["turned"].to_numpy().astype(dtypes["turned"])
+            np.testing.assert_array_equal(batch["turned"][row], wanted)
 
 
 def test_a_budget_holds_twice_as_many_packed_values():

@@ -117,12 +117,11 @@ def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
             found |= {fill for fill in np.ravel(encoding[attribute]) if not _is_null(fill)}
     fill = encoding.get("_FillValue")
     if _changes_sign(encoding, stored) and fill is not None:
+        # xarray converts this one attribute and leaves ``missing_value`` as it is. The number
+        # as it was may stay: what is seen with the other sign is never equal to it.
         other = _other_sign(stored)
-        found.discard(fill)
-        if stored.kind == "i":
-            found.add(np.array(fill, stored).view(other).item())
-        else:
-            found.add(other.type(fill))
+        converted = np.array(fill, stored).view(other) if stored.kind == "i" else other.type(fill)
+        found.add(converted.item())
     if not all(np.asarray(fill).dtype.kind in "biuf" for fill in found):
         raise _XarrayOnlyError("a fill value that is no number")
     return tuple(sorted(found))
