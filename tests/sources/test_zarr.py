@@ -33,6 +33,7 @@ from xloader.errors import (
     MissingChunkError,
     MissingChunkWarning,
 )
+from xloader.sources.base import Source
 from xloader.sources.opening import open_source
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, write_store
 
@@ -91,6 +92,24 @@ def test_every_codec_and_dtype_directly(compressors: str, layout: str):
         assert actual.tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("group", [None, "deep/er"])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+def test_both_formats_groups_and_consolidation_directly(
+    zarr_format: int, consolidated: bool, group: str | None
+):
+    dataset, store = kinds.numeric(kinds.make_dataset()), MemoryStore()
+    encoding = {name: {"chunks": chunks} for name, chunks in kinds.CHUNKS.items()}
+    dataset.to_zarr(
+        store, group=group, zarr_format=zarr_format, consolidated=consolidated, encoding=encoding
+    )
+    source = open_source(store, group=group, on_missing="fill")
+    for name in ("t", "m", "flag", "s"):
+        assert source.path_of(name).startswith(f"direct: zarr v{zarr_format}")
+        np.testing.assert_array_equal(kinds.read_all(source, name), dataset[name].values)
+
+
 def test_one_request_per_read():
     dataset = kinds.numeric(kinds.make_dataset())
     store = CountingStore(write_store(dataset, kinds.CHUNKS))
@@ -132,12 +151,20 @@ def test_each_variable_takes_its_own_path(tmp_path: Path):
     source = open_source(tmp_path / "z")
     assert source.path_of("flag") == "direct: zarr v3, bytes, zstd"
     assert source.path_of("nan_masked").startswith("direct: ")
-    assert source.path_of("masked").startswith("block by block through xarray, for its CF")
-    assert source.path_of("t").startswith("block by block through xarray, for its CF")
-    assert source.path_of("m").startswith("chunk by chunk through zarr's own indexing: zarr v3")
+    assert source.path_of("masked").startswith("direct: ")
+    assert source.path_of("t").startswith("direct: zarr v3, bytes, zstd; packed as int16")
+    assert source.path_of("m").startswith("direct: zarr v3, sharding_indexed, bytes, zstd")
+    old = dataset[["t", "m"]]
+    write_store(old, {"t": (4, 3, 5), "m": (7, 3)}, tmp_path / "v2", zarr_format=2)
+    assert open_source(tmp_path / "v2").path_of("m").startswith("direct: zarr v2, ")
     raw = open_source(tmp_path / "z", mask_and_scale=False)
     assert raw.path_of("t").startswith("direct: ")
     assert raw.variables["t"].dtype == np.int16
+
+
+def values_of(source: Source, stored: np.ndarray) -> np.ndarray:
+    packing = source.variables["t"].packing
+    return stored if packing is None else packing.unpack(stored)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +182,9 @@ def test_absent_chunks_are_filled_counted_and_told(tmp_path: Path, kind: str, ke
     chunk = (1, 0, 0)
     (tmp_path / key).unlink()
     path = (tmp_path / key.split("/")[0]).as_posix()
-    out = np.empty((4, 3, 5), "f4")
-    cut = (slice(0, 4), slice(0, 3), slice(0, 5))
     source = open_source(path)
+    out = np.empty((4, 3, 5), source.variables["t"].stored_dtype)
+    cut = (slice(0, 4), slice(0, 3), slice(0, 5))
     with pytest.warns(MissingChunkWarning, match=r"chunk \(1, 0, 0\) of variable 't'") as caught:
         were_there = [source.read("t", chunk, cut, out) for _ in range(2)]
     assert were_there == [False, False]
@@ -165,9 +192,9 @@ def test_absent_chunks_are_filled_counted_and_told(tmp_path: Path, kind: str, ke
     assert source.num_missing == 2
     with xr.open_dataset(path, **kinds.zarr_kwargs()) as dataset:
         expected = dataset["t"][4:8, :3].values
-    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(values_of(source, out), expected)
     assert source.read("t", (2, 0, 0), (slice(0, 3), slice(0, 3), slice(0, 5)), out[:3])
-    np.testing.assert_array_equal(out[:3], opened.oracle["t"][8:, :3].values)
+    np.testing.assert_array_equal(values_of(source, out[:3]), opened.oracle["t"][8:, :3].values)
 
     with pytest.raises(MissingChunkError, match="absent") as refused:
         open_source(path, on_missing="raise").read("t", chunk, cut, out)
@@ -191,6 +218,22 @@ def test_an_absent_chunk_of_a_shard_is_absent():
     assert out.tolist() == [5, 6]
     assert not source.read("a", (0,), (slice(0, 2),), out)
     assert out.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">i2", "b1"])
+def test_no_fill_value_is_zero(dtype: str):
+    store = MemoryStore()
+    zarr.create_group(store, zarr_format=2).create_array(
+        "a",
+        shape=(5,),
+        chunks=(2,),
+        dtype=dtype,
+        fill_value=None,
+        attributes={"_ARRAY_DIMENSIONS": ["x"]},
+    )
+    source = open_source(store, on_missing="fill")
+    assert source.path_of("a").startswith("direct: zarr v2")
+    np.testing.assert_array_equal(kinds.read_all(source, "a"), np.zeros(5, dtype[-2:]), strict=True)
 
 
 @pytest.mark.parametrize("fill", [np.nan, -np.inf, 3.5])
