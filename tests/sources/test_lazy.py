@@ -19,9 +19,11 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, ForkError, MissingChunkError
 from xloader.sources import lazy
-from xloader.sources.base import Source
+from xloader.sources.base import Read, Source
 from xloader.sources.datasets import from_dataset
+from xloader.sources.mixed import MixedSource
 from xloader.sources.opening import open_source
+from xloader.sources.selected import Selected, SelectedSource
 from xloader.testing import CountingStore, FaultyStore, write_store
 
 Expression = Callable[[xr.Dataset], xr.Dataset]
@@ -110,6 +112,9 @@ OTHERS: dict[str, Expression] = {
     "index with repeats": lambda ds: ds[["t", "p"]].isel(time=[1, 1, 2]),
     "points": lambda ds: ds[["t"]].isel(
         time=xr.DataArray([1, 4], dims="at"), lat=xr.DataArray([2, 5], dims="at")
+    ),
+    "a table of points": lambda ds: ds[["t"]].isel(
+        time=xr.DataArray([[1, 2], [3, 4]], dims=("a", "b")), lat=xr.DataArray([2, 5], dims="b")
     ),
     "a new dim": lambda ds: ds[["t"]].expand_dims(member=2),
     "stacked": lambda ds: ds[["p"]].stack(place=("time", "lat")).reset_index("place"),
@@ -253,9 +258,13 @@ def test_a_version_of_xarray_that_is_not_known(monkeypatch: pytest.MonkeyPatch):
         lazy._known.cache_clear()
 
 
-@pytest.mark.parametrize("places", [[0, 1, 2, 3], [1, 2, 0, 3]], ids=["in place", "moved"])
+@pytest.mark.parametrize(
+    "places",
+    [[0, 1, 2, 3], [1, 2, 0, 3], [0, 1, 2, 0]],
+    ids=["in place", "three moved", "one in another's place"],
+)
 def test_blocks_that_tasks_put_elsewhere(places: list[int]):
-    # Blocks of 2 x 2, of which a graph made by hand moves three round.
+    # A grid of 2 x 2 blocks, and a graph made by hand.
     dataset = xr.Dataset({"t": (("y", "x"), np.arange(24.0).reshape(4, 6))})
     array = opened(write_store(dataset, {"t": (2, 3)}), "dask")["t"].data
     cells = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -271,6 +280,14 @@ def test_blocks_that_tasks_put_elsewhere(places: list[int]):
     source = open_source(xr.Dataset({"t": (("y", "x"), moved)}))
     assert all(is_direct(source)) == (places == sorted(places))
     np.testing.assert_array_equal(values_of(source, "t"), moved.compute())
+
+
+def test_a_dask_array_of_another_dtype_than_it_says():
+    array = opened(make_store(make_dataset()), "dask")["t"].data
+    double = da.Array(array.dask, array.name, array.chunks, "f8")
+    source = open_source(xr.Dataset({"t": (("time", "lat", "lon"), double)}))
+    assert source.path_of("t").endswith("of another dtype or shape than its array")
+    np.testing.assert_array_equal(values_of(source, "t"), make_dataset()["t"])
 
 
 def test_dask_arrays_of_a_zarr_array_itself():
@@ -346,6 +363,19 @@ def test_variables_of_two_stores():
     assert is_direct(source) == [True, True, True, False]
     for name, factor in {"t": 1.0, "twice": 2.0, "half": 0.5}.items():
         np.testing.assert_array_equal(values_of(source, name), dataset["t"] * factor)
+
+
+def test_bundles_are_of_one_source_and_one_variable():
+    arrays = (xr.Dataset({"t": (("x",), np.arange(4.0))}) for _ in range(2))
+    cut = {"t": Selected("t", (range(4),), (0,)), "u": Selected("t", (range(2),), (0,))}
+    dims = {"t": ("x",), "u": ("x",)}
+    one, two = (SelectedSource(open_source(ds), cut, dims) for ds in arrays)
+    source = MixedSource({"t": one, "u": two}, one)
+    assert one.bundle_of("t", (0,)) != one.bundle_of("u", (0,))
+    outs = np.empty(4), np.empty(2)
+    reads = [Read(name, (0,), (slice(None),), out) for name, out in zip("tu", outs, strict=True)]
+    assert source.read_together(reads).num_requests == 2
+    assert [out.tolist() for out in outs] == [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0]]
 
 
 def test_absent_and_damaged_chunks_are_told_as_of_any_store():

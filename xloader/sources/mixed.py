@@ -55,9 +55,8 @@ class MixedSource:
         return self._owners[variable].read(variable, chunk, cut, out)
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """As the variable's own source has it; never one bundle of two sources."""
-        source = self._owners[variable]
-        return self._number(source), source.bundle_of(variable, chunk)
+        """As the variable's own source has it; see `Source.bundle_of`."""
+        return self._owners[variable].bundle_of(variable, chunk)
 
     def read_together(self, reads: Sequence[Read]) -> Outcome:
         """Decode several chunks, those of one source together."""
@@ -81,6 +80,3 @@ class MixedSource:
 
     def __reduce__(self) -> tuple[object, ...]:
         return MixedSource, (self._owners, self._home)
-
-    def _number(self, source: Source) -> int:
-        return next(n for n, other in enumerate(self._sources) if other is source)

@@ -174,9 +174,9 @@ class SelectedSource:
         return self._base.read(read.variable, read.chunk, read.cut, read.out)
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """As the stored chunk's; see `Source.bundle_of`."""
+        """As the stored chunk's, of one variable; see `Source.bundle_of`."""
         view = self._views[variable]
-        return self._base.bundle_of(view.selected.base, view.chunk(chunk))
+        return variable, self._base.bundle_of(view.selected.base, view.chunk(chunk))
 
     def read_together(self, reads: Sequence[Read]) -> Outcome:
         """Decode several blocks, together where their chunks are."""
