@@ -129,6 +129,7 @@ BOMB = bytes(64 * 2**20)
         ("zstd", lambda: numcodecs.zstd.compress(bytes(NBYTES)) + numcodecs.zstd.compress(BOMB)),
         ("zstd", lambda: b"\x28\xb5\x2f\xfd\xe0" + (2**40).to_bytes(8, "little") + bytes(20)),
         ("gzip", lambda: gzip.compress(BOMB)),
+        ("gzip", lambda: gzip.compress(bytes(NBYTES)) + gzip.compress(BOMB)),
         ("v2-zlib", lambda: zlib.compress(BOMB)),
         ("v2-bz2", lambda: bz2.compress(BOMB)),
         ("v2-bz2", lambda: bz2.compress(bytes(NBYTES)) + bz2.compress(BOMB)),
@@ -137,8 +138,16 @@ BOMB = bytes(64 * 2**20)
         ("v2-zlib-crc32", lambda: zlib.compress(BOMB)),
     ],
     ids=[
-        *("blosc", "zstd", "zstd-second-frame", "zstd-lying-header", "gzip", "zlib", "bz2"),
-        *("bz2-second-stream", "lz4", "lz4-lying-header", "zlib-in-chain"),
+        *("blosc", "zstd", "zstd-second-frame", "zstd-lying-header", "gzip"),
+        *(
+            "gzip-second-member",
+            "zlib",
+            "bz2",
+            "bz2-second-stream",
+            "lz4",
+            "lz4-lying-header",
+            "zlib-in-chain",
+        ),
     ],
 )
 def test_a_bomb_is_an_error_and_no_allocation(codecs: str, make_bomb: Callable[[], bytes]):
@@ -228,6 +237,12 @@ def test_bz2_in_several_streams_with_a_tail():
 def test_zlib_with_a_tail():
     data = as_array(zlib.compress(b"abcdefgh") + b"more")
     assert decode(data, [Compressed("zlib")], 8, None, Scratch()).tobytes() == b"abcdefgh"
+
+
+def test_bytes_of_another_number():
+    for nbytes in (7, 9):
+        with pytest.raises(ValueError, match=f"8 bytes where the chunk has {nbytes}"):
+            decode(as_array(b"abcdefgh"), [], nbytes, None, Scratch())
 
 
 def test_steps_share_no_memory():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,17 @@ def test_an_index_that_points_nowhere(location: str, is_checked: bool, offset: i
     refuse(store)
 
 
+@pytest.mark.parametrize(("offset", "nbytes"), [(2**62, 100), (2**64 - 2, 100), (0, 2**44)])
+def test_no_file_is_read_where_none_can_be(tmp_path: Path, offset: int, nbytes: int):
+    store, _ = make_store(codecs=[ZstdCodec()])
+    rewrite(store, with_entry(3, offset, nbytes, location="end", is_checked=True))
+    for key, buffer in store._store_dict.items():
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_bytes(buffer.to_bytes())
+    with pytest.raises(CorruptChunkError, match=r"has chunk \(3,\) at"):
+        open_source(tmp_path).read_together(reads_of([3]))
+
+
 @pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
 def test_chunks_do_not_lie_in_an_index_at_the_start(is_checked: bool):
     store, _ = make_store(location="start", is_checked=is_checked)
@@ -99,7 +111,8 @@ def test_chunks_do_not_lie_in_an_index_at_the_start(is_checked: bool):
 
 def test_chunks_do_not_lie_in_an_unchecked_index_at_the_end():
     store, values = make_store(is_checked=False)
-    inside = NUM_CHUNKS * CHUNK_NBYTES - 40
+    # It ends before the object does.
+    inside = NUM_CHUNKS * CHUNK_NBYTES - 300
     rewrite(store, with_entry(3, inside, CHUNK_NBYTES, location="end", is_checked=False))
     refuse(store)
     # The last chunk touches the index, and is whole.

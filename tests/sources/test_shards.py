@@ -145,7 +145,9 @@ def test_a_whole_shard_is_one_request():
     everything = list(range(NUM_CHUNKS))
     assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
     assert ranges_of_the_first(store) == {None: 1}
-    # Its index came along.
+    # Its index came along, and holds nothing else.
+    kept = source._handle.get().indexes._kept[KEY]
+    assert (kept.base is None) or kept.base.nbytes == kept.nbytes
     store.reset()
     assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
     assert ranges_of_the_first(store) == {RangeByteRequest(0, NUM_CHUNKS * CHUNK_NBYTES): 1}
@@ -198,20 +200,31 @@ def test_an_absent_shard_is_filled(chunks: list[int]):
     assert read(source, [8], values).num_missing == 0
 
 
-def test_many_threads_read_an_index_once():
+def test_many_threads_read_an_index_once(monkeypatch: pytest.MonkeyPatch):
     inner, values = make_store(num_shards=1)
     num_threads = 6
-    together = threading.Barrier(num_threads, timeout=30)
+    num_waiting = threading.Semaphore(0)
+
+    class Waited(Future):
+        def result(self, timeout: float | None = None) -> Any:
+            num_waiting.release()
+            return super().result(timeout)
+
+    monkeypatch.setattr(indexes, "Future", Waited)
     store = CountingStore(inner)
     source = open_source(store)
     cache = source._handle.get().indexes
     get = cache.get
 
-    def wait_and_get(key: str, load: Callable[[], Any]) -> Any:
-        together.wait()
-        return get(key, load)
+    def get_late(key: str, load: Callable[[], Any]) -> Any:
+        def load_late() -> Any:
+            # Only once all the others wait for it.
+            assert all(num_waiting.acquire(timeout=10) for _ in range(num_threads - 1))
+            return load()
 
-    cache.get = wait_and_get
+        return get(key, load_late)
+
+    cache.get = get_late
     with ThreadPoolExecutor(num_threads) as pool:
         outcomes = list(pool.map(lambda n: read(source, [n], values), range(num_threads)))
     assert store.ranges[KEY, SuffixByteRequest(INDEX_NBYTES)] == 1
