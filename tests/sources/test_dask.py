@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -163,6 +166,27 @@ def test_blocks_equal_what_dask_computes(name: str):
     middle = tuple(count // 2 for count in array.numblocks)
     graph = array.__dask_graph__().cull({(array.name, *middle)})
     assert 0 < effort_of(array).num_tasks <= len(graph)
+
+
+PLANNED = """
+import dask, warnings
+dask.config.set({"array.query-planning": True})
+warnings.simplefilter("ignore")
+import numpy as np
+from tests.sources import lazy_kinds
+from xloader.sources.opening import open_source
+
+dataset = lazy_kinds.make_dataset()
+ds = lazy_kinds.opened(lazy_kinds.make_store(dataset), "dask")[["t"]].isel(time=slice(1, None))
+source = open_source(ds + 1)
+assert source.path_of("t").startswith("block by block through xarray: dask")
+np.testing.assert_array_equal(lazy_kinds.values_of(source, "t"), dataset["t"][1:] + 1)
+"""
+
+
+def test_arrays_of_dasks_query_planning():
+    # What an array is, is settled once dask is imported.
+    subprocess.run([sys.executable, "-c", PLANNED], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.fixture

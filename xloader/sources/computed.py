@@ -28,7 +28,7 @@ class Effort:
     Parameters
     ----------
     num_tasks : int
-        Tasks that a block in the middle of the array needs.
+        Tasks that a block in the middle of the array needs; 0 where that is not known.
     num_repeats : float
         How often an epoch, block by block, runs each task of the whole graph on average.
     """
@@ -39,6 +39,8 @@ class Effort:
 
 def effort_of(array: Any) -> Effort:
     """Find out what a block of a dask array takes; nothing is computed."""
+    if not _has_layers(array):
+        return Effort(num_tasks=0, num_repeats=0.0)
     graph = array.__dask_graph__()
     middle = tuple(count // 2 for count in array.numblocks)
     num_tasks = len(_needed(graph, array.__dask_layers__(), [(array.name, *middle)]))
@@ -62,12 +64,17 @@ def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArra
     from dask.highlevelgraph import HighLevelGraph
     from dask.local import get_sync
 
+    get = _cluster() or get_sync
+    if not all(_has_layers(array) for array, _ in blocks):
+        return [
+            np.asarray(array[_place(array.chunks, index)].compute(scheduler=get))
+            for array, index in blocks
+        ]
     graphs = {array.name: array.__dask_graph__() for array, _ in blocks}
     layers = [layer for array, _ in blocks for layer in array.__dask_layers__()]
     graph = HighLevelGraph.merge(*graphs.values()) if len(graphs) > 1 else graphs.popitem()[1]
     keys = [(array.name, *chunk) for array, chunk in blocks]
     tasks = blocks[0][0].__dask_optimize__(_needed(graph, layers, keys), keys)
-    get = _cluster() or get_sync
     return [np.asarray(block) for block in get(dict(tasks), keys)]
 
 
@@ -91,7 +98,7 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
     grids: dict[str, object] = {}
     for name in names:
         array = dataset[name].variable
-        if array.chunks is None:
+        if array.chunks is None or not _has_layers(array.data):
             continue
         grids[name] = array.dims, array.chunks
         # A layer of one task is an array that layers read from.
@@ -109,6 +116,20 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
         if len(members) > 1
         for name in members
     }
+
+
+def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where a block lies in its array."""
+    starts = [sum(sizes[:place]) for sizes, place in zip(chunks, index, strict=True)]
+    return tuple(
+        slice(start, start + sizes[place])
+        for start, sizes, place in zip(starts, chunks, index, strict=True)
+    )
+
+
+def _has_layers(array: Any) -> bool:
+    """Whether an array has a graph of layers: dask's query planning has none."""
+    return hasattr(array, "__dask_layers__")
 
 
 def _cluster() -> Callable[..., Any] | None:

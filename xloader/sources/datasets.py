@@ -223,6 +223,5 @@ def _words(array: xr.DataArray, reason: str) -> str:
             XloaderWarning,
             stacklevel=2,
         )
-    return f"block by block through xarray: dask, {effort.num_tasks} tasks a block" + (
-        f", {reason}" if reason else ""
-    )
+    tasks = f", {effort.num_tasks} tasks a block" if effort.num_tasks else ""
+    return f"block by block through xarray: dask{tasks}" + (f", {reason}" if reason else "")
