@@ -213,9 +213,9 @@ def read(source: Source, name: str, chunk: tuple[int, ...], cut: Cut | None = No
     shape = tuple(
         len(range(*part.indices(10**9))) if isinstance(part, slice) else len(part) for part in cut
     )
-    out = np.empty(shape, variable.dtype)
+    out = np.empty(shape, variable.stored_dtype)
     source.read(name, chunk, cut, out)
-    return out
+    return out if variable.packing is None else variable.packing.unpack(out)
 
 
 def read_all(source: Source, name: str) -> np.ndarray:

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from xloader.errors import ForkError
-from xloader.sources.handles import PerProcess
+from xloader.sources import handles
+from xloader.sources.handles import Home, PerProcess
 
 
 def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +56,20 @@ def test_a_lock_held_while_forking_does_not_hang_the_child(monkeypatch: pytest.M
     thread.start()
     thread.join(10)
     assert opened == [[]]
+
+
+def test_a_home_knows_a_fork_of_its_own_wherever_it_is_packed(monkeypatch: pytest.MonkeyPatch):
+    home = Home()
+    packed = pickle.dumps(home)
+    in_a_child(monkeypatch)
+    for in_child in (home, pickle.loads(packed)):
+        with pytest.raises(ForkError, match="a client was opened before"):
+            in_child.check("a client")
+    # What is made in the child, or comes to a process that was started anew, is at home there.
+    Home().check("a client")
+    monkeypatch.setattr(handles, "_LOADED_IN", os.getpid())
+    started_anew = pickle.loads(packed)
+    started_anew.check("a client")
+    in_a_child(monkeypatch)
+    with pytest.raises(ForkError):
+        started_anew.check("a client")

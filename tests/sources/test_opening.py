@@ -6,6 +6,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import fsspec.registry  # noqa: F401  (a test looks at it in sys.modules)
 import numpy as np
 import pytest
 import xarray as xr
@@ -95,6 +96,8 @@ def test_groups_further_down_are_named(tmp_path: Path):
 
 def test_a_url_without_its_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
+    # fsspec remembers what another test has made it import.
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
     with pytest.raises(MissingDependencyError, match=r'pip install "xloader\[cloud\]"') as caught:
         open_source("s3://me:canary@bucket/a.zarr")
     assert "canary" not in str(caught.value)
@@ -196,7 +199,7 @@ def test_blocks_follow_the_file_and_dask(tmp_path: Path):
     chunked = dataset.chunk({"time": (4, 4, 3), "lat": (3, 1, 3)})
     source = open_source(chunked)
     assert source.variables["t"].chunks == (4, (3, 1, 3), 5)
-    assert source.path_of("t").endswith("dask")
+    assert "dask" in source.path_of("t")
     assert open_source(dataset).path_of("t").endswith("numpy")
 
 

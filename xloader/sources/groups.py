@@ -24,8 +24,9 @@ from xloader.errors import (
 from xloader.sources import catalog
 from xloader.sources.access import access_error, cause_of, told_of
 from xloader.sources.base import Source
+from xloader.sources.codecs import unknown_codec_error
 from xloader.sources.openers import ZarrOpener
-from xloader.sources.stores import PathPlace
+from xloader.sources.places import PathPlace
 from xloader.sources.zarr_source import OnMissing, ZarrSource
 
 
@@ -167,6 +168,9 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
 
 
 def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    of_codec = unknown_codec_error(error, opener.name)
+    if of_codec is not None:
+        return of_codec
     told = told_of(error, opener.place.secrets)
     if isinstance(error, KeyError):
         return UnsupportedDataError(
@@ -184,6 +188,9 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
 
 
 def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    of_codec = unknown_codec_error(error, opener.name)
+    if of_codec is not None:
+        return of_codec
     told = told_of(error, opener.place.secrets)
     if "Protocol not known" in told:
         return UnsupportedDataError(

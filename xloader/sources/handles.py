@@ -5,11 +5,61 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from xloader.errors import ForkError
 
 T = TypeVar("T")
+
+_LOADED_IN: Final = os.getpid()
+"""The process that first imported this file: a forked child has its parent's number here."""
+
+
+def _fork_error(what: str, pid: int) -> ForkError:
+    return ForkError(
+        f"{what} was opened before this process was forked, "
+        "and its handle would hang or read garbage here",
+        given=f"opened in process {pid}, used in process {os.getpid()}",
+        remedy=(
+            'start workers with "forkserver" or "spawn" (for a DataLoader: '
+            'multiprocessing_context="forkserver") and guard the script with '
+            'if __name__ == "__main__":'
+        ),
+    )
+
+
+class Home:
+    """The process in which a library is at work that no fork of that process may use.
+
+    Opening a handle anew does not help there: the threads that obstore and icechunk wait for
+    do not outlive a fork, and a child that uses fsspec takes away its parent's connections. It
+    travels with what it guards, and knows a fork where it arrives.
+
+    Examples
+    --------
+    >>> Home().check("a store")
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def check(self, what: str) -> None:
+        """Raise in a fork of the process.
+
+        Raises
+        ------
+        ForkError
+            If this process was forked from the one in which the library is at work.
+        """
+        if self._pid == _LOADED_IN != os.getpid():
+            raise _fork_error(what, self._pid)
+
+    def __getstate__(self) -> int:
+        return os.getpid()
+
+    def __setstate__(self, pid: int) -> None:
+        # A process of its own is a new home.
+        self._pid = pid if pid == _LOADED_IN else os.getpid()
 
 
 class PerProcess(Generic[T]):
@@ -51,16 +101,7 @@ class PerProcess(Generic[T]):
             opened = self._open()
         pid, handle = opened
         if pid != os.getpid() and not self._is_forkable:
-            raise ForkError(
-                f"{self._what} was opened before this process was forked, "
-                "and its handle would hang or read garbage here",
-                given=f"opened in process {pid}, used in process {os.getpid()}",
-                remedy=(
-                    'start workers with "forkserver" or "spawn" (for a DataLoader: '
-                    'multiprocessing_context="forkserver") and guard the script with '
-                    'if __name__ == "__main__":'
-                ),
-            )
+            raise _fork_error(self._what, pid)
         return handle
 
     def drop(self) -> None:

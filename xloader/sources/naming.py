@@ -82,6 +82,25 @@ def secrets_of(options: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_texts(options)))
 
 
+def secrets_of_url(url: str) -> tuple[str, ...]:
+    """Find what `safe_name` takes out of a URL, as texts.
+
+    Examples
+    --------
+    >>> secrets_of_url("https://me:hunter2@host/a.zarr?sig=abcd")
+    ('me:hunter2', 'hunter2', 'sig=abcd', 'abcd')
+    """
+    found: list[str] = []
+    for part in url.split("::"):
+        rest = part.partition("://")[2]
+        place, _, query = rest.partition("?")
+        if user := _USER.match(place):
+            found += [user[0][:-1], *re.split("[:/]", user[0][:-1])]
+        if query:
+            found += [query, *(value.partition("=")[2] for value in re.split("[&#]", query))]
+    return secrets_of(found)
+
+
 def _texts(options: object) -> Iterator[str]:
     if isinstance(options, str):
         if len(options) >= _SHORTEST:

@@ -14,7 +14,7 @@ from zarr.core.sync import sync
 
 from xloader.sources.naming import safe_name as safe_name
 from xloader.sources.pickling import pack, unpack
-from xloader.sources.stores import Place
+from xloader.sources.places import Place
 
 _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
 """The key that says that there is a group, for each version of the format."""

@@ -20,7 +20,8 @@ from xloader.sources.datasets import from_dataset
 from xloader.sources.groups import from_zarr, refuse_empty
 from xloader.sources.naming import safe_name, secrets_of
 from xloader.sources.openers import FileOpener, ZarrOpener
-from xloader.sources.stores import Place, is_zip, place_at, place_of, refuse_versions
+from xloader.sources.places import Place, is_zip
+from xloader.sources.stores import place_at, place_of, refuse_versions
 from xloader.sources.xarray_source import XarraySource, describe
 from xloader.sources.zarr_source import OnMissing
 

@@ -1,0 +1,241 @@
+"""Places: where a Zarr store lies, and how to open it in this process and in others."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+
+from xloader.sources.handles import Home, PerProcess
+from xloader.sources.naming import safe_name, scrub, secrets_of, secrets_of_url
+from xloader.sources.pickling import pack, unpack
+
+_FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
+"""Stores that a forked child may open anew."""
+
+
+class Place(Protocol):
+    """Where a store lies; pickles with a source and opens the store where it arrives."""
+
+    @property
+    def name(self) -> str:
+        """The place, for messages; never a credential."""
+        ...
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that no message may tell."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Which of the store's versions is read; empty where it has only one."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store is one that this process already has open."""
+        ...
+
+    def open_store(self) -> Store:
+        """Open the store, or give it back where it is open."""
+        ...
+
+
+@dataclass(frozen=True)
+class PathPlace:
+    """A directory, or a zip file, on this machine."""
+
+    path: str
+
+    secrets = ()
+    version = ""
+    is_shared = False
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
+
+    def open_store(self) -> Store:
+        """Open the directory, or the zip file with a handle of its own."""
+        if is_zip(self.path):
+            return _open_zip(ZipStore(self.path, mode="r"))
+        return LocalStore(self.path, read_only=True)
+
+
+@dataclass(frozen=True)
+class UrlPlace:
+    """A URL that fsspec knows, with its options."""
+
+    url: str
+    options: Mapping[str, Any] = field(repr=False)
+    home: Home = field(default_factory=Home, init=False, repr=False, compare=False)
+
+    version = ""
+    is_shared = False
+
+    @property
+    def name(self) -> str:
+        """The URL without credentials; of references, what holds them."""
+        references = self.options.get("fo")
+        if self.url.startswith("reference://") and references is not None:
+            told = safe_name(references) if isinstance(references, str) else "a mapping"
+            return f"{safe_name(self.url)} of {told}"
+        return safe_name(self.url)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """All texts among the options but those known to be harmless."""
+        return secrets_of(self.options) + secrets_of_url(self.url)
+
+    def open_store(self) -> Store:
+        """Open the URL with a client of its own.
+
+        Raises
+        ------
+        ForkError
+            If this process was forked from one that has the URL open.
+        """
+        self.home.check(self.name)
+        from zarr.storage import FsspecStore
+
+        options = dict(self.options)
+        if self.url.startswith("reference://"):
+            # What is referred to has to be read in the same way as the references.
+            options["remote_options"] = {
+                "asynchronous": True,
+                **(options.get("remote_options") or {}),
+            }
+        return FsspecStore.from_url(self.url, storage_options=options, read_only=True)
+
+
+class GivenPlace:
+    """A store that is open already: it stays in its process, and travels packed.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The open store.
+    name : str, optional
+        The place, for messages; by default what the store calls itself.
+    version : str, optional
+        Which of its versions the store shows.
+    """
+
+    is_shared = True
+
+    def __init__(self, store: Store, name: str = "", version: str = "") -> None:
+        self.secrets = secrets_of(_options_of(store))
+        self.name = name or _name_of(store, self.secrets)
+        self.version = version
+        self._packed: bytes | None = None
+        self._home = None if isinstance(_innermost(store), _FORKABLE) else Home()
+        self._store = PerProcess(lambda: _open_zip(store), self.name)
+        self._store.get()
+
+    def open_store(self) -> Store:
+        """Give the store back.
+
+        Raises
+        ------
+        ForkError
+            If this process was forked from the one that has the store open.
+        """
+        if self._home is not None:
+            self._home.check(self.name)
+        return self._store.get()
+
+    def _unpack(self) -> Store:
+        assert self._packed is not None, "only what was packed is unpacked"
+        store: Store = unpack(self._packed)
+        # Memory is not to be held twice.
+        self._packed = None
+        return store
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        store, home = self._store.get(), self._home
+        if _lies_in_memory(store):
+            store, home = _copy_of_memory(store), None
+        packed = pack(
+            store,
+            self.name,
+            "commit the session's changes and open a read-only session"
+            if type(store).__module__.startswith("icechunk")
+            else "open the data by its path or URL, or give the store a __getstate__",
+        )
+        return {
+            "name": self.name,
+            "version": self.version,
+            "secrets": self.secrets,
+            "_packed": packed,
+            "_home": home,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._store = PerProcess(self._unpack, self.name)
+
+
+def is_zip(path: str) -> bool:
+    """Whether a path is that of a zip file."""
+    return path.endswith(".zip") and not os.path.isdir(path)
+
+
+def _open_zip(store: Store) -> Store:
+    # Other stores open at their first use; a zip file that is read before it is opened fails.
+    if isinstance(store, ZipStore):
+        sync(store._ensure_open())
+    return store
+
+
+def _innermost(store: Any) -> Any:
+    """The store that wrappers lie around."""
+    while isinstance(getattr(store, "_store", None), Store):
+        store = store._store
+    return store
+
+
+def _options_of(store: Store) -> object:
+    inner = _innermost(store)
+    if isinstance(inner, ObjectStore):
+        options = getattr(inner.store, "config", None), getattr(inner.store, "client_options", None)
+        return [dict(part) for part in options if part]
+    return getattr(getattr(inner, "fs", None), "storage_options", None)
+
+
+def _name_of(store: Store, secrets: tuple[str, ...]) -> str:
+    told = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
+    return scrub(told.removeprefix("object_store://"), secrets)
+
+
+def _lies_in_memory(store: Store) -> bool:
+    """Whether a store's values are in this process, and yet do not pickle with it."""
+    if isinstance(store, ObjectStore):
+        return type(store.store).__name__ == "MemoryStore"
+    fs = getattr(store, "fs", None)
+    return "memory" in _protocols(getattr(fs, "sync_fs", fs))
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    protocol = getattr(fs, "protocol", ())
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _copy_of_memory(store: Store) -> MemoryStore:
+    async def read() -> dict[str, Any]:
+        prototype = default_buffer_prototype()
+        keys = [key async for key in store.list()]
+        return {key: await store.get(key, prototype) for key in keys}
+
+    return MemoryStore(sync(read()), read_only=True)
