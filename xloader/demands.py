@@ -34,6 +34,7 @@ def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprin
                 itemsize=variable.stored_dtype.itemsize,
                 accesses=frozenset(taken),
                 index_nbytes=variable.index_nbytes,
+                thinning=variable.thinning,
             )
         )
     return Footprint.of(windows, tuple(demands), recipe.subset)

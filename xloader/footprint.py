@@ -47,6 +47,8 @@ class Demand:
         The offsets at which some field takes it.
     index_nbytes : int
         Bytes of the indexes of its shards.
+    thinning : int
+        Stored numbers that are decoded for each one that can be selected.
     """
 
     variable: str
@@ -55,6 +57,7 @@ class Demand:
     itemsize: int
     accesses: frozenset[Access]
     index_nbytes: int = 0
+    thinning: int = 1
 
     @property
     def num_reads_per_block(self) -> int:
@@ -69,7 +72,8 @@ class Demand:
     @property
     def unit_read_nbytes(self) -> int:
         """As ``unit_nbytes``, with the chunks of the whole dimensions not cut down."""
-        return self.itemsize * math.prod(int(a.read_sizes.sum()) for a in self.whole_axes)
+        sizes = math.prod(int(a.read_sizes.sum()) for a in self.whole_axes)
+        return self.itemsize * self.thinning * sizes
 
     @property
     def selected_nbytes(self) -> int:
@@ -80,7 +84,8 @@ class Demand:
     def max_chunk_nbytes(self) -> int:
         """Bytes of its largest chunk, decoded and not cut down."""
         axes = [*self.whole_axes, *(axis for axis in self.axes if axis is not None)]
-        return self.itemsize * math.prod(int(a.read_sizes.max(initial=0)) for a in axes)
+        sizes = math.prod(int(a.read_sizes.max(initial=0)) for a in axes)
+        return self.itemsize * self.thinning * sizes
 
 
 @dataclass(frozen=True)

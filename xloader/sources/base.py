@@ -43,6 +43,9 @@ class Variable:
         How the values are packed where reading gives them packed.
     index_nbytes : int
         Bytes of the indexes of its shards, which are kept once they are read. Not compared.
+    thinning : int
+        How many stored numbers are decoded for each one offered, at most: more than 1 for a
+        view that keeps a part of each chunk. Not compared.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Variable:
     attrs: Mapping[str, object] = field(default_factory=dict, compare=False)
     packing: Packing | None = None
     index_nbytes: int = field(default=0, compare=False)
+    thinning: int = field(default=1, compare=False)
 
     @property
     def stored_dtype(self) -> np.dtype:

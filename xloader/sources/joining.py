@@ -74,6 +74,8 @@ def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
         shape=tuple(shape),
         chunks=tuple(chunks),
         packing=first.packing if is_packed_alike else None,
+        index_nbytes=sum(variable.index_nbytes for variable in all_of),
+        thinning=max(variable.thinning for variable in all_of),
     )
 
 

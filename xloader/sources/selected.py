@@ -69,6 +69,15 @@ class _View:
             compact(tuple(np.diff(self.axes[dim].edges).tolist())) for dim in self.selected.order
         )
 
+    @property
+    def thinning(self) -> int:
+        """How many stored numbers are decoded for each one that is kept, at most."""
+        ratio = 1
+        for axis in self.axes:
+            most = int(np.diff(axis.edges).max(initial=1))
+            ratio *= -(-int(axis.read_sizes.max(initial=1)) // most)
+        return ratio
+
     @cached_property
     def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """How an offered array becomes a stored one: its transposition, and its new dims."""
@@ -143,6 +152,7 @@ class SelectedSource:
                 dims=dims[name],
                 shape=view.shape,
                 chunks=view.chunks,
+                thinning=view.thinning,
             )
             for name, view in self._views.items()
         }
