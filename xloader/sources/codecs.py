@@ -98,7 +98,7 @@ def _refusal(what: str, codec: str) -> UnsupportedDataError:
     return UnsupportedDataError(
         f"{what} is stored with a codec that makes Python objects, and may run code to do so",
         given=f"codec {codec!r}",
-        allowed="codecs of numbers; pickle runs whatever code the data holds",
+        allowed="codecs of bool, integers and floats; pickle runs whatever code the data holds",
         remedy="write the array again as numbers, with codecs such as blosc or zstd",
     )
 
