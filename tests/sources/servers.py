@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import re
 import tempfile
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+# A proxy of the user's own knows nothing of the loopback.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 BUCKET = "bucket"
 KEY, SECRET = "canarykey", "canarysecret"

@@ -30,8 +30,10 @@ from xloader.errors import (
 from xloader.sources import pickling
 from xloader.sources.access import SourceAccessError
 from xloader.sources.naming import safe_name, scrub, secrets_of
+from xloader.sources.openers import ZarrOpener
 from xloader.sources.opening import open_source
 from xloader.sources.pickling import check_picklable
+from xloader.sources.stores import place_at
 from xloader.testing import SourceRecorder, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,7 +248,7 @@ def test_versions_that_are_not_there(tmp_path: Path) -> None:
 
 
 def told(error: BaseException) -> str:
-    """All that a user or a log would be shown."""
+    """All that a user would be shown."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
@@ -344,6 +346,8 @@ def test_sources_show_no_credential(tmp_path: Path) -> None:
             list(loader)
             shown = [source, source.name, samples, loader, loader.explain(), loader.report()]
             shown += [source.fingerprint, vars(source), source.path_of("t")]
+        place = place_at("s3://bucket/a.zarr", servers.s3_options())
+        shown += [place, ZarrOpener(place, "", {"storage_options": servers.s3_options()})]
         assert servers.SECRET not in " ".join(map(repr, shown))
         assert servers.KEY not in " ".join(map(repr, shown))
 
@@ -389,8 +393,11 @@ def test_a_format_that_is_asked_for(zarr_format: int) -> None:
 
 def test_listing_that_is_refused_does_not_hide_a_v2_store() -> None:
     # Without the permission to list, S3 refuses what is absent in place of saying so.
+    asked = []
+
     class Refusing(MemoryStore):
         async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
+            asked.append(key)
             if key not in self._store_dict:
                 raise PermissionError(key)
             return await super().get(key, *args, **kwargs)
@@ -399,8 +406,11 @@ def test_listing_that_is_refused_does_not_hide_a_v2_store() -> None:
     assert isinstance(store, MemoryStore)
     zarr.consolidate_metadata(store)
     assert kinds.read(open_source(Refusing(store._store_dict)), "s", ()) == 2.5
+    asked.clear()
     with pytest.raises(SourceAccessError, match="does not let this reader in"):
         open_source(Refusing())
+    # One after the other: of several that fail at once, asyncio logs all but the first.
+    assert asked == ["zarr.json", ".zgroup"]
 
 
 def test_metadata_that_cannot_be_read(tmp_path: Path) -> None:

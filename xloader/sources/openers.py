@@ -50,7 +50,7 @@ class ZarrOpener:
     def with_format(self) -> ZarrOpener:
         """Ask which version of the format the group has, one key at a time, and keep it.
 
-        zarr asks for all keys at once, and where several requests fail it leaves errors behind
+        zarr asks for all keys at once, and where several requests fail it may leave errors behind
         that are logged with their URLs.
 
         Returns

@@ -110,9 +110,9 @@ def open_source(
         _refuse_options(group, storage_options, open_kwargs)
         return from_dataset(source, variables)
     versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
-    within = group or ""
+    within = (group or "").strip("/")
     if isinstance(source, zarr.Group):
-        within = "/".join(part for part in (source.path, group) if part)
+        within = "/".join(part for part in (source.path, within) if part)
         source = source.store
     place: Place | None
     if isinstance(source, str | os.PathLike):
