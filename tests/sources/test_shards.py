@@ -93,6 +93,12 @@ def ranges_of_the_first(store: CountingStore) -> dict[Any, int]:
     return {byte_range: n for (key, byte_range), n in store.ranges.items() if key == KEY}
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other test's indexes."""
+    monkeypatch.setattr(indexes, "_CACHES", {})
+
+
 @pytest.mark.parametrize("wrap", [lambda store: store, without_get_sync], ids=["sync", "async"])
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_an_index_is_read_once(location: str, wrap: Callable[[Store], Store]):
@@ -114,8 +120,8 @@ def test_an_index_is_read_once(location: str, wrap: Callable[[Store], Store]):
         RangeByteRequest(first + 3 * CHUNK_NBYTES, first + 5 * CHUNK_NBYTES): 1,
     }
     read(source, [8], values)
-    assert source._handle.get().indexes.nbytes == 2 * NUM_CHUNKS * 16
-    assert source.index_nbytes("a") == 2 * NUM_CHUNKS * 16
+    assert IndexCache.of_process().nbytes == 2 * NUM_CHUNKS * 16
+    assert source.variables["a"].index_nbytes == 2 * NUM_CHUNKS * 16
 
 
 @pytest.mark.parametrize("wrap", [lambda store: store, without_get_sync], ids=["sync", "async"])
@@ -146,7 +152,7 @@ def test_a_whole_shard_is_one_request():
     assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
     assert ranges_of_the_first(store) == {None: 1}
     # Its index came along, and holds nothing else.
-    kept = source._handle.get().indexes._kept[KEY]
+    (kept,) = IndexCache.of_process()._kept.values()
     assert (kept.base is None) or kept.base.nbytes == kept.nbytes
     store.reset()
     assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
@@ -175,7 +181,7 @@ def test_chunks_of_one_shard_are_a_bundle():
     )
     plain = open_source(store)
     assert plain.bundle_of("b", (0,)) != plain.bundle_of("b", (1,))
-    assert plain.index_nbytes("b") == 0
+    assert plain.variables["b"].index_nbytes == 0
 
 
 @pytest.mark.parametrize("chunks", [[2], [1, 2, 3], list(range(NUM_CHUNKS))])
@@ -213,10 +219,10 @@ def test_many_threads_read_an_index_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(indexes, "Future", Waited)
     store = CountingStore(inner)
     source = open_source(store)
-    cache = source._handle.get().indexes
+    cache = IndexCache.of_process()
     get = cache.get
 
-    def get_late(key: str, load: Callable[[], Any]) -> Any:
+    def get_late(key: indexes.Name, load: Callable[[], Any]) -> Any:
         def load_late() -> Any:
             # Only once all the others wait for it.
             assert all(num_waiting.acquire(timeout=10) for _ in range(num_threads - 1))
@@ -224,7 +230,7 @@ def test_many_threads_read_an_index_once(monkeypatch: pytest.MonkeyPatch):
 
         return get(key, load_late)
 
-    cache.get = get_late
+    monkeypatch.setattr(cache, "get", get_late)
     with ThreadPoolExecutor(num_threads) as pool:
         outcomes = list(pool.map(lambda n: read(source, [n], values), range(num_threads)))
     assert store.ranges[KEY, SuffixByteRequest(INDEX_NBYTES)] == 1
@@ -271,7 +277,6 @@ def test_the_cache_drops_what_was_used_longest_ago():
     cache.forget("6")
     cache.forget("unheard of")
     assert cache.nbytes == 80
-    assert indexes.MOST_INDEX_NBYTES == 16 * 2**20
 
 
 def test_coalescing_keeps_every_span():

@@ -118,10 +118,10 @@ class BlockReader:
         self, group: Group, block: tuple[int, ...], values: Mapping[str, NDArray[Any]]
     ) -> list[list[Read]]:
         """Every chunk of a block, those together that are read with less effort so."""
-        bundles: dict[tuple[str, Hashable], list[list[Read]]] = {}
-        room: dict[tuple[str, Hashable], int] = {}
+        bundles: dict[Hashable, list[list[Read]]] = {}
+        room: dict[Hashable, int] = {}
         for read in self.reads(group, block, values):
-            key = read.variable, self._source.bundle_of(read.variable, read.chunk)
+            key = self._source.bundle_of(read.variable, read.chunk)
             parts = bundles.setdefault(key, [])
             if read.out.nbytes > room.get(key, 0):
                 parts.append([])

@@ -145,13 +145,9 @@ class StoredArray:
         Path of the array within the store.
     metadata : ArrayV2Metadata or ArrayV3Metadata
         The array's metadata as it was when the source was opened: it is not read again.
-    indexes : IndexCache, optional
-        Where indexes of shards are kept: shared by arrays of one store only.
     """
 
-    def __init__(
-        self, store: Store, path: str, metadata: Metadata, indexes: IndexCache | None = None
-    ) -> None:
+    def __init__(self, store: Store, path: str, metadata: Metadata) -> None:
         self._store = store
         self._path = path
         self._metadata = metadata
@@ -168,10 +164,9 @@ class StoredArray:
         )
         self.chain = chain_of(metadata)
         self._objects = _StoredObjects(store)
-        self._indexes = IndexCache() if indexes is None else indexes
         self._shards: ShardReader | None = None
         if self.chain is not None and self.chain.sharding is not None:
-            self._shards = ShardReader(self._objects, self.chain, self._indexes)
+            self._shards = ShardReader(self._objects, self.chain, IndexCache.of_process())
 
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
@@ -196,7 +191,8 @@ class StoredArray:
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Read the index of a chunk's shard again, the next time that it is needed."""
-        self._indexes.forget(self.key(chunk))
+        if self._shards is not None:
+            self._shards.forget(self.key(chunk))
 
     def is_there(self, chunk: tuple[int, ...]) -> bool:
         """Whether a chunk is in the store: of a shard, whether its index lists it."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.sources.base import MOST_INDEX_NBYTES
+
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""
 
-MOST_INDEX_NBYTES: Final = 16 * 2**20
-"""Indexes that a source keeps in each process, in bytes."""
+Name: TypeAlias = Hashable
+"""Names a shard among those of all stores."""
 
 
 class IndexCache:
-    """Indexes of shards by key: those used last, as many as there is room for.
+    """Indexes of shards: those used last, as many as there is room for.
 
     Threads that miss the same index wait for the one that reads it.
 
@@ -32,63 +35,73 @@ class IndexCache:
     def __init__(self, most_nbytes: int = MOST_INDEX_NBYTES) -> None:
         self._most_nbytes = most_nbytes
         self._nbytes = 0
-        self._kept: OrderedDict[str, Index] = OrderedDict()
-        self._coming: dict[str, Future[Index | None]] = {}
+        self._kept: OrderedDict[Name, Index] = OrderedDict()
+        self._coming: dict[Name, Future[Index | None]] = {}
         self._lock = threading.Lock()
+
+    @classmethod
+    def of_process(cls) -> IndexCache:
+        """The cache of this process: its room is that of all sources together."""
+        # A forked child starts anew: a lock that was held at the fork is never released there.
+        return _CACHES.setdefault(os.getpid(), cls())
 
     @property
     def nbytes(self) -> int:
         """Size of the indexes that are kept, in bytes."""
         return self._nbytes
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._kept
+    def __contains__(self, name: Name) -> bool:
+        return name in self._kept
 
-    def get(self, key: str, read: Callable[[], Index | None]) -> tuple[Index | None, int]:
+    def get(self, name: Name, read: Callable[[], Index | None]) -> tuple[Index | None, int]:
         """Find an index, or read it: the index and the number of reads.
 
         An index that is not there is looked for again the next time.
         """
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key], 0
-            coming = self._coming.get(key)
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name], 0
+            coming = self._coming.get(name)
             if coming is None:
-                mine = self._coming[key] = Future()
+                mine = self._coming[name] = Future()
         if coming is not None:
             return coming.result(), 0
         try:
             index = read()
         except BaseException as error:
-            self._arrive(key, None)
+            self._arrive(name, None)
             mine.set_exception(error)
             raise
-        self._arrive(key, index)
+        self._arrive(name, index)
         mine.set_result(index)
         return index, 1
 
-    def put(self, key: str, index: Index) -> None:
+    def put(self, name: Name, index: Index) -> None:
         """Keep an index that came by another way."""
         with self._lock:
-            self._keep(key, index)
+            self._keep(name, index)
 
-    def forget(self, key: str) -> None:
+    def forget(self, name: Name) -> None:
         """Drop an index, to be read anew."""
         with self._lock:
-            dropped = self._kept.pop(key, None)
+            dropped = self._kept.pop(name, None)
             self._nbytes -= 0 if dropped is None else dropped.nbytes
 
-    def _arrive(self, key: str, index: Index | None) -> None:
+    def _arrive(self, name: Name, index: Index | None) -> None:
         with self._lock:
-            del self._coming[key]
+            del self._coming[name]
             if index is not None:
-                self._keep(key, index)
+                self._keep(name, index)
 
-    def _keep(self, key: str, index: Index) -> None:
-        if index.nbytes > self._most_nbytes or key in self._kept:
+    def _keep(self, name: Name, index: Index) -> None:
+        if index.nbytes > self._most_nbytes or name in self._kept:
             return
-        self._kept[key] = index
+        self._kept[name] = index
         self._nbytes += index.nbytes
         while self._nbytes > self._most_nbytes:
             self._nbytes -= self._kept.popitem(last=False)[1].nbytes
+
+
+_CACHES: Final[dict[int, IndexCache]] = {}
+"""By process id."""

@@ -124,6 +124,7 @@ class ShardReader:
         assert chain.sharding is not None, "only shards hold chunks"
         self._objects = objects
         self._indexes = indexes
+        self._owner = object()
         self._sharding: Sharding = chain.sharding
         self._fewest_nbytes = chain.stored_nbytes if chain.is_fixed_size else 1
         self._most_nbytes = chain.stored_nbytes
@@ -143,7 +144,11 @@ class ShardReader:
         DamagedShardError
             If there is a shard, and its index does not decode.
         """
-        return self._indexes.get(key, lambda: self._read_index(key))
+        return self._indexes.get((self._owner, key), lambda: self._read_index(key))
+
+    def forget(self, key: str) -> None:
+        """Read the index of a shard again, the next time that it is needed."""
+        self._indexes.forget((self._owner, key))
 
     def is_there(self, key: str, chunk: tuple[int, ...]) -> bool:
         """Whether a chunk is in the store, as the index of its shard has it."""
@@ -173,7 +178,7 @@ class ShardReader:
             If the index is damaged, or points to where no chunk can be.
         """
         is_whole = self._is_small and len(set(chunks)) == num_there
-        if is_whole and key not in self._indexes:
+        if is_whole and (self._owner, key) not in self._indexes:
             yield self._read_whole(key, chunks)
             return
         index, num_requests = self.index(key)
@@ -201,7 +206,7 @@ class ShardReader:
         nbytes = self._sharding.index_stored_nbytes
         is_at_start = self._sharding.is_at_start
         index = self._parse(data[:nbytes] if is_at_start else data[-nbytes:])
-        self._indexes.put(key, index)
+        self._indexes.put((self._owner, key), index)
         end = data.size if is_at_start else data.size - nbytes
         spans = [self._span(index, chunk) for chunk in chunks]
         if any(span is not None and span[1] > end for span in spans):

@@ -6,6 +6,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -33,7 +34,6 @@ from xloader.sources.blame import Blame
 from xloader.sources.chains import Sharding
 from xloader.sources.decoding import Scratch
 from xloader.sources.handles import PerProcess
-from xloader.sources.indexes import IndexCache
 from xloader.sources.routes import Route, array_of, make_route, make_variable
 from xloader.sources.xarray_source import XarraySource
 
@@ -45,10 +45,8 @@ class _Handle:
 
     def __init__(self, open_store: Callable[[], Store], routes: Mapping[str, Route]) -> None:
         store = open_store()
-        self.indexes = IndexCache()
         self.arrays = {
-            name: StoredArray(store, route.path, route.metadata, self.indexes)
-            for name, route in routes.items()
+            name: StoredArray(store, route.path, route.metadata) for name, route in routes.items()
         }
         self.scratch = Scratch()
 
@@ -104,12 +102,16 @@ class ZarrSource:
         for array in arrays.values():
             check_keys(array)
             check_codecs(array)
-        self._variables = {v: make_variable(dataset[v], arrays[v], dtype) for v in variables}
+        described = {v: make_variable(dataset[v], arrays[v], dtype) for v in variables}
         self._routes = {v: make_route(dataset[v], arrays[v]) for v in variables}
         self._shardings = {
             v: sharding
             for v, route in self._routes.items()
             if (sharding := _sharding_of(route)) is not None
+        }
+        self._variables = {
+            v: replace(variable, index_nbytes=self._index_nbytes(variable))
+            for v, variable in described.items()
         }
         self._fingerprint = catalog.fingerprint(
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}
@@ -178,9 +180,9 @@ class ZarrSource:
         return is_there
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """Index of a chunk's shard, or of the chunk itself; see `Source.bundle_of`."""
+        """The variable with the index of the shard, or of the chunk; see `Source.bundle_of`."""
         sharding = self._shardings.get(variable)
-        return chunk if sharding is None else sharding.shard_of(chunk)
+        return variable, chunk if sharding is None else sharding.shard_of(chunk)
 
     def read_together(self, reads: Sequence[Read]) -> Outcome:
         """Decode several chunks of one bundle: those of one shard with few requests."""
@@ -188,18 +190,14 @@ class ZarrSource:
             return self._read_direct(reads)
         return read_each(self, reads)
 
-    def index_nbytes(self, variable: str) -> int:
-        """Size in bytes of the indexes of all shards of a variable; 0 where it has none.
-
-        Of all variables together, a process keeps at most `shards.MOST_INDEX_NBYTES`.
-        """
-        sharding = self._shardings.get(variable)
+    def _index_nbytes(self, variable: Variable) -> int:
+        sharding = self._shardings.get(variable.name)
         if sharding is None:
             return 0
-        shape, shards = self._variables[variable].shape, self._routes[variable].metadata.shards
+        shards = self._routes[variable.name].metadata.shards
         assert shards is not None, "an array that has an index has shards"
-        num_shards = math.prod(-(-size // n) for size, n in zip(shape, shards, strict=True))
-        return num_shards * sharding.index_nbytes
+        pairs = zip(variable.shape, shards, strict=True)
+        return math.prod(-(-size // n) for size, n in pairs) * sharding.index_nbytes
 
     def _read_direct(self, reads: Sequence[Read]) -> Outcome:
         handle = self._handle.get()
