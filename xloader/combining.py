@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from xloader.errors import SourceNotFoundError, UnsupportedDataError
 from xloader.recipe import Recipe
 from xloader.samples import Samples
-from xloader.sources.concat import concat_sources
+from xloader.sources.joined.concat import concat_sources
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
 
 _WILDCARDS = "*?["

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from xloader.sources.base import Source
-from xloader.sources.concat import concat_sources
+from xloader.sources.joined.concat import concat_sources
 from xloader.sources.opening import open_source
 from xloader.testing import write_store
 

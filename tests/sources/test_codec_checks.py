@@ -17,9 +17,9 @@ from zarr.storage import MemoryStore
 
 from tests.sources.test_codecs import CHUNKS, SHAPE, read_all, values_of
 from xloader.errors import UnsupportedDataError, XloaderError
-from xloader.sources._zarr import chain_of
-from xloader.sources.codecs import check_codecs, unknown_codec_error
 from xloader.sources.opening import open_source
+from xloader.sources.zarr.arrays import chain_of
+from xloader.sources.zarr.codecs import check_codecs, unknown_codec_error
 from xloader.testing import CountingStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")

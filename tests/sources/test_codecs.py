@@ -14,10 +14,10 @@ import zarr.codecs.numcodecs as wrapped
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
-from xloader.sources._zarr import StoredArray
 from xloader.sources.base import Read
 from xloader.sources.opening import open_source
-from xloader.sources.zarr_source import ZarrSource
+from xloader.sources.zarr.arrays import StoredArray
+from xloader.sources.zarr.source import ZarrSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 

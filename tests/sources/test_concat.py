@@ -30,7 +30,7 @@ from xloader.errors import (
 from xloader.packing import Packing
 from xloader.recipe import Recipe
 from xloader.sources.base import Cut, Outcome, Read, Source, read_each
-from xloader.sources.concat import ConcatSource, concat_sources
+from xloader.sources.joined.concat import ConcatSource, concat_sources
 from xloader.sources.opening import open_source
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
@@ -312,7 +312,7 @@ def test_forty_parts_pickle_small(tmp_path: Path) -> None:
 
 
 def test_pickles_that_hold_data_are_not_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.sources.concat._MOST_COMPRESSED_NBYTES", 10)
+    monkeypatch.setattr("xloader.sources.joined.concat._MOST_COMPRESSED_NBYTES", 10)
     source = concat_sources([open_source(year(0, 5)), open_source(year(5, 5))], "time")
     make, arguments = source.__reduce__()
     assert make is ConcatSource

@@ -20,9 +20,9 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError
-from xloader.sources.compressors import zstd_content_size
-from xloader.sources.decoding import Compressed, Scratch, Shuffled, decode
 from xloader.sources.opening import open_source
+from xloader.sources.zarr.compressors import zstd_content_size
+from xloader.sources.zarr.decoding import Compressed, Scratch, Shuffled, decode
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
 CODECS: dict[str, dict[str, Any]] = {

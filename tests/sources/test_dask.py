@@ -21,7 +21,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError, XloaderWarning
 from xloader.sources.base import Read, Source
-from xloader.sources.computed import compute_blocks, effort_of
+from xloader.sources.datasets.computed import compute_blocks, effort_of
 from xloader.sources.opening import open_source
 
 

@@ -25,12 +25,12 @@ from tests.sources.lazy_kinds import (
     values_of,
 )
 from xloader.errors import ChunkError, ForkError, MissingChunkError
-from xloader.sources import lazy
 from xloader.sources.base import Read
-from xloader.sources.datasets import from_dataset
-from xloader.sources.mixed import MixedSource
+from xloader.sources.datasets import lazy
+from xloader.sources.datasets.mixed import MixedSource
+from xloader.sources.datasets.opened import from_dataset
+from xloader.sources.datasets.selected import Selected, SelectedSource
 from xloader.sources.opening import open_source
-from xloader.sources.selected import Selected, SelectedSource
 from xloader.testing import CountingStore, FaultyStore, write_store
 
 

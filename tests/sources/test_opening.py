@@ -20,10 +20,10 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.sources.openers import safe_name
+from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.opening import open_source
-from xloader.sources.xarray_source import XarraySource
-from xloader.sources.zarr_source import ZarrSource
+from xloader.sources.stores.openers import safe_name
+from xloader.sources.zarr.source import ZarrSource
 from xloader.testing import SourceRecorder
 
 

@@ -15,12 +15,12 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.storage import MemoryStore
 
 from xloader.errors import MissingChunkError
-from xloader.sources import indexes, shards
 from xloader.sources.base import Outcome, Read
-from xloader.sources.indexes import IndexCache
 from xloader.sources.opening import open_source
-from xloader.sources.shards import coalesce
-from xloader.sources.zarr_source import ZarrSource
+from xloader.sources.zarr import indexes, shards
+from xloader.sources.zarr.indexes import IndexCache
+from xloader.sources.zarr.shards import coalesce
+from xloader.sources.zarr.source import ZarrSource
 from xloader.testing import CountingStore, LatencyStore
 
 NUM_CHUNKS, CHUNK_SIZE = 8, 100

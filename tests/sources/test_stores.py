@@ -27,13 +27,13 @@ from xloader.errors import (
     XloaderError,
     XloaderWarning,
 )
-from xloader.sources import pickling
-from xloader.sources.access import SourceAccessError
-from xloader.sources.naming import safe_name, scrub, secrets_of
-from xloader.sources.openers import ZarrOpener
 from xloader.sources.opening import open_source
-from xloader.sources.pickling import check_picklable
-from xloader.sources.stores import place_at
+from xloader.sources.stores import pickling
+from xloader.sources.stores.access import SourceAccessError
+from xloader.sources.stores.known import place_at
+from xloader.sources.stores.naming import safe_name, scrub, secrets_of
+from xloader.sources.stores.openers import ZarrOpener
+from xloader.sources.stores.pickling import check_picklable
 from xloader.testing import SourceRecorder, write_store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,16 +14,16 @@ from numpy.typing import DTypeLike
 
 from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
 from xloader.sources import catalog
-from xloader.sources.access import access_error, cause_of, told_of
 from xloader.sources.base import Source
-from xloader.sources.datasets import from_dataset
-from xloader.sources.groups import from_zarr, refuse_empty
-from xloader.sources.naming import safe_name, secrets_of
-from xloader.sources.openers import FileOpener, ZarrOpener
-from xloader.sources.places import Place, is_zip
-from xloader.sources.stores import place_at, place_of, refuse_versions
-from xloader.sources.xarray_source import XarraySource, describe
-from xloader.sources.zarr_source import OnMissing
+from xloader.sources.datasets.blocks import XarraySource, describe
+from xloader.sources.datasets.opened import from_dataset
+from xloader.sources.stores.access import access_error, cause_of, told_of
+from xloader.sources.stores.groups import from_zarr, refuse_empty
+from xloader.sources.stores.known import place_at, place_of, refuse_versions
+from xloader.sources.stores.naming import safe_name, secrets_of
+from xloader.sources.stores.openers import FileOpener, ZarrOpener
+from xloader.sources.stores.places import Place, is_zip
+from xloader.sources.zarr.source import OnMissing
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
 """What packed integers decode to unless asked: those of four bytes or more to float64."""

@@ -17,7 +17,7 @@ import numpy as np
 from numcodecs.fletcher32 import Fletcher32
 from numcodecs.shuffle import Shuffle
 
-from xloader.sources.compressors import COMPRESSORS, Bytes
+from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
 
 CHECKSUM_NBYTES: Final = 4
 

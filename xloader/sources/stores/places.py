@@ -14,8 +14,8 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.sources.handles import Home, PerProcess
-from xloader.sources.naming import safe_name, scrub, secrets_of, secrets_of_url
-from xloader.sources.pickling import pack, unpack
+from xloader.sources.stores.naming import safe_name, scrub, secrets_of, secrets_of_url
+from xloader.sources.stores.pickling import pack, unpack
 
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
 """Stores that a forked child may open anew."""

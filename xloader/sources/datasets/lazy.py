@@ -25,8 +25,8 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
-from xloader.sources.keys import cut, separate
-from xloader.sources.selected import Selected
+from xloader.sources.datasets.keys import cut, separate
+from xloader.sources.datasets.selected import Selected
 
 _PLACES: Final = {
     "zarr": "xarray.backends.zarr:ZarrArrayWrapper",

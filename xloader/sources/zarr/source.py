@@ -22,20 +22,20 @@ from xloader.errors import (
     MissingChunkWarning,
 )
 from xloader.sources import catalog
-from xloader.sources._zarr import (
+from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
+from xloader.sources.datasets.blocks import XarraySource
+from xloader.sources.handles import PerProcess
+from xloader.sources.zarr.arrays import (
     StoredArray,
     chain_of,
     check_codecs,
     check_keys,
     metadata_in_json,
 )
-from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
-from xloader.sources.blame import Blame
-from xloader.sources.chains import Sharding
-from xloader.sources.decoding import Scratch
-from xloader.sources.handles import PerProcess
-from xloader.sources.routes import Route, array_of, make_route, make_variable
-from xloader.sources.xarray_source import XarraySource
+from xloader.sources.zarr.blame import Blame
+from xloader.sources.zarr.chains import Sharding
+from xloader.sources.zarr.decoding import Scratch
+from xloader.sources.zarr.routes import Route, array_of, make_route, make_variable
 
 OnMissing = Literal["warn", "raise", "fill"]
 

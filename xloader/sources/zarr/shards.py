@@ -11,10 +11,10 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from xloader.sources.chains import Chain, Sharding
-from xloader.sources.compressors import Bytes
-from xloader.sources.decoding import Scratch
-from xloader.sources.indexes import Index, IndexCache
+from xloader.sources.zarr.chains import Chain, Sharding
+from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.decoding import Scratch
+from xloader.sources.zarr.indexes import Index, IndexCache
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
 """Bytes between two chunks that are rather fetched than left out."""

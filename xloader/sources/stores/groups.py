@@ -22,12 +22,12 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.sources import catalog
-from xloader.sources.access import access_error, cause_of, told_of
 from xloader.sources.base import Source
-from xloader.sources.codecs import unknown_codec_error
-from xloader.sources.openers import ZarrOpener
-from xloader.sources.places import PathPlace
-from xloader.sources.zarr_source import OnMissing, ZarrSource
+from xloader.sources.stores.access import access_error, cause_of, told_of
+from xloader.sources.stores.openers import ZarrOpener
+from xloader.sources.stores.places import PathPlace
+from xloader.sources.zarr.codecs import unknown_codec_error
+from xloader.sources.zarr.source import OnMissing, ZarrSource
 
 
 class SnapshotSource(ZarrSource):

@@ -12,9 +12,9 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from xloader.sources.naming import safe_name as safe_name
-from xloader.sources.pickling import pack, unpack
-from xloader.sources.places import Place
+from xloader.sources.stores.naming import safe_name as safe_name
+from xloader.sources.stores.pickling import pack, unpack
+from xloader.sources.stores.places import Place
 
 _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
 """The key that says that there is a group, for each version of the format."""

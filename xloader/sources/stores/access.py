@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from xloader.errors import XloaderError
-from xloader.sources.naming import scrub
+from xloader.sources.stores.naming import scrub
 
 _TEXT_SIZE: Final = 300
 """The most characters of a store's own message that are passed on."""

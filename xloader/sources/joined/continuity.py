@@ -12,7 +12,7 @@ import xarray as xr
 
 from xloader.errors import OptionError
 from xloader.sources.base import Source
-from xloader.sources.joining import label_of
+from xloader.sources.joined.joining import label_of
 
 _MOST_NAMES = 12
 """How many sources a message lists."""

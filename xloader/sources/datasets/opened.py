@@ -19,15 +19,15 @@ from xloader.errors import UnsupportedDataError, XloaderWarning
 from xloader.packing import Packing
 from xloader.sources import catalog
 from xloader.sources.base import Source
-from xloader.sources.computed import effort_of, share_tasks
-from xloader.sources.lazy import UnrecognisedError, View, held_by, view_of
-from xloader.sources.lazy_dask import view_of_graph
-from xloader.sources.mixed import MixedSource
-from xloader.sources.openers import Given, safe_name
-from xloader.sources.routes import make_route, make_variable
-from xloader.sources.selected import Selected, SelectedSource
-from xloader.sources.xarray_source import XarraySource, backing, describe, is_in_memory
-from xloader.sources.zarr_source import OnMissing, ZarrSource
+from xloader.sources.datasets.blocks import XarraySource, backing, describe, is_in_memory
+from xloader.sources.datasets.computed import effort_of, share_tasks
+from xloader.sources.datasets.lazy import UnrecognisedError, View, held_by, view_of
+from xloader.sources.datasets.lazy_dask import view_of_graph
+from xloader.sources.datasets.mixed import MixedSource
+from xloader.sources.datasets.selected import Selected, SelectedSource
+from xloader.sources.stores.openers import Given, safe_name
+from xloader.sources.zarr.routes import make_route, make_variable
+from xloader.sources.zarr.source import OnMissing, ZarrSource
 
 _MOST_REPEATS: Final = 8.0
 """Runs of each task in an epoch beyond which a warning says so."""

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources import catalog
 from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
-from xloader.sources.computed import compute_blocks
 from xloader.sources.cuts import shift, take
+from xloader.sources.datasets.computed import compute_blocks
+from xloader.sources.datasets.lazy import held_by, is_loaded
+from xloader.sources.datasets.selected import compact
 from xloader.sources.handles import PerProcess
-from xloader.sources.lazy import held_by, is_loaded
-from xloader.sources.selected import compact
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""

@@ -32,13 +32,13 @@ from zarr.storage import StorePath
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Cut
-from xloader.sources.codec_chains import chain_of
-from xloader.sources.codecs import Metadata, check_codecs, codecs_in_words
-from xloader.sources.compressors import Bytes
 from xloader.sources.cuts import shift, take
-from xloader.sources.decoding import Scratch
-from xloader.sources.indexes import IndexCache
-from xloader.sources.shards import Part, ShardReader, Span
+from xloader.sources.zarr.codec_chains import chain_of
+from xloader.sources.zarr.codecs import Metadata, check_codecs, codecs_in_words
+from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.decoding import Scratch
+from xloader.sources.zarr.indexes import IndexCache
+from xloader.sources.zarr.shards import Part, ShardReader, Span
 
 __all__ = [
     "Metadata",

@@ -46,9 +46,9 @@ from zarr.core.chunk_grids import RegularChunkGrid
 from zarr.core.metadata import ArrayV2Metadata
 from zarr.dtype import UInt64
 
-from xloader.sources.chains import Chain, Filtered, Sharding, Transposed, Turn, View
-from xloader.sources.codecs import Metadata
-from xloader.sources.decoding import Checked, Compressed, Shuffled, Step
+from xloader.sources.zarr.chains import Chain, Filtered, Sharding, Transposed, Turn, View
+from xloader.sources.zarr.codecs import Metadata
+from xloader.sources.zarr.decoding import Checked, Compressed, Shuffled, Step
 
 NUMBERS: Final = "biuf"
 """Kinds of dtype that are decoded here: bool, signed, unsigned, float."""

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from xloader.sources.keys import cut, join
-from xloader.sources.lazy import UnrecognisedError, View, view_of
+from xloader.sources.datasets.keys import cut, join
+from xloader.sources.datasets.lazy import UnrecognisedError, View, view_of
 
 _PLACES: Final = {
     "layers": "dask.highlevelgraph:HighLevelGraph",

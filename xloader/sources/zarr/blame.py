@@ -6,8 +6,8 @@ import gzip
 from dataclasses import dataclass
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
-from xloader.sources._zarr import StoredArray
-from xloader.sources.shards import DamagedShardError
+from xloader.sources.zarr.arrays import StoredArray
+from xloader.sources.zarr.shards import DamagedShardError
 
 
 @dataclass(frozen=True)

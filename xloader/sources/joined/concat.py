@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from xloader.errors import OptionError
 from xloader.sources.base import Cut, Outcome, Read, Source, Variable
-from xloader.sources.continuity import check_coordinates, join_coordinates
 from xloader.sources.handles import PerProcess
-from xloader.sources.joining import join_variable, num_chunks, require_names
+from xloader.sources.joined.continuity import check_coordinates, join_coordinates
+from xloader.sources.joined.joining import join_variable, num_chunks, require_names
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB: pickled parts beyond this hold data and not descriptions, and stay as they are."""

@@ -11,9 +11,9 @@ from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
 from xloader.errors import OptionError, SourceNotFoundError
-from xloader.sources.access import access_error, cause_of
-from xloader.sources.naming import scrub
-from xloader.sources.places import GivenPlace, PathPlace, Place, UrlPlace
+from xloader.sources.stores.access import access_error, cause_of
+from xloader.sources.stores.naming import scrub
+from xloader.sources.stores.places import GivenPlace, PathPlace, Place, UrlPlace
 
 
 def place_of(source: object, versions: Mapping[str, Any]) -> Place | None:

@@ -10,9 +10,9 @@ import xarray as xr
 import zarr
 
 from xloader.sources import catalog
-from xloader.sources._zarr import Metadata, chain_of, chunk_shape_of, codecs_in_words
 from xloader.sources.base import Variable
 from xloader.sources.cf import coding_of
+from xloader.sources.zarr.arrays import Metadata, chain_of, chunk_shape_of, codecs_in_words
 
 Kind = Literal["direct", "indexed", "decoded"]
 """Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""

@@ -4,7 +4,7 @@
 
     stored bytes -> steps on bytes -> bytes of known size -> turns of arrays -> values
 
-Which chain an array has is read in `xloader.sources.codecs`.
+Which chain an array has is read in `xloader.sources.zarr.codecs`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.sources.base import Cut
-from xloader.sources.compressors import Bytes
 from xloader.sources.cuts import take
-from xloader.sources.decoding import Compressed, Scratch, Step, checksums_nbytes, decode
+from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.decoding import Compressed, Scratch, Step, checksums_nbytes, decode
 
 SPARE_NBYTES: Final = 64 * 1024
 """What a compressor may add to a chunk that it cannot make smaller, beside as much again."""

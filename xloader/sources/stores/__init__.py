@@ -1,0 +1,1 @@
+"""Zarr stores: where they lie, how to open and to name them."""

@@ -1,0 +1,1 @@
+"""Zarr arrays: chunks by key, decoded by our own hands."""
