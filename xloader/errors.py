@@ -14,6 +14,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- SampleIndexError (IndexError)       a sample id out of range
     |-- UnsupportedDataError (TypeError)    data that cannot become an array of numbers
     |-- SourceNotFoundError (FileNotFoundError)
+    |-- SourceAccessError (OSError)         a store that does not answer, or does not let us in
     |-- MissingDependencyError (ImportError)
     |-- ChunkError (OSError)                one chunk of one variable
     |   |-- CorruptChunkError               its bytes do not decode
@@ -138,6 +139,10 @@ class UnsupportedDataError(XloaderError, TypeError):
 
 class SourceNotFoundError(XloaderError, FileNotFoundError):
     """There is nothing to open where the source should be."""
+
+
+class SourceAccessError(XloaderError, OSError):
+    """A store cannot be reached, does not answer, or does not let this reader in."""
 
 
 class MissingDependencyError(XloaderError, ImportError):

@@ -38,8 +38,10 @@ def open(  # noqa: A001
 
     Parameters
     ----------
-    source : str, os.PathLike, zarr store, zarr.Group, xarray.Dataset or xarray.DataArray
-        A Zarr store, a file that xarray opens, or an open Dataset of any backing.
+    source : str, os.PathLike, store, zarr.Group, xarray.Dataset or xarray.DataArray
+        A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
+        (netCDF, GRIB), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk),
+        or an open Dataset of any backing. An unnamed DataArray is offered as ``"data"``.
     variables : iterable of str, optional
         The data variables to offer; by default all that hold bool, integers or floats.
     group : str, optional
@@ -50,9 +52,11 @@ def open(  # noqa: A001
         What packed integers decode to, where the source is opened by path: those of four bytes
         or more to float64 unless a dtype is passed. ``None`` leaves it to xarray.
     on_missing : {"warn", "raise", "fill"}, default "warn"
-        What to do about chunks that are absent.
+        What to do about Zarr chunks that are absent: read the fill value with one warning,
+        raise, or read the fill value silently. ``report()`` counts them in each case.
     **open_kwargs
-        Passed to :func:`xarray.open_dataset`.
+        Passed to :func:`xarray.open_dataset`, but ``branch``, ``tag`` or ``snapshot_id``: the
+        version of an ``icechunk.Repository``, by default that of its branch ``"main"``.
 
     Returns
     -------
@@ -63,6 +67,8 @@ def open(  # noqa: A001
     ------
     SourceNotFoundError
         If there is nothing to open.
+    SourceAccessError
+        If a store cannot be reached, does not answer, or does not let this reader in.
     UnknownNameError
         If a variable asked for is not there.
     UnsupportedDataError

@@ -12,13 +12,14 @@ import pytest
 import xarray as xr
 
 from tests.sources import kinds
+from tests.sources.concat_kinds import concat_kind
 from tests.sources.kinds import Opened
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import UnknownNameError
 from xloader.sources.base import Source
 from xloader.sources.opening import open_source
 
-KINDS = {**kinds.KINDS, **STORE_KINDS}
+KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
 
 
 @pytest.fixture(params=sorted(KINDS))

@@ -70,9 +70,9 @@ def test_no_source_at_all():
 
 
 def test_many_files_are_for_xarray_to_open(tmp_path: Path):
-    with pytest.raises(SourceNotFoundError, match=r"xr\.open_mfdataset\('.*\*\.nc'\)\.xloader"):
+    with pytest.raises(SourceNotFoundError, match=r"xloader\.concat\('.*\*\.nc'\)"):
         open_source(str(tmp_path / "*.nc"))
-    with pytest.raises(UnsupportedDataError, match=r"xr\.open_mfdataset\(\[\.\.\.\]\)\.xloader"):
+    with pytest.raises(UnsupportedDataError, match=r"xloader\.concat\(\[\.\.\.\]\)"):
         open_source([tmp_path / "a.nc", tmp_path / "b.nc"])
 
 

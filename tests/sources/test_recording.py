@@ -156,7 +156,7 @@ def test_recorder_records_chunks_and_bytes_in_flight():
     assert source.reads == {("flag", (1,)): 2, ("s", ()): 1}
     assert source.num_reads == 3
     assert source.peak_in_flight_nbytes == 8
-    assert source.path_of("flag").endswith("dask")
+    assert "dask" in source.path_of("flag")
     source.reset()
     assert source.num_reads == source.peak_in_flight_nbytes == 0
 

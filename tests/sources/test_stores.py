@@ -22,6 +22,7 @@ from tests.sources import kinds, servers, store_kinds
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import (
     OptionError,
+    SourceAccessError,
     SourceNotFoundError,
     UnsupportedDataError,
     XloaderError,
@@ -29,7 +30,6 @@ from xloader.errors import (
 )
 from xloader.sources.opening import open_source
 from xloader.sources.stores import pickling
-from xloader.sources.stores.access import SourceAccessError
 from xloader.sources.stores.known import place_at
 from xloader.sources.stores.naming import safe_name, scrub, secrets_of
 from xloader.sources.stores.openers import ZarrOpener

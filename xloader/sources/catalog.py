@@ -155,7 +155,9 @@ def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
     return asked
 
 
-def fingerprint(variables: Mapping[str, Variable], stored: Mapping[str, object]) -> str:
+def fingerprint(
+    variables: Mapping[str, Variable], stored: Mapping[str, object], version: str = ""
+) -> str:
     """Digest what was opened, without its place or its name on disk.
 
     Parameters
@@ -164,6 +166,8 @@ def fingerprint(variables: Mapping[str, Variable], stored: Mapping[str, object])
         The variables that are offered.
     stored : mapping of str to object
         More about each of them that JSON can say, such as codecs and fill values.
+    version : str, optional
+        Which version of its store it is.
 
     Returns
     -------
@@ -179,4 +183,4 @@ def fingerprint(variables: Mapping[str, Variable], stored: Mapping[str, object])
         for name, variable in variables.items()
     }
     text = json.dumps(described, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(f"{version}{text}".encode()).hexdigest()

@@ -108,7 +108,7 @@ def open_source(
         source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
     if isinstance(source, xr.Dataset):
         _refuse_options(group, storage_options, open_kwargs)
-        return from_dataset(source, variables)
+        return from_dataset(source, variables, on_missing)
     versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
     within = (group or "").strip("/")
     if isinstance(source, zarr.Group):
@@ -132,7 +132,7 @@ def open_source(
         "this is no source of data",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
         allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
-        remedy="open many files as one with xr.open_mfdataset([...]).xloader"
+        remedy="open many files as one with xloader.concat([...])"
         if isinstance(source, list | tuple)
         else "open it with xarray first and pass the Dataset",
     )
@@ -212,7 +212,7 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
             "there is nothing at this path",
             given=path,
             allowed="a Zarr directory or a file that xarray opens",
-            remedy=f"open many files as one with xr.open_mfdataset({path!r}).xloader"
+            remedy=f"open many files as one with xloader.concat({path!r})"
             if any(mark in path for mark in "*?[")
             else f"check the path; it was looked for at {full}",
         )

@@ -25,6 +25,7 @@ from xloader.sources.datasets.lazy import UnrecognisedError, View, held_by, view
 from xloader.sources.datasets.lazy_dask import view_of_graph
 from xloader.sources.datasets.mixed import MixedSource
 from xloader.sources.datasets.selected import Selected, SelectedSource
+from xloader.sources.stores.known import place_of
 from xloader.sources.stores.openers import Given, safe_name
 from xloader.sources.zarr.routes import make_route, make_variable
 from xloader.sources.zarr.source import OnMissing, ZarrSource
@@ -33,16 +34,6 @@ _MOST_REPEATS: Final = 8.0
 """Runs of each task in an epoch beyond which a warning says so."""
 
 _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-
-
-@dataclass(frozen=True)
-class _GivenStore:
-    """Gives back a store that was given; pickles with it."""
-
-    store: Store
-
-    def __call__(self) -> Store:
-        return self.store
 
 
 @dataclass(frozen=True)
@@ -133,8 +124,10 @@ def _stored(
     """What is read from one store."""
     stored = xr.Dataset({variable: one.stored for variable, one in found.items()})
     arrays = {variable: one.view.array for variable, one in found.items()}
+    place = place_of(store, {})
+    assert place is not None, "a store of Zarr has a place"
     base = ZarrSource(
-        open_store=_GivenStore(store),
+        open_store=place.open_store,
         open_dataset=_GivenGroup(stored),
         # Looked up by name only, as a group is.
         group=cast("zarr.Group", arrays),
@@ -144,6 +137,8 @@ def _stored(
         dtype=None,
         on_missing=on_missing,
         is_shared=True,
+        version=place.version,
+        secrets=place.secrets,
     )
     return SelectedSource(base, {v: one.selected for v, one in found.items()}, dims)
 
@@ -223,5 +218,6 @@ def _words(array: xr.DataArray, reason: str) -> str:
             XloaderWarning,
             stacklevel=2,
         )
-    tasks = f", {effort.num_tasks} tasks a block" if effort.num_tasks else ""
+    noun = "task" if effort.num_tasks == 1 else "tasks"
+    tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""
     return f"block by block through xarray: dask{tasks}" + (f", {reason}" if reason else "")

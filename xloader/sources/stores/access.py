@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from xloader.errors import XloaderError
+from xloader.errors import SourceAccessError
 from xloader.sources.stores.naming import scrub
 
 _TEXT_SIZE: Final = 300
@@ -20,10 +20,6 @@ _UNREACHABLE: Final = frozenset(
     | {"HTTPClientError"}
 )
 _TIMEOUT: Final = frozenset({"TimeoutError", "ConnectTimeoutError", "ReadTimeoutError"})
-
-
-class SourceAccessError(XloaderError, OSError):
-    """A store cannot be reached, does not answer, or does not let this reader in."""
 
 
 def access_error(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import xarray as xr
 import zarr
@@ -28,27 +26,6 @@ from xloader.sources.stores.openers import ZarrOpener
 from xloader.sources.stores.places import PathPlace
 from xloader.sources.zarr.codecs import unknown_codec_error
 from xloader.sources.zarr.source import OnMissing, ZarrSource
-
-
-class SnapshotSource(ZarrSource):
-    """A `ZarrSource` over one of several versions of a store, told apart by its fingerprint.
-
-    Parameters
-    ----------
-    version : str
-        Which version it is.
-    **parts
-        As of `ZarrSource`.
-    """
-
-    def __init__(self, *, version: str, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._version = version
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the variables, of how they are stored, and of the version."""
-        return hashlib.sha256(f"{self._version} {super().fingerprint}".encode()).hexdigest()
 
 
 def from_zarr(
@@ -85,19 +62,19 @@ def from_zarr(
         refuse_empty(opener.name, _groups_of(group))
     # A store lists its arrays in any order, and another machine's copy in another.
     dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
-    parts: dict[str, Any] = {
-        "open_store": opener.open_store,
-        "open_dataset": opener.open_dataset,
-        "group": group,
-        "dataset": dataset,
-        "variables": catalog.choose(dataset, variables, opener.name),
-        "name": opener.name,
-        "dtype": dtype,
-        "on_missing": on_missing,
-        "is_shared": opener.place.is_shared,
-    }
-    version = opener.place.version
-    return SnapshotSource(version=version, **parts) if version else ZarrSource(**parts)
+    return ZarrSource(
+        open_store=opener.open_store,
+        open_dataset=opener.open_dataset,
+        group=group,
+        dataset=dataset,
+        variables=catalog.choose(dataset, variables, opener.name),
+        name=opener.name,
+        dtype=dtype,
+        on_missing=on_missing,
+        is_shared=opener.place.is_shared,
+        version=opener.place.version,
+        secrets=opener.place.secrets,
+    )
 
 
 def refuse_empty(name: str, groups: list[str]) -> None:

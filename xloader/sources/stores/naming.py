@@ -23,6 +23,21 @@ _SHORTEST: Final = 4
 """A text shorter than this is no credential, and would tear words apart if it were hidden."""
 
 
+class Secrets(tuple[str, ...]):
+    """Texts that must not be told; nor does its own repr tell them.
+
+    Examples
+    --------
+    >>> Secrets(["hunter2"])
+    ***
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+
 def safe_name(text: str) -> str:
     """Take what may be a credential out of a path or URL: the user, the query, the fragment.
 

@@ -6,6 +6,8 @@ import gzip
 from dataclasses import dataclass
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.sources.stores.access import cause_of
+from xloader.sources.stores.naming import Secrets
 from xloader.sources.zarr.arrays import StoredArray
 from xloader.sources.zarr.shards import DamagedShardError
 
@@ -24,6 +26,8 @@ class Blame:
         The array that holds it.
     is_decoding : bool
         Whether the chunk's bytes are there, so that what fails is their decoding.
+    secrets : Secrets
+        Texts that no error may tell.
     """
 
     store: str
@@ -31,6 +35,7 @@ class Blame:
     chunk: tuple[int, ...]
     array: StoredArray
     is_decoding: bool
+    secrets: Secrets
 
     def __enter__(self) -> None: ...
 
@@ -51,7 +56,7 @@ class Blame:
             # The text of a store's own error may carry a signed URL, so only its kind is told.
             raise ChunkError(
                 f"a chunk could not be read ({type(error).__name__})", chunk=self.chunk, **place
-            ) from error
+            ) from cause_of(error, self.secrets)
         raise CorruptChunkError(
             f"the bytes of a chunk do not decode ({type(error).__name__}: {error})",
             chunk=self.chunk,

@@ -25,6 +25,7 @@ from xloader.sources import catalog
 from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
 from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.handles import PerProcess
+from xloader.sources.stores.naming import Secrets
 from xloader.sources.zarr.arrays import (
     StoredArray,
     chain_of,
@@ -81,6 +82,10 @@ class ZarrSource:
     is_shared : bool
         Whether ``open_store`` gives a store that this process already uses, so that a forked
         child may not.
+    version : str, optional
+        Which version of the store it is, where there are several.
+    secrets : tuple of str
+        Texts that no error may tell.
     """
 
     def __init__(
@@ -95,8 +100,11 @@ class ZarrSource:
         dtype: Any,
         on_missing: OnMissing,
         is_shared: bool,
+        version: str = "",
+        secrets: tuple[str, ...] = (),
     ) -> None:
         self._name = name
+        self._secrets = Secrets(secrets)
         self._on_missing = on_missing
         arrays = {v: array_of(group, v) for v in variables}
         for array in arrays.values():
@@ -114,7 +122,7 @@ class ZarrSource:
             for v, variable in described.items()
         }
         self._fingerprint = catalog.fingerprint(
-            self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}
+            self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
         )
         self._handle = PerProcess(partial(_Handle, open_store, self._routes), name)
         self._coordinates = PerProcess(partial(_open_coordinates, open_dataset), name)
@@ -224,7 +232,7 @@ class ZarrSource:
     def _blame(
         self, variable: str, chunk: tuple[int, ...], array: StoredArray, *, is_decoding: bool
     ) -> Blame:
-        return Blame(self._name, variable, chunk, array, is_decoding)
+        return Blame(self._name, variable, chunk, array, is_decoding, self._secrets)
 
     def _miss(self, variable: str, chunk: tuple[int, ...], array: StoredArray) -> None:
         key = array.key(chunk)
