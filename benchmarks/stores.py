@@ -92,9 +92,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     num_epochs = parser.parse_args().epochs
     values = make_hundredths() / 100
-    print(
-        f"{'kept as':<24} {'first':>6} {'best':>6} {'reads':>6} {'amp.':>6} {'requests':>8}  how read"
-    )
+    heads = f"{'first':>6} {'best':>6} {'reads':>6} {'amp.':>6} {'requests':>8}"
+    print(f"{'kept as':<24} {heads}  how read")
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, way) in enumerate(WAYS.items()):
             path = Path(folder) / f"{number}{way.suffix}"
