@@ -108,6 +108,7 @@ def test_sel_without_labels_counts_positions() -> None:
     [
         (lambda s: s.isel(x=12), OptionError, r"leaves the dimension 'x'. Given: 12.*\[-12, 12\)"),
         (lambda s: s.isel(x=[0, -13]), OptionError, r"leaves the dimension 'x'. Given: -13"),
+        (lambda s: s.isel(x=np.array([2**64 - 1], "u8")), OptionError, "leaves the dimension 'x'"),
         (lambda s: s.isel(x=[3, 1]), OptionError, r"do not increase. Given: \[3, 1\].*map"),
         (lambda s: s.isel(x=[3, 3]), OptionError, "do not increase"),
         (lambda s: s.isel(x=slice(None, None, -1)), OptionError, "do not increase"),
@@ -144,6 +145,20 @@ def test_a_slice_of_labels_needs_a_sorted_index(between: slice) -> None:
     with pytest.raises(OptionError, match=r"'x' is not sorted.*ds.sortby\('x'\)"):
         unsorted.xloader.sel(x=between)
     assert _elements(unsorted.xloader.sel(x=slice(0.0, 1.0))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("label", [[0, 1], np.array([1])])
+@pytest.mark.parametrize("verb", ["sel", "ids"])
+def test_labels_that_occur_twice_are_asked_for_one_by_one(verb: str, label: Any) -> None:
+    samples = _dataset(4).assign_coords(x=[0, 1, 1, 2]).xloader
+    choose = samples.sel if verb == "sel" else samples.window(x=1).ids
+    with pytest.raises(OptionError, match=r"'x' occur more than once.*Given: .*one label"):
+        choose(x=label)
+    with pytest.raises(OptionError, match=r"'x' occur more than once.*method='nearest'"):
+        choose(x=1, method="nearest")
+    with pytest.raises(OptionError, match="cannot choose"):
+        choose(x=slice(0, 1), method="nearest")
+    assert _elements(samples.sel(x=1)) == samples.window(x=1).ids(x=1).tolist() == [1, 2]
 
 
 def test_an_unlabelled_dimension_of_any_length_costs_nothing() -> None:

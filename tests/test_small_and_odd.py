@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import EmptySamplesError, MixingWarning, OptionError
+from xloader.errors import EmptySamplesError, MixingWarning, OptionError, UnsupportedDataError
 from xloader.options import LoaderOptions
 from xloader.testing import write_store
 
@@ -57,6 +57,17 @@ def test_a_field_without_elements_is_refused() -> None:
     with pytest.raises(EmptySamplesError, match="the field 'e' has no elements"):
         samples.loader(output="numpy")
     assert len(samples.inputs("t")[0][0]) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names")
+def test_a_variable_with_a_dimension_twice_is_named() -> None:
+    twice = xr.Variable(("x", "x", "time"), np.ones((3, 3, 5)))
+    samples = xloader.open(xr.Dataset({"twice": twice, "a": ("time", np.arange(5.0))}))
+    samples = samples.window(time=1)
+    for attempt in (lambda: samples[0], lambda: samples.inputs("twice"), samples.loader):
+        with pytest.raises(UnsupportedDataError, match=r"'twice' has a dimension twice.*leave"):
+            attempt()
+    assert samples.inputs("a")[4][0] == 4.0
 
 
 def test_chunks_that_strides_pass_over_do_not_count() -> None:

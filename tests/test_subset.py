@@ -77,6 +77,13 @@ def test_rounding_loses_no_draw() -> None:
         assert len(Subset(100_003, None, weights, 99_991).drawn(0, epoch)) == 99_991
 
 
+@pytest.mark.parametrize("weight", [5e-324, 1e-300, 1.0, 1e308, np.finfo("f8").max])
+def test_the_scale_of_weights_changes_nothing(weight: float) -> None:
+    """Nor do sums overflow, or shares of the smallest floats vanish."""
+    subset = Subset(64, None, np.full(64, weight), 640)
+    assert np.bincount(subset.drawn(3, 1), minlength=64).tolist() == [10] * 64
+
+
 def test_ids_follow_the_order_given() -> None:
     subset = Subset(10, np.array([7, 2, 5, 2]))
     assert len(subset) == subset.num_samples == 4

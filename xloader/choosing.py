@@ -35,7 +35,7 @@ class Choosing(Verbs):
         SampleIndexError
             If an id is out of range, or a mask has another length.
         EmptySamplesError
-            If none is left.
+            If none is left, or none with a weight.
         OptionError
             If there are no windows yet.
 
@@ -53,7 +53,15 @@ class Choosing(Verbs):
             raise EmptySamplesError(
                 "no sample is selected", given=repr(ids), allowed="at least one id"
             )
-        return self._but(subset=self._subset.select(chosen))
+        subset = self._subset.select(chosen)
+        if not len(subset.possible_ids):
+            raise EmptySamplesError(
+                "no sample that is selected has a weight",
+                given=repr(ids),
+                allowed="at least one id whose weight is above 0",
+                remedy="call .select before .weighted, or select others",
+            )
+        return self._but(subset=subset)
 
     def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
         """Draw anew in each epoch how often a sample occurs, in proportion to its weight.
@@ -90,12 +98,16 @@ class Choosing(Verbs):
         >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
         (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
         """
-        values = np.array(weights, np.float64)
+        given = np.asarray(weights)
+        # Text is none, and the imaginary part of a complex number would be lost.
+        is_real = given.dtype.kind in "biuf"
+        values = given.astype(np.float64) if is_real else np.full(given.shape, np.nan)
         if values.shape != (self.recipe.num_ids,) or not np.isfinite(values).all():
             raise OptionError(
                 "these are no weights of the samples",
-                given=f"shape {values.shape}, finite: {bool(np.isfinite(values).all())}",
-                allowed=f"one finite number for each of {self.recipe.num_ids} samples",
+                given=f"{given.dtype} of shape {given.shape}, not finite: "
+                f"{np.count_nonzero(~np.isfinite(values))}",
+                allowed=f"one finite real number for each of {self.recipe.num_ids} samples",
                 remedy="count ids with len(samples)",
             )
         if values.min() < 0 or not values.any():
@@ -193,7 +205,6 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
             given=f"{ids.dtype} of shape {ids.shape}",
             allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
         )
-    ids = ids.astype(np.int64)
     outside = ids[(ids < -size) | (ids >= size)]
     if outside.size:
         raise SampleIndexError(
@@ -202,6 +213,8 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
             allowed=f"[{-size}, {size})",
             remedy="len(samples) counts the ids",
         )
+    # Not before they are known to be in range, as the largest uint64 is no int64.
+    ids = ids.astype(np.int64)
     return np.where(ids < 0, ids + size, ids)
 
 

@@ -173,6 +173,7 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
             allowed="each variable once",
             remedy="drop the second one, or make a second field of it",
         )
+    _refuse_repeats(recipe, field)
     accesses = _window_accesses(recipe, field)
     windowed = recipe.require_windows().dims
     offsets = dict(field.offsets)
@@ -204,6 +205,18 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
         dropped=tuple(dim for dim in dropped if dim in owned),
         parts=parts,
     )
+
+
+def _refuse_repeats(recipe: Recipe, field: Field) -> None:
+    for name in field.variables:
+        dims = recipe.dims_of(name)
+        if len(set(dims)) < len(dims):
+            raise UnsupportedDataError(
+                f"the variable {name!r} has a dimension twice",
+                given=dims,
+                allowed="dimensions of different names",
+                remedy=f"leave {name!r} out, or rename one of them where it is stored",
+            )
 
 
 def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int], ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from pandas.errors import InvalidIndexError  # type: ignore[import-untyped]
 
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.grid import Ints, Selection
@@ -118,7 +119,6 @@ def take(dim: str, kept: Selection, indexer: Any) -> Kept:
             allowed="an int, a slice, a 1-d sequence of ints, or a mask of the dimension's length",
             remedy=f"use .sel({dim}=...) for labels",
         )
-    positions = positions.astype(np.int64)
     outside = positions[(positions < -len(kept)) | (positions >= len(kept))]
     if outside.size:
         raise OptionError(
@@ -127,6 +127,7 @@ def take(dim: str, kept: Selection, indexer: Any) -> Kept:
             allowed=f"[{-len(kept)}, {len(kept)})",
             remedy="positions count in what is selected so far",
         )
+    positions = positions.astype(np.int64)
     positions = np.where(positions < 0, positions + len(kept), positions)
     if positions.ndim == 0:
         return int(kept[int(positions)])
@@ -244,7 +245,14 @@ def _look_up(
             allowed=allowed,
             remedy='pass method="nearest" to take the closest one, or a slice',
         ) from error
-    except (TypeError, ValueError, IndexError) as error:
+    except InvalidIndexError as error:
+        raise OptionError(
+            f"labels of the dimension {dim!r} occur more than once",
+            given=f"{label!r}, method={method!r}",
+            allowed="one label, or a slice of them, without a method",
+            remedy="ask for one label at a time, or use positions",
+        ) from error
+    except (TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise OptionError(
             f"xarray cannot choose these labels of {dim!r}: {error}",
             given=f"{label!r}, method={method!r}, tolerance={tolerance!r}",

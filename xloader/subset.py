@@ -132,12 +132,14 @@ class Subset:
         if self.weights is None:
             return np.arange(len(self), dtype=np.int64)
         line = self._line(derive_key(seed, epoch, _PLACES))
-        total = np.cumsum(self.weights[line])
+        # A power of two changes no share, and the largest floats have no sum as they are.
+        weights = np.ldexp(self.weights[line], -int(np.frexp(self.weights.max())[1]))
+        total = np.cumsum(weights)
         bits = int(draw(derive_key(seed, epoch, _START), np.zeros(1, np.int64))[0])
         marks = np.floor(total * (self.num_samples / total[-1]) + (bits >> 11) / 2.0**53)
         # Rounding must neither lose the last draw nor add one.
         np.minimum(marks, self.num_samples, out=marks)
-        marks[np.flatnonzero(self.weights[line])[-1] :] = self.num_samples
+        marks[np.flatnonzero(weights)[-1] :] = self.num_samples
         counts = np.empty(len(self), np.int64)
         counts[line] = np.diff(marks, prepend=0.0).astype(np.int64)
         return np.repeat(np.arange(len(self), dtype=np.int64), counts)
