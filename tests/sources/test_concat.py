@@ -240,6 +240,18 @@ def test_packings_that_differ_are_undone_as_read(other: Packing) -> None:
         np.testing.assert_array_equal(next(iter(loader)).inputs[:, 0, 0], expected)
 
 
+def test_equal_factors_of_other_types_are_not_one_packing() -> None:
+    # NumPy multiplies float32 by a float in float32, and by a numpy.float64 in float64.
+    scales = (0.1, np.float64(0.1))
+    both = [replace(packing(scale), offset=None, wide_dtype=np.dtype("f4")) for scale in scales]
+    values = list(range(40))
+    source = concat_sources([PackedPart(one, values) for one in both], "time")
+    own = [one.unpack(np.array(values, "i2")) for one in both]
+    assert both[0] == both[1]
+    assert own[0].tolist() != own[1].tolist()
+    np.testing.assert_array_equal(kinds.read_all(source, "a"), np.concatenate(own))
+
+
 def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
     """What xarray makes of each file, whatever way each is read."""
     paths = []

@@ -189,6 +189,35 @@ def test_arrays_of_dasks_query_planning():
     subprocess.run([sys.executable, "-c", PLANNED], check=True, cwd=Path(__file__).parents[2])
 
 
+@pytest.mark.parametrize("least", [10, 23], ids=["at the start", "up to a block"])
+def test_blocks_without_elements_are_passed_over(least: int):
+    numbers = da.arange(40, chunks=4).astype("f8")
+    kept = numbers[(numbers >= least) & ((numbers < 28) | (numbers > 33))].compute_chunk_sizes()
+    assert 0 in kept.chunks[0]
+    ds = xr.Dataset({"up": ("x", kept + 1), "down": ("x", kept - 1)})
+    assert open_source(ds).bundle_of("up", (0,)) == open_source(ds).bundle_of("down", (0,))
+    samples = xloader.open(ds).window(x=3, stride=1)
+    with samples.loader(batch_size=5, output="numpy") as loader:
+        for batch in loader:
+            for row, first in enumerate(batch.ids):
+                expected = kept.compute()[first : first + 3]
+                np.testing.assert_array_equal(batch["up"][row], expected + 1)
+                np.testing.assert_array_equal(batch["down"][row], expected - 1)
+        assert loader.report().num_reads == 2 * np.count_nonzero(kept.chunks[0])
+
+
+@pytest.mark.parametrize("names", [["up"], ["up", "down"]], ids=["alone", "together"])
+def test_blocks_smaller_than_dask_says_are_not_repeated(names: list[str]):
+    short = da.zeros((8, 3), chunks=(4, 3)).map_blocks(
+        lambda b: b[:1], dtype="f8", meta=np.ones(())
+    )
+    source = open_source(xr.Dataset({"up": (("t", "x"), short + 1), "down": (("t", "x"), short)}))
+    cut = (slice(0, 4), slice(0, 3))
+    reads = [Read(name, (1, 0), cut, np.empty((4, 3))) for name in names]
+    with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), where dask says \(4, 3\)"):
+        source.read_together(reads)
+
+
 @pytest.fixture
 def client() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed", reason="distributed is not installed")

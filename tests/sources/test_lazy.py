@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import xloader
 from tests.sources.lazy_kinds import (
@@ -101,16 +103,46 @@ def test_an_encoding_is_believed_only_where_values_agree():
     check_values(source, ds, make_dataset())
 
 
-def test_an_unsigned_encoding_is_believed_only_where_values_agree():
-    packed = xr.Dataset({"t": (("time",), np.array([0, 1, -1, -2], "i1"))})
-    packed["t"].attrs.update(_Unsigned="true", _FillValue=np.int8(-1), scale_factor=0.5)
+def test_unsigned_numbers_are_decoded_as_xarray_does_whatever_the_encoding_says():
+    # A fill value that no sample of numbers would hit by chance.
+    stored = np.array([0, 1, -1, -1234567890], "i4")
+    packed = xr.Dataset({"t": (("time",), stored)})
+    packed["t"].attrs.update(_Unsigned="true", _FillValue=np.int32(-1234567890), scale_factor=0.5)
     store = write_store(packed, {"t": (2,)})
-    for factor, way in ((0.5, "direct"), (0.25, "block by block through xarray: zarr")):
+    for changes in ({}, {"scale_factor": 0.25}, {"_Unsigned": "false"}, {"_FillValue": None}):
         ds = opened(store, "lazy")
-        ds["t"].encoding["scale_factor"] = factor
+        ds["t"].encoding.update(changes)
+        if "_FillValue" in changes:
+            del ds["t"].encoding["_FillValue"]
         source = open_source(ds)
-        assert source.path_of("t").startswith(way)
-        np.testing.assert_array_equal(values_of(source, "t"), [0.0, 0.5, np.nan, 127.0])
+        assert is_direct(source) == [True]
+        np.testing.assert_array_equal(values_of(source, "t"), [0.0, 0.5, 2147483647.5, np.nan])
+
+
+def test_what_was_decoded_twice_is_left_to_xarray():
+    far = np.float32(1e20)
+    group = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=2)
+    array = group.create_array("t", shape=(4,), chunks=(2,), dtype="f4", fill_value=far)
+    array[:] = [far, 1.0, 7777777.0, 2.0]
+    array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    ds = opened(group.store, "lazy")
+    ds["t"].attrs["missing_value"] = 7777777.0
+    ds["t"].encoding.clear()
+    ds = xr.decode_cf(ds)
+    source = open_source(ds)
+    assert source.path_of("t").endswith("zarr, decoded more than once")
+    np.testing.assert_array_equal(values_of(source, "t"), [np.nan, 1.0, np.nan, 2.0])
+
+
+def test_a_step_of_decoding_that_gives_other_values_than_its_attributes():
+    ds = opened(make_store(make_dataset()), "lazy")
+    keywords = {"encoded_fill_values": [3.0], "decoded_fill_value": -1.0, "dtype": np.dtype("f4")}
+    masked = functools.partial(lazy._known("mask"), **keywords)
+    data = lazy._known("function")(ds["t"].variable._data, masked, np.dtype("f4"))
+    source = open_source(xr.Dataset({"t": xr.Variable(ds["t"].dims, data)}))
+    assert source.path_of("t").endswith("decoded in another way than its encoding says")
+    expected = make_dataset()["t"].to_numpy()
+    np.testing.assert_array_equal(values_of(source, "t"), np.where(expected == 3, -1, expected))
 
 
 def test_decoding_by_other_functions_is_left_to_xarray():

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources import catalog
 from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
+from xloader.sources.chunking import Sizes, compact, span_of
 from xloader.sources.cuts import shift, take
 from xloader.sources.datasets.computed import compute_blocks
 from xloader.sources.datasets.lazy import held_by, is_loaded
-from xloader.sources.datasets.selected import compact
 from xloader.sources.handles import PerProcess
 
 BLOCK_NBYTES: Final = 4 * 2**20
@@ -123,7 +123,7 @@ class XarraySource:
                 variable=variable,
                 chunk=chunk,
                 key=self._key,
-                remedy="fetch or write the file again",
+                remedy="fetch or write the file again, or see what xarray's .compute() says of it",
             ) from error
         return True
 
@@ -136,13 +136,14 @@ class XarraySource:
         dataset = self._handle.get()
         computed = [r for r in reads if dataset.variables[r.variable].chunks is not None]
         if len(computed) > 1:
+            arrays = [dataset.variables[read.variable].data for read in computed]
+            places = [(array, read.chunk) for array, read in zip(arrays, computed, strict=True)]
             try:
-                blocks = compute_blocks([(self._dask(r.variable), r.chunk) for r in computed])
+                for read, block in zip(computed, compute_blocks(places), strict=True):
+                    np.copyto(read.out, take(block, read.cut), casting="same_kind")
             except Exception:
                 # One by one, which tells whose error it is.
                 return read_each(self, reads)
-            for read, block in zip(computed, blocks, strict=True):
-                np.copyto(read.out, take(block, read.cut), casting="same_kind")
             rest = [read for read in reads if read not in computed]
             return Outcome(read_each(self, rest).num_missing, num_requests=len(reads))
         return read_each(self, reads)
@@ -154,9 +155,6 @@ class XarraySource:
         array = self._handle.get().variables[variable]
         values = self._values(array, self._variables[variable], chunk, cut)
         np.copyto(out, values, casting="same_kind")
-
-    def _dask(self, variable: str) -> Any:
-        return self._handle.get().variables[variable].data
 
     def _values(
         self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut
@@ -215,23 +213,9 @@ def is_in_memory(variable: xr.Variable) -> bool:
     return is_loaded(held_by(variable))
 
 
-def span_of(sizes: int | tuple[int, ...], index: int, size: int) -> tuple[int, int]:
-    """First and end offset of a block along one dimension of ``size`` elements.
-
-    Examples
-    --------
-    >>> span_of(4, 2, 10), span_of((3, 3, 4), 2, 10)
-    ((8, 10), (6, 10))
-    """
-    if isinstance(sizes, int):
-        return index * sizes, min((index + 1) * sizes, size)
-    start = sum(sizes[:index])
-    return start, start + sizes[index]
-
-
-def _chunks_of(variable: xr.Variable) -> tuple[int | tuple[int, ...], ...]:
+def _chunks_of(variable: xr.Variable) -> tuple[Sizes, ...]:
     if variable.chunks is not None:
-        return tuple(compact(sizes) for sizes in variable.chunks)
+        return tuple(compact(tuple(filter(None, sizes))) for sizes in variable.chunks)
     preferred = variable.encoding.get("preferred_chunks") or {}
     stored = variable.encoding.get("chunksizes") or ()
     if not preferred and len(stored) == variable.ndim:
@@ -261,7 +245,7 @@ def default_blocks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(blocks))
 
 
-def _fitted(sizes: Any, size: int) -> int | tuple[int, ...]:
+def _fitted(sizes: Any, size: int) -> Sizes:
     if isinstance(sizes, tuple | list):
         whole = tuple(int(part) for part in sizes)
         # A selection made since the file was opened leaves its encoding behind.

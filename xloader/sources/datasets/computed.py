@@ -17,6 +17,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.sources.chunking import span_of
+
 Graph = dict[Any, Any]
 """Tasks by key, as dask's schedulers take them."""
 
@@ -54,28 +56,35 @@ def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArra
     Parameters
     ----------
     blocks : sequence of (dask.array.Array, tuple of int)
-        The arrays, and the index of a block of each.
+        The arrays, and the index of a block of each among those that are not empty.
 
     Returns
     -------
     list of numpy.ndarray
         In the order given.
+
+    Raises
+    ------
+    ValueError
+        If a block has another shape than its array says.
     """
     from dask.highlevelgraph import HighLevelGraph
     from dask.local import get_sync
 
     get = _cluster() or get_sync
+    blocks = [(array, _counting_empty(array.chunks, index)) for array, index in blocks]
     if not all(_has_layers(array) for array, _ in blocks):
         return [
-            np.asarray(array[_place(array.chunks, index)].compute(scheduler=get))
+            _checked(array[_place(array.chunks, index)].compute(scheduler=get), array, index)
             for array, index in blocks
         ]
     graphs = {array.name: array.__dask_graph__() for array, _ in blocks}
     layers = [layer for array, _ in blocks for layer in array.__dask_layers__()]
     graph = HighLevelGraph.merge(*graphs.values()) if len(graphs) > 1 else graphs.popitem()[1]
-    keys = [(array.name, *chunk) for array, chunk in blocks]
+    keys = [(array.name, *index) for array, index in blocks]
     tasks = blocks[0][0].__dask_optimize__(_needed(graph, layers, keys), keys)
-    return [np.asarray(block) for block in get(dict(tasks), keys)]
+    found = get(dict(tasks), keys)
+    return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
 
 
 def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
@@ -120,11 +129,28 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
 
 def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:
     """Where a block lies in its array."""
-    starts = [sum(sizes[:place]) for sizes, place in zip(chunks, index, strict=True)]
     return tuple(
-        slice(start, start + sizes[place])
-        for start, sizes, place in zip(starts, chunks, index, strict=True)
+        slice(*span_of(tuple(sizes), place, sum(sizes)))
+        for sizes, place in zip(chunks, index, strict=True)
     )
+
+
+def _counting_empty(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of a block where those without elements count too, as dask has it."""
+    return tuple(
+        place if all(sizes) else int(np.flatnonzero(sizes)[place])
+        for sizes, place in zip(chunks, index, strict=True)
+    )
+
+
+def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
+    """A block as an array, of the shape that it should have."""
+    values = np.asarray(block)
+    shape = tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
+    if values.shape != shape:
+        # One that is too small would be repeated where it is copied to.
+        raise ValueError(f"a block of shape {values.shape}, where dask says {shape}")
+    return values
 
 
 def _has_layers(array: Any) -> bool:

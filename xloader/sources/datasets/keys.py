@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -65,6 +66,8 @@ def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64
     parts = [part for part in parts if len(part)]
     if not parts:
         return range(0)
+    if whole_range := _joined_range(parts):
+        return whole_range
     whole = np.concatenate([np.asarray(part, np.int64) for part in parts])
     if len(whole) == 1:
         return range(int(whole[0]), int(whole[0]) + 1)
@@ -72,6 +75,17 @@ def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64
     if step and np.all(np.diff(whole) == step):
         return range(int(whole[0]), int(whole[-1]) + step, step)
     return whole
+
+
+def _joined_range(parts: Sequence[range | NDArray[np.int64]]) -> range | None:
+    """What ranges that go on from each other make, without their elements being listed."""
+    steps = {part.step for part in parts if isinstance(part, range) and len(part) > 1}
+    if len(steps) != 1 or not all(isinstance(part, range) for part in parts):
+        return None
+    (step,) = steps
+    if any(other[0] != one[-1] + step for one, other in itertools.pairwise(parts)):
+        return None
+    return range(int(parts[0][0]), int(parts[-1][-1]) + step, step)
 
 
 def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:

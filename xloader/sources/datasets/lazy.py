@@ -106,19 +106,28 @@ class View:
             data = step(data)
         return data
 
-    def encoding(self) -> dict[str, Any] | None:
-        """The CF attributes that these steps were made from; None where they do not say."""
+    def encoding(self) -> dict[str, Any]:
+        """The CF attributes that these steps were made from.
+
+        Raises
+        ------
+        UnrecognisedError
+            If they are not the steps of one decoding, as where a dataset was decoded twice.
+        """
         found: dict[str, Any] = {}
         functions = [step.args[0] for step in self.steps if isinstance(step, functools.partial)]
+        order = [np.asarray, _known("mask"), _known("scale")]
+        places = [order.index(function.func) for function in functions]
+        if places != sorted(set(places)):
+            raise UnrecognisedError("decoded more than once")
         for function in functions:
-            if function.func is np.asarray:
-                return None
             given = function.keywords
-            if function.func is _known("mask"):
+            if function.func is np.asarray:
+                found["_Unsigned"] = "true" if np.dtype(given["dtype"]).kind == "u" else "false"
+            elif function.func is _known("mask"):
+                # As objects they keep their types, which say how they are compared.
                 fills = list(given["encoded_fill_values"])
-                if len({type(fill) for fill in fills}) > 1:
-                    return None
-                found["missing_value"] = np.array(fills)
+                found["missing_value"] = np.array(fills, object)
             else:
                 factors = {key: given[key] for key in ("scale_factor", "add_offset")}
                 found.update({k: value for k, value in factors.items() if value is not None})

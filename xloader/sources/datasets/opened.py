@@ -7,11 +7,10 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
-import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
@@ -26,7 +25,8 @@ from xloader.sources.datasets.lazy_dask import view_of_graph
 from xloader.sources.datasets.mixed import MixedSource
 from xloader.sources.datasets.selected import Selected, SelectedSource
 from xloader.sources.stores.known import place_of
-from xloader.sources.stores.openers import Given, safe_name
+from xloader.sources.stores.naming import safe_name
+from xloader.sources.stores.openers import Given
 from xloader.sources.zarr.routes import make_route, make_variable
 from xloader.sources.zarr.source import OnMissing, ZarrSource
 
@@ -37,7 +37,7 @@ _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_va
 
 
 @dataclass(frozen=True)
-class _GivenGroup:
+class _Decoded:
     """Gives back stored arrays as xarray decodes them; pickles with their store."""
 
     dataset: xr.Dataset
@@ -123,16 +123,13 @@ def _stored(
 ) -> SelectedSource:
     """What is read from one store."""
     stored = xr.Dataset({variable: one.stored for variable, one in found.items()})
-    arrays = {variable: one.view.array for variable, one in found.items()}
     place = place_of(store, {})
     assert place is not None, "a store of Zarr has a place"
     base = ZarrSource(
         open_store=place.open_store,
-        open_dataset=_GivenGroup(stored),
-        # Looked up by name only, as a group is.
-        group=cast("zarr.Group", arrays),
+        open_dataset=_Decoded(stored),
+        arrays={variable: one.view.array for variable, one in found.items()},
         dataset=stored,
-        variables=tuple(found),
         name=name,
         dtype=None,
         on_missing=on_missing,
@@ -153,12 +150,10 @@ def _find(array: xr.DataArray) -> _Found:
     # Dimensions of its own: in a store, those of the same name may have other sizes.
     dims = tuple(f"{name}[{axis}]" for axis in range(view.array.ndim))
     stored = xr.Variable(dims, view.decoded(), dict(array.attrs), dict(array.encoding))
-    used = view.encoding()
-    if used is not None:
-        # What else the encoding says is for writing: nothing was decoded by it.
-        for key in _DECODING_KEYS:
-            stored.encoding.pop(key, None)
-        stored.encoding.update(used)
+    # What else the encoding says is for writing: nothing was decoded by it.
+    for key in _DECODING_KEYS:
+        stored.encoding.pop(key, None)
+    stored.encoding.update(view.encoding())
     # A DataArray made of a Variable forgets its encoding.
     decoded = xr.Dataset({name: stored})[name]
     own, seen = (np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype))

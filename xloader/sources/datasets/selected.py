@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from xloader.grid import Axis, Ints, Selection
 from xloader.sources import catalog
 from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+from xloader.sources.chunking import Sizes, compact
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class _View:
         return tuple(self.axes[dim].size for dim in self.selected.order)
 
     @property
-    def chunks(self) -> tuple[int | tuple[int, ...], ...]:
+    def chunks(self) -> tuple[Sizes, ...]:
         return tuple(
             compact(tuple(np.diff(self.axes[dim].edges).tolist())) for dim in self.selected.order
         )
@@ -203,19 +204,6 @@ class SelectedSource:
     def __reduce__(self) -> tuple[object, ...]:
         # What follows from these is made anew, and grows with the number of chunks.
         return SelectedSource, (self._base, self._selected, self._dims)
-
-
-def compact(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
-    """The size of every block where only the last is shorter, else all of them.
-
-    Examples
-    --------
-    >>> compact((4, 4, 3)), compact((2, 4, 4))
-    (4, (2, 4, 4))
-    """
-    first = sizes[0] if sizes else 1
-    is_regular = all(part == first for part in sizes[:-1]) and sizes[-1:] <= (first,)
-    return max(1, first) if is_regular else sizes
 
 
 def _compose(outer: slice | Ints, inner: slice | Ints) -> slice | NDArray[np.int64]:

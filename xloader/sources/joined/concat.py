@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from xloader.errors import OptionError
 from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+from xloader.sources.chunking import num_chunks
 from xloader.sources.handles import PerProcess
 from xloader.sources.joined.continuity import check_coordinates, join_coordinates
-from xloader.sources.joined.joining import join_variable, num_chunks, require_names
+from xloader.sources.joined.joining import join_variable, require_names
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB: pickled parts beyond this hold data and not descriptions, and stay as they are."""
@@ -102,7 +103,8 @@ class ConcatSource:
         starts: dict[str, list[int]] = {}
         for name, axis in self._axes.items():
             if axis is not None:
-                counts = [num_chunks(part.variables[name], axis) for part in parts]
+                own = [part.variables[name] for part in parts]
+                counts = [num_chunks(v.chunks[axis], v.shape[axis]) for v in own]
                 starts[name] = [0, *itertools.accumulate(counts[:-1])]
         self._starts = starts
         self._coordinates = PerProcess(partial(join_coordinates, parts, dim), self.name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from xloader.errors import StackError, UnknownNameError
+from xloader.packing import Packing
 from xloader.sources.base import Source, Variable
+from xloader.sources.chunking import each, join_sizes
 
 
 def require_names(sources: Sequence[Source], dim: str) -> None:
@@ -67,8 +68,8 @@ def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
         return first
     shape, chunks = list(first.shape), list(first.chunks)
     shape[axis] = sum(variable.shape[axis] for variable in all_of)
-    chunks[axis] = _join_chunks([(v.chunks[axis], v.shape[axis]) for v in all_of])
-    is_packed_alike = all(variable.packing == first.packing for variable in all_of)
+    chunks[axis] = join_sizes([(v.chunks[axis], v.shape[axis]) for v in all_of])
+    is_packed_alike = all(_is_alike(variable.packing, first.packing) for variable in all_of)
     return replace(
         first,
         shape=tuple(shape),
@@ -93,7 +94,7 @@ def _require_alike(
             size, other_size = first.shape[a], other.shape[a]
             apart.append((f"size along {first.dims[a]!r}", size, other_size))
             if axis is not None and size == other_size:
-                own, others = (_sizes(v.chunks[a], size) for v in (first, other))
+                own, others = (each(v.chunks[a], size) for v in (first, other))
                 apart.append((f"chunks along {first.dims[a]!r}", own, others))
     remedies = {
         "dtype": "convert one with xarray's astype and pass the Dataset, or open packed "
@@ -115,34 +116,12 @@ def _require_alike(
             )
 
 
-def _join_chunks(stored: list[tuple[int | tuple[int, ...], int]]) -> int | tuple[int, ...]:
-    """Chunk sizes in a row, each given with the number of elements: an int where regular."""
-    kept = [(sizes, size) for sizes, size in stored if size]
-    first = kept[0][0] if kept else 1
-    # Said without listing them: there may be a chunk for each of millions of elements.
-    if (
-        isinstance(first, int)
-        and all(sizes == first for sizes, _ in kept)
-        and all(size % first == 0 for _, size in kept[:-1])
-    ):
-        return first
-    listed = tuple(itertools.chain.from_iterable(_sizes(*pair) for pair in kept))
-    largest = max(listed, default=1)
-    is_regular = all(size == largest for size in listed[:-1])
-    return largest if is_regular else listed
-
-
-def _sizes(chunks: int | tuple[int, ...], size: int) -> tuple[int, ...]:
-    if isinstance(chunks, tuple):
-        return chunks
-    whole, rest = divmod(size, chunks)
-    return (chunks,) * whole + ((rest,) if rest else ())
-
-
-def num_chunks(variable: Variable, axis: int) -> int:
-    """Number of chunks of a variable along one of its dimensions."""
-    chunks = variable.chunks[axis]
-    return len(chunks) if isinstance(chunks, tuple) else -(-variable.shape[axis] // chunks)
+def _is_alike(one: Packing | None, other: Packing | None) -> bool:
+    """Whether two packings give the same values of the same numbers."""
+    if one is None or other is None:
+        return one is other
+    # 0.1 equals numpy.float64(0.1), and yet NumPy computes with them in different dtypes.
+    return one == other and one.describe() == other.describe()
 
 
 def label_of(sources: Sequence[Source], number: int) -> str:
