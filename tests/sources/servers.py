@@ -44,8 +44,11 @@ class _Files(SimpleHTTPRequestHandler):
             return
         data = path.read_bytes()
         first, last = wanted[1], wanted[2]
-        start = int(first) if first else len(data) - int(last)
+        start = int(first) if first else max(0, len(data) - int(last))
         stop = min(int(last) + 1, len(data)) if first and last else len(data)
+        if start >= stop:
+            self._answer(416)
+            return
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
         self.send_header("Content-Length", str(stop - start))
@@ -60,10 +63,13 @@ class _Files(SimpleHTTPRequestHandler):
         found = re.match(r"/status/(\d+)/", self.path)
         if found is None:
             return False
-        self.send_response(int(found[1]))
+        self._answer(int(found[1]))
+        return True
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
-        return True
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore
 from tests.sources.test_codecs import CHUNKS, SHAPE, read_all, values_of
 from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources.opening import open_source
-from xloader.sources.zarr.arrays import chain_of
+from xloader.sources.zarr.codec_chains import chain_of
 from xloader.sources.zarr.codecs import check_codecs, unknown_codec_error
 from xloader.testing import CountingStore
 

@@ -22,7 +22,7 @@ from xloader.errors import (
 )
 from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.opening import open_source
-from xloader.sources.stores.openers import safe_name
+from xloader.sources.stores.naming import safe_name
 from xloader.sources.zarr.source import ZarrSource
 from xloader.testing import SourceRecorder
 

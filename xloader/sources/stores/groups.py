@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import xarray as xr
 import zarr
@@ -65,9 +66,8 @@ def from_zarr(
     return ZarrSource(
         open_store=opener.open_store,
         open_dataset=opener.open_dataset,
-        group=group,
+        arrays={v: _array_of(group, v) for v in catalog.choose(dataset, variables, opener.name)},
         dataset=dataset,
-        variables=catalog.choose(dataset, variables, opener.name),
         name=opener.name,
         dtype=dtype,
         on_missing=on_missing,
@@ -75,6 +75,12 @@ def from_zarr(
         version=opener.place.version,
         secrets=opener.place.secrets,
     )
+
+
+def _array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    array = group[name]
+    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
+    return array
 
 
 def refuse_empty(name: str, groups: list[str]) -> None:
@@ -124,14 +130,9 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
         return opener.open_dataset(create_default_indexes=False)
     except XloaderError:
         raise
-    except (KeyError, ValueError) as error:
+    # Sizes and numbers that cannot be are an OverflowError or a ZeroDivisionError.
+    except (KeyError, ValueError, TypeError, ArithmeticError) as error:
         raise _undecodable(error, opener) from cause_of(error, secrets)
-    except TypeError as error:
-        raise UnsupportedDataError(
-            f"xarray does not take these options ({told_of(error, secrets)})",
-            given=opener.name,
-            allowed="what xr.open_dataset takes of a Zarr store",
-        ) from cause_of(error, secrets)
     except Exception as error:
         told = access_error(error, opener.name, secrets, "its arrays were asked for")
         if group.metadata.consolidated_metadata is None:
@@ -149,6 +150,12 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     if of_codec is not None:
         return of_codec
     told = told_of(error, opener.place.secrets)
+    if isinstance(error, TypeError) and "unexpected keyword argument" in told:
+        return UnsupportedDataError(
+            f"xarray does not take these options ({told})",
+            given=opener.name,
+            allowed="what xr.open_dataset takes of a Zarr store",
+        )
     if isinstance(error, KeyError):
         return UnsupportedDataError(
             "xarray cannot make a dataset of this Zarr group",
@@ -216,7 +223,9 @@ def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
 
 def _remedy_of(opener: ZarrOpener) -> str:
     place = opener.place
-    if isinstance(place, PathPlace) and {"refs", "snapshots"} <= _listed(place.path):
+    if isinstance(place, PathPlace) and all(
+        os.path.isdir(os.path.join(place.path, name)) for name in ("refs", "snapshots")
+    ):
         return (
             "this looks like a repository of icechunk: pass icechunk.Repository.open("
             f'icechunk.local_filesystem_storage("{place.path}"))'
@@ -224,10 +233,6 @@ def _remedy_of(opener: ZarrOpener) -> str:
     if place.name.endswith(".zip") and "://" in place.name:
         return f'for a zip file behind a URL, pass "zip::{place.name}"'
     return "check the path, or pass group= for one further down"
-
-
-def _listed(path: str) -> set[str]:
-    return set(os.listdir(path)) if os.path.isdir(path) else set()
 
 
 def _groups_of(group: zarr.Group) -> list[str]:

@@ -12,7 +12,6 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from xloader.sources.stores.naming import safe_name as safe_name
 from xloader.sources.stores.pickling import pack, unpack
 from xloader.sources.stores.places import Place
 

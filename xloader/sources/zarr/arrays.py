@@ -1,8 +1,10 @@
 """Arrays of an open Zarr store: keys, bytes, chunks.
 
 zarr's public indexing decodes on one thread and copies twice. Here a chunk's bytes are fetched
-through the store and decoded on the calling thread, into the caller's memory. What leans on
-parts of zarr that may move is in this file and in those that read its codecs.
+through the store and decoded on the calling thread, into the caller's memory.
+
+Parts of zarr that may move (``zarr.core`` and what begins with an underscore) are used in this
+file, in `codecs` and `codec_chains`, and in `stores.places` and `stores.openers`.
 """
 
 from __future__ import annotations
@@ -34,22 +36,11 @@ from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Cut
 from xloader.sources.cuts import shift, take
 from xloader.sources.zarr.codec_chains import chain_of
-from xloader.sources.zarr.codecs import Metadata, check_codecs, codecs_in_words
+from xloader.sources.zarr.codecs import Metadata
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import Scratch
 from xloader.sources.zarr.indexes import IndexCache
 from xloader.sources.zarr.shards import Part, ShardReader, Span
-
-__all__ = [
-    "Metadata",
-    "StoredArray",
-    "chain_of",
-    "check_codecs",
-    "check_keys",
-    "chunk_shape_of",
-    "codecs_in_words",
-    "metadata_in_json",
-]
 
 
 def chunk_shape_of(array: zarr.Array[Any]) -> tuple[int, ...]:
@@ -58,10 +49,10 @@ def chunk_shape_of(array: zarr.Array[Any]) -> tuple[int, ...]:
     Raises
     ------
     UnsupportedDataError
-        If the chunks are not all of one shape.
+        If the chunks are not all of one shape, or hold nothing.
     """
     try:
-        return tuple(int(size) for size in array.chunks)
+        shape = tuple(int(size) for size in array.chunks)
     except NotImplementedError as error:
         raise UnsupportedDataError(
             f"array {array.path!r} has chunks of several shapes",
@@ -69,6 +60,14 @@ def chunk_shape_of(array: zarr.Array[Any]) -> tuple[int, ...]:
             allowed="Zarr's regular chunk grid",
             remedy="rewrite the array with chunks of one shape",
         ) from error
+    if min(shape, default=1) < 1:
+        raise UnsupportedDataError(
+            f"array {array.path!r} has chunks that hold nothing",
+            given=f"chunks of shape {shape}",
+            allowed="chunks of 1 element or more along each dimension",
+            remedy="rewrite the array",
+        )
+    return shape
 
 
 def check_keys(array: zarr.Array[Any]) -> None:

@@ -12,7 +12,9 @@ import zarr
 from xloader.sources import catalog
 from xloader.sources.base import Variable
 from xloader.sources.cf import coding_of
-from xloader.sources.zarr.arrays import Metadata, chain_of, chunk_shape_of, codecs_in_words
+from xloader.sources.zarr.arrays import chunk_shape_of
+from xloader.sources.zarr.codec_chains import chain_of
+from xloader.sources.zarr.codecs import Metadata, codecs_in_words
 
 Kind = Literal["direct", "indexed", "decoded"]
 """Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""
@@ -38,13 +40,6 @@ class Route:
     metadata: Metadata
     kind: Kind
     words: str
-
-
-def array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """The array of a data variable."""
-    array = group[name]
-    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
-    return array
 
 
 def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:

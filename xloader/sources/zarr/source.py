@@ -17,26 +17,19 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from xloader.errors import (
-    MissingChunkError,
-    MissingChunkWarning,
-)
+from xloader.errors import MissingChunkError, MissingChunkWarning
 from xloader.sources import catalog
 from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
 from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.naming import Secrets
-from xloader.sources.zarr.arrays import (
-    StoredArray,
-    chain_of,
-    check_codecs,
-    check_keys,
-    metadata_in_json,
-)
+from xloader.sources.zarr.arrays import StoredArray, check_keys, metadata_in_json
 from xloader.sources.zarr.blame import Blame
 from xloader.sources.zarr.chains import Sharding
+from xloader.sources.zarr.codec_chains import chain_of
+from xloader.sources.zarr.codecs import check_codecs
 from xloader.sources.zarr.decoding import Scratch
-from xloader.sources.zarr.routes import Route, array_of, make_route, make_variable
+from xloader.sources.zarr.routes import Route, make_route, make_variable
 
 OnMissing = Literal["warn", "raise", "fill"]
 
@@ -67,12 +60,10 @@ class ZarrSource:
         Opens the store, once in each process. It has to pickle.
     open_dataset : callable
         Opens the same group as xarray sees it, given ``create_default_indexes``.
-    group : zarr.Group
-        The open group; only its metadata is kept.
+    arrays : mapping of str to zarr.Array
+        The open array of each data variable to offer; only its metadata is kept.
     dataset : xarray.Dataset
         The open dataset; only its metadata is kept.
-    variables : tuple of str
-        The data variables to offer.
     name : str
         Where the data comes from, for messages.
     dtype : dtype-like or None
@@ -93,9 +84,8 @@ class ZarrSource:
         *,
         open_store: Callable[[], Store],
         open_dataset: Callable[[bool], xr.Dataset],
-        group: zarr.Group,
+        arrays: Mapping[str, zarr.Array[Any]],
         dataset: xr.Dataset,
-        variables: tuple[str, ...],
         name: str,
         dtype: Any,
         on_missing: OnMissing,
@@ -106,12 +96,11 @@ class ZarrSource:
         self._name = name
         self._secrets = Secrets(secrets)
         self._on_missing = on_missing
-        arrays = {v: array_of(group, v) for v in variables}
         for array in arrays.values():
             check_keys(array)
             check_codecs(array)
-        described = {v: make_variable(dataset[v], arrays[v], dtype) for v in variables}
-        self._routes = {v: make_route(dataset[v], arrays[v]) for v in variables}
+        described = {v: make_variable(dataset[v], array, dtype) for v, array in arrays.items()}
+        self._routes = {v: make_route(dataset[v], array) for v, array in arrays.items()}
         self._shardings = {
             v: sharding
             for v, route in self._routes.items()
