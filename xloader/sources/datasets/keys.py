@@ -5,13 +5,48 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Kept = int | range | NDArray[np.int64]
 """What is kept of a dimension: one element, a range of any step, or elements in any order."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Elements of an array, and how they are shown.
+
+    Parameters
+    ----------
+    kept : tuple of (int or range or integer array)
+        Per dimension of the array, what is kept of it; an int drops the dimension.
+    order : tuple of int
+        For each dimension shown, the array's.
+
+    Examples
+    --------
+    >>> block = Block((range(4), range(9)), (1, 0))
+    >>> block.select([slice(2, 5), 3])
+    Block(kept=(3, range(2, 5)), order=(1,))
+    """
+
+    kept: tuple[Any, ...]
+    order: tuple[int, ...]
+
+    def select(self, keys: Sequence[Any]) -> Self:
+        """Select along each dimension shown: an int, a slice or an integer array each."""
+        kept = list(self.kept)
+        for dim, key in zip(self.order, keys, strict=True):
+            kept[dim] = cut(kept[dim], key)
+        order = tuple(dim for dim in self.order if not isinstance(kept[dim], int))
+        return replace(self, kept=tuple(kept), order=order)
+
+    def transpose(self, axes: Sequence[int]) -> Self:
+        """Put the dimensions shown in another order."""
+        return replace(self, order=tuple(self.order[axis] for axis in axes))
 
 
 def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:

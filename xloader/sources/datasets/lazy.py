@@ -25,7 +25,7 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
-from xloader.sources.datasets.keys import cut, separate
+from xloader.sources.datasets.keys import Block, separate
 from xloader.sources.datasets.selected import Selected
 
 _PLACES: Final = {
@@ -57,47 +57,31 @@ Step: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class View:
+class View(Block):
     """A Zarr array as a lazy variable shows it.
 
     Parameters
     ----------
+    kept, order
+        As of `Block`.
     array : zarr.Array
         The stored array.
-    kept : tuple of (int or range or integer array)
-        Per stored dimension, what is kept of it; an int drops the dimension.
-    order : tuple of int
-        For each dimension shown, the stored one.
     steps : tuple of callable
         The steps of CF decoding, the first one first.
     """
 
     array: zarr.Array[Any]
-    kept: tuple[Any, ...]
-    order: tuple[int, ...]
     steps: tuple[Step, ...] = ()
 
     @classmethod
     def whole(cls, array: zarr.Array[Any]) -> View:
         """All of a stored array, as it is stored."""
-        return cls(array, tuple(map(range, array.shape)), tuple(range(array.ndim)))
+        return cls(tuple(map(range, array.shape)), tuple(range(array.ndim)), array)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape shown."""
         return tuple(len(self.kept[dim]) for dim in self.order)
-
-    def select(self, keys: Sequence[Any]) -> View:
-        """Select along each dimension shown: an int, a slice or an integer array each."""
-        kept = list(self.kept)
-        for dim, key in zip(self.order, keys, strict=True):
-            kept[dim] = cut(kept[dim], key)
-        order = tuple(dim for dim in self.order if not isinstance(kept[dim], int))
-        return replace(self, kept=tuple(kept), order=order)
-
-    def transpose(self, axes: Sequence[int]) -> View:
-        """Put the dimensions shown in another order."""
-        return replace(self, order=tuple(self.order[axis] for axis in axes))
 
     def decoded(self) -> Any:
         """The whole stored array as xarray decodes it, lazily."""
@@ -204,16 +188,21 @@ def is_loaded(data: Any) -> bool:
     )
 
 
-@functools.cache
-def _known(name: str) -> Any:
-    for places in (_PLACES, _MOVED):
-        module, _, attribute = places.get(name, "builtins:").partition(":")
+def look_up(*places: str) -> Any:
+    """A class or function, from the first of some places (``"module:name"``) that has it."""
+    for place in places:
+        module, _, name = place.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
             continue
-    # A version of xarray that has it elsewhere: nothing is ever of this kind.
-    return type(name, (), {})
+    # A version that has it elsewhere: nothing is ever of this kind.
+    return type("Unknown", (), {})
+
+
+@functools.cache
+def _known(name: str) -> Any:
+    return look_up(*(places[name] for places in (_PLACES, _MOVED) if name in places))
 
 
 def _rearranged(view: View, keys: Sequence[Any]) -> View:

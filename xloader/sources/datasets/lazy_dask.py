@@ -16,7 +16,6 @@ only, and likewise the columns. Functions are compared exactly; any other stops 
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from xloader.sources.datasets.keys import cut, join
-from xloader.sources.datasets.lazy import UnrecognisedError, View, view_of
+from xloader.sources.datasets.keys import Block, join
+from xloader.sources.datasets.lazy import UnrecognisedError, View, look_up, view_of
 
 _PLACES: Final = {
     "layers": "dask.highlevelgraph:HighLevelGraph",
@@ -49,36 +48,19 @@ _PLACES: Final = {
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Elements of the root: per root dimension what is kept, and the order of those shown."""
-
-    kept: tuple[Any, ...]
-    order: tuple[int, ...]
-
-    def select(self, keys: Sequence[Any]) -> _Block:
-        kept = list(self.kept)
-        for dim, key in zip(self.order, keys, strict=True):
-            kept[dim] = cut(kept[dim], key)
-        return _Block(tuple(kept), tuple(d for d in self.order if not isinstance(kept[d], int)))
-
-    def transpose(self, axes: Sequence[int]) -> _Block:
-        return _Block(self.kept, tuple(self.order[axis] for axis in axes))
-
-
-@dataclass(frozen=True)
 class _Grid:
     """The blocks of one layer: per root dimension what each place in the grid keeps."""
 
     kept: tuple[int | tuple[Any, ...], ...]
     order: tuple[int, ...]
 
-    def block(self, index: tuple[int, ...]) -> _Block:
+    def block(self, index: tuple[int, ...]) -> Block:
         places = dict(zip(self.order, index, strict=True))
         kept = (
             part if isinstance(part, int) else part[places[dim]]
             for dim, part in enumerate(self.kept)
         )
-        return _Block(tuple(kept), self.order)
+        return Block(tuple(kept), self.order)
 
 
 def view_of_graph(array: Any) -> View:
@@ -109,7 +91,7 @@ def _view_of_graph(array: Any) -> View:
         raise UnrecognisedError("")
     chain = _chain(graph, array.__dask_layers__())
     source, grid = _root(graph, chain)
-    name = _output(chain[-1][1])
+    name = chain[-1][1].output
     for upper, layer in reversed(chain[:-1]):
         if type(layer) is _known("blockwise"):
             grid = _transposed(layer, grid, name)
@@ -134,28 +116,21 @@ def _view_of_graph(array: Any) -> View:
 def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
     """The layers from the last one down to the one that reads, each with one below it."""
     (name,) = outputs
+    getters = (_known("getter"), _known("getter_nofancy"), _known("getter_inline"))
     chain: list[tuple[str, Any]] = []
     while True:
         layer = graph.layers[name]
-        # Cheap to see, and true of most graphs that compute.
-        if type(layer) is _known("blockwise") and not _is_known(layer):
-            raise UnrecognisedError("")
         chain.append((name, layer))
+        if type(layer) is _known("blockwise"):
+            if layer.task.func in getters:
+                return chain
+            # Cheap to see, and true of most graphs that compute.
+            if layer.task.func is not np.transpose:
+                raise UnrecognisedError("")
         below = graph.dependencies[name]
-        if _is_getter(layer):
-            return chain
         if len(below) != 1:
             raise UnrecognisedError("")
         (name,) = below
-
-
-def _is_known(layer: Any) -> bool:
-    return _is_getter(layer) or layer.task.func is np.transpose
-
-
-def _is_getter(layer: Any) -> bool:
-    getters = (_known("getter"), _known("getter_nofancy"), _known("getter_inline"))
-    return type(layer) is _known("blockwise") and layer.task.func in getters
 
 
 def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
@@ -169,7 +144,7 @@ def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
         and type(slicing) is _known("slices")
         and tuple(indices) == tuple(layer.output_indices)
         and set(layer.task.kwargs) <= {"asarray", "lock"}
-        and _refers(layer.task.args[:2], layer)
+        and _inputs(layer)[:2] == ["__dask_blockwise__0", "__dask_blockwise__1"]
         and not layer.new_axes
     )
     if not is_plain or len(below) > 1:
@@ -187,15 +162,9 @@ def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
     return source, _Grid(kept, tuple(range(len(kept))))
 
 
-def _refers(arguments: Sequence[Any], layer: Any) -> bool:
-    """Whether a task takes the layer's first input first, and its second one second."""
-    # A blockwise task names its inputs __0, __1, ... in the order of its indices.
-    names = [getattr(argument, "key", None) for argument in arguments]
-    return [str(name) for name in names] == ["__dask_blockwise__0", "__dask_blockwise__1"]
-
-
-def _output(layer: Any) -> str:
-    return str(layer.output)
+def _inputs(layer: Any) -> list[str]:
+    """Which of the layer's inputs its task takes, first to last: named as dask counts them."""
+    return [str(getattr(argument, "key", None)) for argument in layer.task.args]
 
 
 def _transposed(layer: Any, grid: _Grid, below: str) -> _Grid:
@@ -203,11 +172,9 @@ def _transposed(layer: Any, grid: _Grid, below: str) -> _Grid:
     ((name, indices),) = layer.indices
     axes = layer.task.kwargs.get("axes")
     expected = [tuple(indices).index(index) for index in layer.output_indices]
-    arguments = [getattr(argument, "key", None) for argument in layer.task.args]
     is_plain = (
-        layer.task.func is np.transpose
-        and set(layer.task.kwargs) == {"axes"}
-        and [str(argument) for argument in arguments] == ["__dask_blockwise__0"]
+        set(layer.task.kwargs) == {"axes"}
+        and _inputs(layer) == ["__dask_blockwise__0"]
         and name == below
         and sorted(expected) == list(range(len(indices)))
         and [axis % len(indices) for axis in axes] == expected
@@ -269,7 +236,7 @@ def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
     raise UnrecognisedError("")
 
 
-def _selected(block: _Block, keys: Any) -> _Block:
+def _selected(block: Block, keys: Any) -> Block:
     keys = keys if isinstance(keys, tuple) else (keys,)
     num_arrays = sum(np.ndim(key) > 0 for key in keys if not isinstance(key, slice))
     # NumPy moves dimensions where it meets arrays and ints together.
@@ -280,7 +247,7 @@ def _selected(block: _Block, keys: Any) -> _Block:
     return block.select((*keys, *[slice(None)] * (len(block.order) - len(keys))))
 
 
-def _merged(blocks: list[_Block], shape: Sequence[int]) -> _Block:
+def _merged(blocks: list[Block], shape: Sequence[int]) -> Block:
     """Blocks in C order of a grid of some shape, put together."""
     for axis in reversed(range(len(shape))):
         size = shape[axis]
@@ -292,7 +259,7 @@ def _merged(blocks: list[_Block], shape: Sequence[int]) -> _Block:
     return whole
 
 
-def _concatenated(blocks: Sequence[_Block], axis: int) -> _Block:
+def _concatenated(blocks: Sequence[Block], axis: int) -> Block:
     first = blocks[0]
     dim = first.order[axis]
     for block in blocks[1:]:
@@ -302,10 +269,10 @@ def _concatenated(blocks: Sequence[_Block], axis: int) -> _Block:
             raise UnrecognisedError("")
     kept = list(first.kept)
     kept[dim] = join([block.kept[dim] for block in blocks])
-    return _Block(tuple(kept), first.order)
+    return Block(tuple(kept), first.order)
 
 
-def _assembled(blocks: Mapping[tuple[int, ...], _Block]) -> _Grid:
+def _assembled(blocks: Mapping[tuple[int, ...], Block]) -> _Grid:
     """The grid of some blocks, if each dimension is cut the same way everywhere."""
     first = blocks[(0,) * len(next(iter(blocks)))]
     counts = [1 + max(index[axis] for index in blocks) for axis in range(len(first.order))]
@@ -346,9 +313,4 @@ def _as_key(part: Any) -> Any:
 
 @functools.cache
 def _known(name: str) -> Any:
-    module, _, attribute = _PLACES[name].partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError):
-        # A version of dask that has it elsewhere: nothing is ever of this kind.
-        return type(name, (), {})
+    return look_up(_PLACES[name])
