@@ -192,6 +192,23 @@ def test_what_zarr_says_of_a_codec_it_does_not_know(
     assert ("may run code" in str(error)) == is_known
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"chunks": [0]}, r"array 'a' has chunks that hold nothing.*\(0,\)"),
+        ({"chunks": None}, "cannot make a dataset"),
+        ({"chunks": [-2]}, "cannot make a dataset"),
+        ({"shape": [2**70]}, "cannot make a dataset"),
+        ({"dtype": "<i4", "fill_value": 2**40}, "cannot make a dataset"),
+        ({"fill_value": "x"}, "cannot make a dataset"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_metadata_that_cannot_be_is_refused(changes: dict[str, Any], words: str):
+    with pytest.raises(UnsupportedDataError, match=words):
+        open_source(v2_store(**changes))
+
+
 def test_other_errors_are_not_about_codecs():
     assert unknown_codec_error(ValueError("no such array"), "a.zarr") is None
     assert unknown_codec_error(KeyError("wibble"), "a.zarr") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import traceback
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -17,9 +18,10 @@ import pytest
 import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
+from zarr.storage import LocalStore
 
 from tests.sources import kinds
-from xloader.errors import CorruptChunkError
+from xloader.errors import ChunkError, CorruptChunkError
 from xloader.sources.opening import open_source
 from xloader.sources.zarr.compressors import zstd_content_size
 from xloader.sources.zarr.decoding import Compressed, Scratch, Shuffled, decode
@@ -115,6 +117,35 @@ def test_damage_on_the_other_paths(tmp_path: Path, kind: str, damage: str):
     with pytest.raises(CorruptChunkError, match=f"'{key}'") as caught:
         kinds.read(opened.source, "t", (0, 0, 0))
     assert caught.value.__cause__ is not None
+
+
+class StoreLibraryError(Exception):
+    """As obstore, icechunk, aiohttp and botocore have them: no child of OSError."""
+
+
+@pytest.mark.parametrize("kind", ["zarr-direct-local", "zarr-unknown-chain"])
+@pytest.mark.parametrize("error", [StoreLibraryError, OSError])
+def test_a_store_that_fails_is_no_damage_on_any_path(
+    tmp_path: Path, kind: str, error: type[Exception]
+):
+    opened = kinds.KINDS[kind](tmp_path, kinds.make_dataset())
+    key = "t/c/0/0/0"
+    raised = error("GET https://host/a?sig=canary failed")
+    store = FaultyStore(LocalStore(opened.source.name, read_only=True), {key: raised})
+    with pytest.raises(ChunkError, match=f"could not be read .*'{key}'.*whole") as caught:
+        kinds.read(open_source(store), "t", (0, 0, 0))
+    assert type(caught.value) is ChunkError
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_damage_that_tells_a_url_tells_no_secret(tmp_path: Path):
+    opened = kinds.KINDS["zarr-unknown-chain"](tmp_path, kinds.make_dataset())
+    raised = ValueError("https://host/a?sig=canary is no chunk")
+    store = LocalStore(opened.source.name, read_only=True)
+    source = open_source(FaultyStore(store, {"t/c/0/0/0": raised}))
+    with pytest.raises(CorruptChunkError, match="https://host/a is no chunk") as caught:
+        kinds.read(source, "t", (0, 0, 0))
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
 NBYTES = 32 * 32 * 8

@@ -55,6 +55,11 @@ def test_a_single_array_and_arrays_without_dims(tmp_path: Path):
         open_source(tmp_path / "g")
 
 
+def test_a_file_that_is_not_there_behind_a_url():
+    with pytest.raises(SourceNotFoundError, match=r"no such file.*memory://nothing\.nc"):
+        open_source("memory://nothing.nc", engine="h5netcdf")
+
+
 def test_a_file_that_is_no_dataset(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("no dataset here")
     with pytest.raises(UnsupportedDataError, match="cannot open this file"):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from google_crc32c import value as crc32c
 from zarr.abc.store import Store, SuffixByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
+from tests.sources import servers, store_kinds
 from tests.sources.test_shards import (
     CHUNK_NBYTES,
     INDEX_NBYTES,
@@ -178,3 +181,44 @@ def test_a_failed_request_names_the_chunk_and_tells_no_secret():
     assert (caught.value.key, caught.value.chunk) == (KEY, (3,))
     assert "canary" not in str(caught.value)
     read(source, [3, 4], values)
+
+
+@pytest.mark.parametrize("kind", ["obstore-local", "obstore-http", "fsspec-http"])
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, lambda data: b"", lambda data: b"<html>not found</html>" * 20],
+    ids=["truncated", "empty", "page"],
+)
+def test_a_damaged_shard_of_an_object_store(
+    kind: str, location: str, damage: Callable[[bytes], bytes]
+):
+    pytest.importorskip("obstore" if kind.startswith("obstore") else "aiohttp")
+    store, _ = make_store(location=location)
+    rewrite(store, damage)
+    root, url = servers.http_server()
+    name = store_kinds.unique("damaged.zarr")
+    for key, buffer in store._store_dict.items():
+        (root / name / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / name / key).write_bytes(buffer.to_bytes())
+    # Plain HTTP cannot be listed.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(str(root / name))
+    source = open_source(open_object_store(kind, root / name, f"{url}/{name}"))
+    # Some ask for what lies beyond the object's end, which each store answers in its own way.
+    for chunks in ([7], [6, 7], list(range(NUM_CHUNKS))):
+        with pytest.raises(ChunkError, match=KEY) as caught:
+            source.read_together(reads_of(chunks))
+        assert (caught.value.key, caught.value.chunk[0] in chunks) == (KEY, True)
+    assert source.read("a", (8,), (slice(0, 100),), np.empty(100, "i4"))
+
+
+def open_object_store(kind: str, path: Path, url: str) -> object:
+    if kind == "fsspec-http":
+        return url
+    from obstore.store import HTTPStore, LocalStore
+
+    if kind == "obstore-local":
+        return LocalStore(str(path))
+    return HTTPStore.from_url(url, client_options={"allow_http": True})

@@ -206,17 +206,29 @@ def test_an_absent_shard_is_filled(chunks: list[int]):
     assert read(source, [8], values).num_missing == 0
 
 
-def test_many_threads_read_an_index_once(monkeypatch: pytest.MonkeyPatch):
-    inner, values = make_store(num_shards=1)
-    num_threads = 6
+DEADLINE = 10
+"""Seconds after which a wait that nobody ends is a failure of the test."""
+
+
+@pytest.fixture
+def num_waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Counts the threads that wait for an index; none of them waits for ever."""
     num_waiting = threading.Semaphore(0)
 
     class Waited(Future):
         def result(self, timeout: float | None = None) -> Any:
             num_waiting.release()
-            return super().result(timeout)
+            return super().result(DEADLINE)
 
     monkeypatch.setattr(indexes, "Future", Waited)
+    return num_waiting
+
+
+def test_many_threads_read_an_index_once(
+    monkeypatch: pytest.MonkeyPatch, num_waiting: threading.Semaphore
+):
+    inner, values = make_store(num_shards=1)
+    num_threads = 6
     store = CountingStore(inner)
     source = open_source(store)
     cache = IndexCache.of_process()
@@ -225,7 +237,7 @@ def test_many_threads_read_an_index_once(monkeypatch: pytest.MonkeyPatch):
     def get_late(key: indexes.Name, load: Callable[[], Any]) -> Any:
         def load_late() -> Any:
             # Only once all the others wait for it.
-            assert all(num_waiting.acquire(timeout=10) for _ in range(num_threads - 1))
+            assert all(num_waiting.acquire(timeout=DEADLINE) for _ in range(num_threads - 1))
             return load()
 
         return get(key, load_late)
@@ -237,28 +249,30 @@ def test_many_threads_read_an_index_once(monkeypatch: pytest.MonkeyPatch):
     assert sorted(outcome.num_requests for outcome in outcomes) == [1] * 5 + [2]
 
 
-def test_the_waiting_share_the_failure_and_the_next_tries_again(monkeypatch: pytest.MonkeyPatch):
-    started, is_waiting = threading.Event(), threading.Event()
-
-    class Waited(Future):
-        def result(self, timeout: float | None = None) -> Any:
-            is_waiting.set()
-            return super().result(timeout)
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [(OSError("no answer"), OSError), (KeyboardInterrupt(), InterruptedError)],
+    ids=["failed", "stopped"],
+)
+def test_the_waiting_share_the_failure_and_the_next_tries_again(
+    error: BaseException, seen: type[Exception], num_waiting: threading.Semaphore
+):
+    started = threading.Event()
 
     def fail() -> None:
         started.set()
-        assert is_waiting.wait(30)
-        raise OSError("no answer")
+        assert num_waiting.acquire(timeout=DEADLINE)
+        raise error
 
-    monkeypatch.setattr(indexes, "Future", Waited)
     cache = IndexCache()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cache.get, "k", fail)
-        assert started.wait(30)
+        assert started.wait(DEADLINE)
         second = pool.submit(cache.get, "k", lambda: pytest.fail("read twice"))
-        for asked in (first, second):
-            with pytest.raises(OSError, match="no answer"):
-                asked.result(30)
+        with pytest.raises(type(error)):
+            first.result(DEADLINE)
+        with pytest.raises(seen, match=r"no answer|its reader stopped"):
+            second.result(DEADLINE)
     index = np.zeros((2, 2), np.uint64)
     assert cache.get("k", lambda: index) == (index, 1)
 

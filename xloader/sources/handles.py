@@ -86,7 +86,7 @@ class PerProcess(Generic[T]):
         self._what = what
         self._is_forkable = is_forkable
         self._opened: tuple[int, T] | None = None
-        self._lock = (os.getpid(), threading.Lock())
+        self._locks: dict[int, threading.Lock] = {}
 
     def get(self) -> T:
         """Return the handle of this process, opening it at the first call.
@@ -104,16 +104,10 @@ class PerProcess(Generic[T]):
             raise _fork_error(self._what, pid)
         return handle
 
-    def drop(self) -> None:
-        """Forget the handle; the next use opens another."""
-        self._opened = None
-
     def _open(self) -> tuple[int, T]:
         pid = os.getpid()
-        if self._lock[0] != pid:
-            # A lock that another thread held while forking would never be released here.
-            self._lock = (pid, threading.Lock())
-        with self._lock[1]:
+        # One for each process: what another thread held while forking is never released here.
+        with self._locks.setdefault(pid, threading.Lock()):
             if self._opened is None:
                 self._opened = (pid, self._make())
             return self._opened

@@ -156,6 +156,13 @@ def _from_file(
     name, secrets = safe_name(opener.path), secrets_of(opener.kwargs)
     try:
         dataset = opener()
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(
+            "there is no such file",
+            given=name,
+            allowed="a file that xarray opens",
+            remedy="check the path or URL",
+        ) from cause_of(error, secrets)
     except (OSError, ValueError, ImportError, TypeError) as error:
         raise UnsupportedDataError(
             f"xarray cannot open this file ({told_of(error, secrets)})",

@@ -231,9 +231,10 @@ class FaultyStore(_TappedStore):
     def _answer(self, key: str, buffer: Buffer | None) -> Buffer | None:
         if key not in self._faults:
             return buffer
-        if self._times is not None and self._tally.snapshot()[key] >= self._times:
-            return buffer
-        self._tally.add(key)
+        with self._tally.lock:
+            if self._times is not None and self._tally.counts[key] >= self._times:
+                return buffer
+            self._tally.counts[key] += 1
         fault = self._faults[key]
         if isinstance(fault, Exception):
             raise fault

@@ -93,7 +93,7 @@ class UrlPlace:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """All texts among the options but those known to be harmless."""
+        """All texts among the options but those known to be harmless, and the URL's own."""
         return secrets_of(self.options) + secrets_of_url(self.url)
 
     def open_store(self) -> Store:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import lzma
+import zlib
 from dataclasses import dataclass
+from typing import Final
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
-from xloader.sources.stores.access import cause_of
+from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.naming import Secrets
 from xloader.sources.zarr.arrays import StoredArray
 from xloader.sources.zarr.shards import DamagedShardError
+
+_OF_CODECS: Final = (
+    *(ArithmeticError, AssertionError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
+    *(zlib.error, lzma.LZMAError, gzip.BadGzipFile),
+)
+"""What codecs raise for damaged bytes. Each store's library has errors of its own."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,7 @@ class Blame:
     array : StoredArray
         The array that holds it.
     is_decoding : bool
-        Whether the chunk's bytes are there, so that what fails is their decoding.
+        Whether the chunk is decoded within; it may be fetched within, too.
     secrets : Secrets
         Texts that no error may tell.
     """
@@ -49,17 +58,20 @@ class Blame:
             "variable": self.variable,
             "key": self.array.key(self.chunk),
         }
-        # gzip's error for damaged data is an OSError too.
-        is_failed_read = isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile)
-        is_decoding = self.is_decoding or isinstance(error, DamagedShardError)
-        if is_failed_read or not is_decoding:
+        cause = cause_of(error, self.secrets)
+        is_of_codecs = self.is_decoding and isinstance(error, _OF_CODECS)
+        if not is_of_codecs and not isinstance(error, DamagedShardError):
             # The text of a store's own error may carry a signed URL, so only its kind is told.
             raise ChunkError(
-                f"a chunk could not be read ({type(error).__name__})", chunk=self.chunk, **place
-            ) from cause_of(error, self.secrets)
+                f"a chunk could not be read ({type(error).__name__})",
+                chunk=self.chunk,
+                remedy="see whether the store answers, and whether the object is whole: some "
+                "stores fail where a part beyond an object's end is asked for",
+                **place,
+            ) from cause
         raise CorruptChunkError(
-            f"the bytes of a chunk do not decode ({type(error).__name__}: {error})",
+            f"the bytes of a chunk do not decode ({told_of(error, self.secrets)})",
             chunk=self.chunk,
             remedy="fetch or write this chunk again",
             **place,
-        ) from error
+        ) from cause

@@ -56,7 +56,8 @@ class IndexCache:
     def get(self, name: Name, read: Callable[[], Index | None]) -> tuple[Index | None, int]:
         """Find an index, or read it: the index and the number of reads.
 
-        An index that is not there is looked for again the next time.
+        An index that is not there is looked for again the next time. A failure to read it is
+        that of all who wait for it.
         """
         with self._lock:
             if name in self._kept:
@@ -69,12 +70,15 @@ class IndexCache:
             return coming.result(), 0
         try:
             index = read()
+            self._arrive(name, index)
+            mine.set_result(index)
         except BaseException as error:
             self._arrive(name, None)
-            mine.set_exception(error)
+            # Whoever stops this thread does not mean those that wait for it.
+            is_failure = isinstance(error, Exception)
+            if not mine.done():
+                mine.set_exception(error if is_failure else InterruptedError("its reader stopped"))
             raise
-        self._arrive(name, index)
-        mine.set_result(index)
         return index, 1
 
     def put(self, name: Name, index: Index) -> None:
@@ -90,7 +94,7 @@ class IndexCache:
 
     def _arrive(self, name: Name, index: Index | None) -> None:
         with self._lock:
-            del self._coming[name]
+            self._coming.pop(name, None)
             if index is not None:
                 self._keep(name, index)
 
