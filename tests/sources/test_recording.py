@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
@@ -121,6 +123,24 @@ def test_faults_come_by_every_way_and_heal(store: CountingStore, way: str):
             WAYS[way](faulty)
     assert WAYS[way](faulty)
     assert faulty.num_faults == 2
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads that take turns as often as they can, so that a race is lost soon."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_a_key_heals_after_so_many_faults_however_many_threads_ask(store: CountingStore):
+    for _ in range(20):
+        faulty = FaultyStore(store, {KEY: None}, times=50)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _, faulty=faulty: faulty.get_sync(KEY), range(200)))
+        assert (answers.count(None), faulty.num_faults) == (50, 50)
 
 
 def test_damage_changes_the_bytes(store: CountingStore):

@@ -251,7 +251,7 @@ def test_many_threads_read_an_index_once(
 
 @pytest.mark.parametrize(
     ("error", "seen"),
-    [(OSError("no answer"), OSError), (KeyboardInterrupt(), InterruptedError)],
+    [(OSError("no answer"), OSError), (SystemExit("stopped"), InterruptedError)],
     ids=["failed", "stopped"],
 )
 def test_the_waiting_share_the_failure_and_the_next_tries_again(

@@ -25,10 +25,12 @@ from zarr.codecs import (
 )
 from zarr.storage import MemoryStore
 
+import xloader
 from tests.sources import kinds
 from xloader.errors import (
     ChunkError,
     ForkError,
+    MemoryBudgetError,
     MissingChunkError,
     MissingChunkWarning,
 )
@@ -280,6 +282,25 @@ def test_a_store_of_metadata_only_opens_at_once():
     with pytest.warns(MissingChunkWarning):
         source.read("a", (10**6 - 1,), (slice(0, 1000),), out)
     assert (out == 0).all()
+
+
+def test_chunks_far_larger_than_their_array_are_counted_whole():
+    store = MemoryStore()
+    group = zarr.create_group(store)
+    for name, shape, chunks in [("a", (4, 3), (2**20, 3)), ("b", (5,), (8,)), ("c", (0,), (1,))]:
+        dims = [f"{name}{axis}" for axis in range(len(shape))]
+        group.create_array(
+            name, shape=shape, chunks=chunks, dtype="f8", dimension_names=dims, fill_value=0
+        )
+    variables = open_source(store).variables
+    assert {name: one.thinning for name, one in variables.items()} == {"a": 2**18, "b": 1, "c": 1}
+    view = xr.open_zarr(store, chunks=None, consolidated=False)["a"].isel(a1=0)
+    assert open_source(view).variables["a"].thinning == 3 * 2**18
+    samples = xloader.open(store, variables=["a"]).window(a0=1)
+    with pytest.raises(MemoryBudgetError) as caught:
+        samples.loader(batch_size=1, output="numpy", memory="16MiB")
+    # 24 MiB of one chunk, and no byte of it is in the store.
+    assert caught.value.minimum_nbytes > 24 * 2**20
 
 
 def test_packed_integers_decode_to_the_asked_dtype(tmp_path: Path):

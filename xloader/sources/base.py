@@ -45,7 +45,8 @@ class Variable:
         Bytes of the indexes of its shards, which are kept once they are read. Not compared.
     thinning : int
         How many stored numbers are decoded for each one offered, at most: more than 1 for a
-        view that keeps a part of each chunk. Not compared.
+        view that keeps a part of each chunk, and where a chunk is far larger than its array.
+        Not compared.
     """
 
     name: str

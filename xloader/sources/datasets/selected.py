@@ -153,7 +153,7 @@ class SelectedSource:
                 dims=dims[name],
                 shape=view.shape,
                 chunks=view.chunks,
-                thinning=view.thinning,
+                thinning=view.thinning * base.variables[view.selected.base].thinning,
             )
             for name, view in self._views.items()
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,14 +61,18 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
         If a factor or an offset is not one finite number, or chunks are not all of one shape.
     """
     values_dtype = catalog.decoded_dtype(decoded, dtype)
+    chunks = chunk_shape_of(array)
+    inside = math.prod(min(size, chunk) for size, chunk in zip(array.shape, chunks, strict=True))
     return Variable(
         name=str(decoded.name),
         dims=tuple(str(dim) for dim in decoded.dims),
         shape=tuple(array.shape),
         dtype=values_dtype,
-        chunks=chunk_shape_of(array),
+        chunks=chunks,
         attrs=dict(decoded.attrs),
         packing=coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
+        # A chunk may be stored, and is decoded, far larger than the array that it holds.
+        thinning=max(1, math.prod(chunks) // max(1, inside)),
     )
 
 
