@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError, XloaderWarning
 from xloader.sources.base import Read, Source
+from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.computed import compute_blocks, effort_of
 from xloader.sources.opening import open_source
 
@@ -216,6 +218,21 @@ def test_blocks_smaller_than_dask_says_are_not_repeated(names: list[str]):
     reads = [Read(name, (1, 0), cut, np.empty((4, 3))) for name in names]
     with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), where dask says \(4, 3\)"):
         source.read_together(reads)
+
+
+def refuse(block: np.ndarray) -> np.ndarray:
+    raise ValueError("no answer from https://me:canary1@host/a?sig=canary2 (canary3)")
+
+
+def test_errors_of_blocks_tell_no_secret():
+    ds = xr.Dataset({"t": ("x", da.zeros(4).map_blocks(refuse, dtype="f8", meta=np.ones(())))})
+    source = XarraySource(
+        describe(ds, ("t",), None), open_dataset=lambda: ds, name="a file", secrets=("canary3",)
+    )
+    with pytest.raises(CorruptChunkError, match="ValueError: no answer from https://") as caught:
+        kinds.read(source, "t", (0,))
+    told = "".join(traceback.format_exception(caught.value))
+    assert "canary" not in told
 
 
 @pytest.fixture

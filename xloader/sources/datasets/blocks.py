@@ -19,6 +19,7 @@ from xloader.sources.cuts import shift, take
 from xloader.sources.datasets.computed import compute_blocks
 from xloader.sources.datasets.lazy import held_by, is_loaded
 from xloader.sources.handles import PerProcess
+from xloader.sources.stores.access import cause_of, told_of
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""
@@ -45,6 +46,8 @@ class XarraySource:
         Whether the dataset may be read in a forked child: true of plain memory only.
     is_shared : bool, default False
         Whether ``open_dataset`` gives a dataset that this process already uses.
+    secrets : tuple of str
+        Texts that no error may tell.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class XarraySource:
         together: Mapping[str, Hashable] | None = None,
         is_forkable: bool = False,
         is_shared: bool = False,
+        secrets: tuple[str, ...] = (),
     ) -> None:
         self._variables = dict(variables)
         self._name = name
         self._words = dict(words or {})
         self._together = dict(together or {})
         self._key = key or name
+        self._secrets = secrets
         self._fingerprint = catalog.fingerprint(
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
         )
@@ -115,16 +120,17 @@ class XarraySource:
                 variable=variable,
                 chunk=chunk,
                 key=self._key,
-            ) from error
+                remedy="see whether what the dataset was opened from is still there",
+            ) from cause_of(error, self._secrets)
         except Exception as error:
             raise CorruptChunkError(
-                f"a block does not decode ({type(error).__name__}: {error})",
+                f"a block does not decode ({told_of(error, self._secrets)})",
                 store=self._name,
                 variable=variable,
                 chunk=chunk,
                 key=self._key,
                 remedy="fetch or write the file again, or see what xarray's .compute() says of it",
-            ) from error
+            ) from cause_of(error, self._secrets)
         return True
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
