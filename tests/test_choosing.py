@@ -231,3 +231,23 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
 def test_bad_input_is_named(samples, change, error: type[XloaderError], text: str) -> None:
     with pytest.raises(error, match=text):
         change(samples)
+
+
+def test_samples_with_none_near_their_corner_are_planned() -> None:
+    """One row and one column of a plane: no sample lies where the two would meet."""
+    values = np.zeros((600, 600), "f4")
+    store = write_store(xr.Dataset({"a": (("y", "x"), values)}), {"a": (10, 10)})
+    samples = xloader.open(store).window(y=3, x=3, stride=1)
+    along = np.arange(500)
+    width = 598
+    edges = np.r_[along * width + width - 1, (width - 1) * width + along]
+    with samples.select(edges).loader(batch_size=8, memory="24KiB", output="numpy") as loader:
+        expected = loader.explain()
+        assert sum(len(batch.ids) for batch in loader) == 1000
+        assert loader.report().num_reads == expected.num_reads
+
+
+def test_a_slice_selects(samples: xloader.Samples) -> None:
+    assert samples.select(slice(10, 20, 3)).positions([1]).time.values.tolist() == [13]
+    with pytest.raises(OptionError, match=r"no number of samples.*Allowed"):
+        samples.weighted(np.ones(len(samples)), 10**13)

@@ -219,7 +219,9 @@ def test_an_interrupt_while_waiting_closes() -> None:
         assert go_on.wait(10)
         return dataset
 
+    go_on.set()
     loader = make_samples().map(block).loader(batch_size=6, output="numpy")
+    go_on.clear()
     iterator = cast("Pass", iter(loader))
     changed = iterator._run._changed
     wait = changed.wait

@@ -25,11 +25,39 @@ def make_samples() -> xloader.Samples:
 def test_the_verb_has_every_option_with_its_default() -> None:
     asked = inspect.signature(xloader.Samples.loader).parameters
     taken = inspect.signature(LoaderOptions).parameters
-    assert {name: p.default for name, p in asked.items() if name != "self"} == {
+    assert {name: p.default for name, p in asked.items() if name not in ("self", "unknown")} == {
         name: p.default for name, p in taken.items()
     }
     documented = xloader.Samples.loader.__doc__ or ""
     assert all(name in documented for name in taken)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_workers": 4}, "no option 'num_workers'.*threads= says how many threads load"),
+        ({"pin_memory": True}, "no option 'pin_memory'.*pass device="),
+        ({"batchsize": 4}, "no option 'batchsize'.*did you mean 'batch_size'"),
+        ({"shuffle": "no"}, "shuffle is neither True nor False.*Given: 'no'"),
+    ],
+)
+def test_options_of_others_are_told_from_ours(options: dict[str, object], text: str) -> None:
+    for make in (make_samples().loader, make_samples().explain):
+        with pytest.raises(OptionError, match=text):
+            make(**options)
+
+
+def test_a_function_that_fails_does_so_before_the_first_batch() -> None:
+    with pytest.raises(OptionError, match=r"failed on a sample of zeros.*KeyError"):
+        make_samples().map(lambda batch: batch["nothing"]).loader(batch_size=4, output="numpy")
+
+
+def test_a_batch_of_more_than_there_is_takes_no_more_memory() -> None:
+    samples = make_samples()
+    with samples.loader(batch_size=10**9, memory="1MiB", output="numpy") as loader:
+        (batch,) = loader
+        assert len(batch.ids) == 40
+        assert loader.explain().peak_nbytes < 2**20
 
 
 def test_a_loader_in_use_can_be_sent_elsewhere() -> None:

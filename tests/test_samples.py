@@ -307,7 +307,7 @@ def test_repr_says_what_there_is() -> None:
         "<xloader.Samples, 6 samples>",
         "time: 16, lat: 6, lon: 8, level: 3",
         "3, stride 2, dilation 2: 6 positions",
-        "dropped      2 windows",
+        "dropped      1 window that leaves the array",
         "inputs       (channel: 4, time: 3, lat: 6, lon: 8) float64",
         "then         fillna(0.0)",
     ):

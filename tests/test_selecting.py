@@ -122,7 +122,7 @@ def test_sel_without_labels_counts_positions() -> None:
         (lambda s: s.sel(X=0), UnknownNameError, "no dimension of that name"),
         (lambda s: s.sel(x=0.3), UnknownNameError, "has no such label. Given: 0.3.*0.0 to 5.5"),
         (lambda s: s.sel(x=[3.0, 1.0]), OptionError, "do not increase"),
-        (lambda s: s.sel(x=slice(3, 1)), EmptySamplesError, "order of the coordinate"),
+        (lambda s: s.sel(x=slice(3, 1)), EmptySamplesError, "in the coordinate's order"),
         (lambda s: s.sel(x=1, method="closest"), OptionError, "xarray cannot choose"),
         (lambda s: s.sel(y=1, method="nearest"), OptionError, "no labels to come close to"),
         (lambda s: s.sel(x=xr.DataArray([1.0], dims="p")), OptionError, "pointwise labels"),

@@ -16,18 +16,21 @@ from xloader.grid import Ints
 from xloader.subset import Subset
 from xloader.verbs import Verbs
 
+_MOST_DRAWS = 1 << 32
+"""What is drawn takes 8 bytes each: more would not fit any memory."""
+
 
 class Choosing(Verbs):
     """The verbs that choose among samples, above those that describe one."""
 
-    def select(self, ids: ArrayLike) -> Self:
+    def select(self, ids: ArrayLike | slice) -> Self:
         """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
 
         A sample named twice occurs twice. :meth:`positions` says where in the store they lie.
 
         Parameters
         ----------
-        ids : array-like of int, or of bool
+        ids : slice, array-like of int, or of bool
             Sample ids, 1-d, or a mask with one flag for each sample.
 
         Raises
@@ -48,7 +51,9 @@ class Choosing(Verbs):
         >>> len(warm), warm[1][0].tolist()
         (3, [7.0])
         """
-        chosen = normal_ids(self.recipe.num_ids, _flagged(self.recipe.num_ids, np.asarray(ids)))
+        size = self.recipe.num_ids
+        listed = np.arange(*ids.indices(size)) if isinstance(ids, slice) else np.asarray(ids)
+        chosen = normal_ids(size, _flagged(size, listed))
         if not len(chosen):
             raise EmptySamplesError(
                 "no sample is selected", given=repr(ids), allowed="at least one id"
@@ -87,7 +92,8 @@ class Choosing(Verbs):
         Systematic resampling, keyed by the loader's seed and the epoch: a sample whose share of
         an epoch is 2.3 occurs 2 or 3 times in it, 2.3 times on average. Weights that were given
         before are replaced. Each chunk is still read once an epoch, however often its samples
-        occur.
+        occur. A :meth:`select` that follows keeps each sample's weight, and ``num_samples``
+        where it was given.
 
         Examples
         --------
@@ -203,7 +209,7 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
         raise SampleIndexError(
             "this names no samples",
             given=f"{ids.dtype} of shape {ids.shape}",
-            allowed="an int, a slice, a 1-d sequence of ints or a mask of all samples",
+            allowed="a slice, a 1-d sequence of ints, or a mask of all samples",
         )
     outside = ids[(ids < -size) | (ids >= size)]
     if outside.size:
@@ -225,11 +231,11 @@ def _count(num_samples: Any) -> int | None:
         count = operator.index(num_samples)
     except TypeError:
         count = 0
-    if count < 1:
+    if not 1 <= count <= _MOST_DRAWS:
         raise OptionError(
             "num_samples is no number of samples",
             given=repr(num_samples),
-            allowed="a whole number >= 1",
+            allowed=f"a whole number in [1, {_MOST_DRAWS}]",
             remedy="leave it out to draw as many as there are ids",
         )
     return count

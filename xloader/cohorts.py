@@ -180,10 +180,7 @@ def cut_cohorts(
         Where weights draw how often a sample occurs: the epoch that is meant. A plan is made
         for epoch 0 of seed 0.
     """
-    pieces = tuple(
-        _cut_dim(footprint, dim, tile_edges(footprint, dim, size))
-        for dim, size in enumerate(tiling)
-    )
+    pieces = cut_pieces(footprint, tiling)
     if footprint.subset is None:
         return Cohorts(pieces)
     ids = footprint.subset.drawn(seed, epoch)
@@ -194,6 +191,14 @@ def cut_cohorts(
     num_cohorts = math.prod(cut.num_pieces for cut in pieces)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(cohort, minlength=num_cohorts))])
     return Cohorts(pieces, Members(ids[by_cohort], offsets))
+
+
+def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, ...]:
+    """Cut each windowed dimension into pieces; the tiling is as of `cut_cohorts`."""
+    return tuple(
+        _cut_dim(footprint, dim, tile_edges(footprint, dim, size))
+        for dim, size in enumerate(tiling)
+    )
 
 
 def leading_axis(footprint: Footprint, dim: int) -> Axis | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import xarray as xr
 from numpy.typing import DTypeLike
 
-from xloader.errors import SourceNotFoundError, UnsupportedDataError
+from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError
 from xloader.recipe import Recipe
 from xloader.samples import Samples
 from xloader.sources.joined.concat import concat_sources
@@ -79,6 +79,10 @@ def concat(
     >>> len(samples), samples[4][0].tolist()
     (10, [4.0, 5.0, 6.0])
     """
+    if not isinstance(dim, str):
+        raise OptionError(
+            "sources are joined along one dimension", given=f"dim={dim!r}", allowed="its name"
+        )
     # An iterator would be empty at the second source.
     names = variables if variables is None or isinstance(variables, str) else tuple(variables)
     opened = [

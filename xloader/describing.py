@@ -62,7 +62,9 @@ def _rows(recipe: Recipe) -> Rows:
         spaced = f", dilation {dilation}" if dilation > 1 else ""
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
     if windows.num_dropped:
-        rows.append(("dropped", f"{windows.num_dropped} windows that leave the array"))
+        many = windows.num_dropped > 1
+        words = "windows that leave" if many else "window that leaves"
+        rows.append(("dropped", f"{windows.num_dropped:,} {words} the array"))
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
     rows += _field_rows(recipe)

@@ -31,6 +31,9 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class XloaderError(Exception):
     """Base of every error that xloader raises on purpose.
@@ -215,3 +218,16 @@ class AmplificationWarning(XloaderWarning):
 
 class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
+
+
+def closest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that a wrong one most likely stands for, if there is one.
+
+    Examples
+    --------
+    >>> closest("SST", ["sst", "msl"]), closest("wind", ["sst", "msl"])
+    ('sst', None)
+    """
+    by_lower = {one.lower(): one for one in known}
+    found = get_close_matches(str(name).lower(), by_lower, n=1)
+    return by_lower[found[0]] if found else None

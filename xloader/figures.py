@@ -29,7 +29,7 @@ class Figures:
     mixing, full_mixing : float
         Distinct regions in a global batch on average, and what a full shuffle would have.
     num_dropped_windows : int
-        Windows that begin inside the array and would leave it.
+        Windows left out that would reach elements which no window reaches: they leave the array.
     is_exact : bool
         Whether the counts are exact.
     tile : dict of str to int

@@ -34,7 +34,7 @@ from xloader.layout import make_layouts
 from xloader.mixing import region_dim, regions_of
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch
-from xloader.planning import enough_memory, make_plan
+from xloader.planning import enough_memory, make_plan, most_rows
 from xloader.recipe import Recipe
 from xloader.report import Report
 from xloader.transforms import finish
@@ -322,7 +322,7 @@ class Loader:
             reader=BlockReader(recipe.source, stored, windows.dims, together),
             gatherer=Gatherer(windows, layouts, stored),
             finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
-            batch_size=options.batch_size,
+            batch_size=most_rows(self.footprint, options),
             is_padded=options.world.world_size > 1,
             prefetch=options.prefetch,
             num_threads=num_threads,

@@ -10,9 +10,11 @@ from numpy.typing import ArrayLike
 
 from xloader.choosing import Choosing, normal_ids
 from xloader.explain import Explanation
+from xloader.layout import make_layouts
 from xloader.loader import Loader
-from xloader.options import LoaderOptions
+from xloader.options import LoaderOptions, make_options
 from xloader.torch.tensors import check_device, tensor_maker
+from xloader.transforms import make_outputs
 from xloader.visits import explain_order
 
 
@@ -39,6 +41,7 @@ class Loading(Choosing):
         spread: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        **unknown: Any,
     ) -> Loader:
         """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
 
@@ -81,6 +84,8 @@ class Loading(Choosing):
         rank, world_size : int, optional
             This process among those that train together. By default as ``torch.distributed``,
             ``RANK`` and ``WORLD_SIZE``, or a SLURM step say.
+        **unknown
+            Nothing else is taken; the error says what is meant by PyTorch's names.
 
         Returns
         -------
@@ -98,8 +103,11 @@ class Loading(Choosing):
         MissingDependencyError
             If tensors are asked for and PyTorch is not installed.
         """
-        options = {name: value for name, value in locals().items() if name != "self"}
-        return self._loader(LoaderOptions(**options))
+        options = {k: v for k, v in locals().items() if k not in ("self", "unknown")}
+        loader = self._loader(make_options(**options, **unknown))
+        # A function that fails on any batch does so now, and not at the first one.
+        make_outputs(self.recipe, make_layouts(self.recipe))
+        return loader
 
     def explain(self, order: ArrayLike | None = None, **options: Any) -> Explanation:
         """What an epoch would cost. Nothing is read.
@@ -117,7 +125,7 @@ class Loading(Choosing):
         SampleIndexError
             If the order holds an id that is out of range.
         """
-        loader = self._loader(LoaderOptions(**{"output": "numpy", **options}))
+        loader = self._loader(make_options(**{"output": "numpy", **options}))
         if order is None:
             return loader.explain()
         ids = normal_ids(self.recipe.num_ids, np.asarray(order))

@@ -124,6 +124,8 @@ def measure_mixing(
         drawn by a fixed key.
     """
     num_samples = max(lane.num_samples for lane in lanes)
+    # A batch may ask for more than there is.
+    share = min(share, num_samples)
     # A batch takes of every lane, and the shortest is the first that has no more to give. Where
     # no batch is full, the one there is counts.
     num_batches = max(min(lane.num_samples for lane in lanes) // share, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xloader.cohorts import cut_cohorts
+from xloader.cohorts import cut_pieces
 from xloader.footprint import Demand, Footprint
 from xloader.grid import Axis, Ints
 from xloader.mixing import measure_mixing, region_dim
@@ -107,17 +107,33 @@ def _truncate(
 ) -> Footprint:
     """A part of a selection, about ``num_tiles`` tiles of it, longest along the runs.
 
-    It is the first part, of a subset that from its first sample on.
+    It is the first part. Of a subset it is a part from one of its samples on, the first or the
+    middle one, whichever has more of them.
     """
+    if footprint.subset is None:
+        return _cut_out(footprint, tiling, run_dim, num_tiles, None, [0] * len(tiling))
+    drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
+    in_order = np.lexsort(drawn.T[::-1])
+    parts = [
+        _cut_out(footprint, tiling, run_dim, num_tiles, drawn, drawn[sample].tolist())
+        for sample in (in_order[0], in_order[len(in_order) // 2])
+    ]
+    return max(parts, key=lambda part: part.num_samples)
+
+
+def _cut_out(
+    footprint: Footprint,
+    tiling: tuple[int, ...],
+    run_dim: int,
+    num_tiles: int,
+    drawn: Ints | None,
+    begins: list[int],
+) -> Footprint:
+    """The part of a selection that begins at some position."""
     windows = footprint.windows
-    drawn = None
-    begins = [0] * len(windows.dims)
-    if footprint.subset is not None:
-        drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
-        begins = drawn.min(axis=0).tolist()
     left = num_tiles
     parts = [slice(0, size) for size in windows.dim_sizes]
-    all_pieces = cut_cohorts(footprint, tiling).pieces
+    all_pieces = cut_pieces(footprint, tiling)
     for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
         pieces, edges, stride = all_pieces[dim], all_pieces[dim].tile_edges, windows.strides[dim]
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
@@ -144,7 +160,7 @@ def _truncate(
 
 def _cut_subset(positions: Ints, windows: Windows) -> Subset:
     """The samples of a subset that lie within a part of a selection."""
-    is_within = (positions < np.asarray(windows.num_positions)).all(axis=1)
+    is_within = ((positions >= 0) & (positions < np.asarray(windows.num_positions))).all(axis=1)
     return Subset(len(windows), windows.ids_of(positions[is_within]))
 
 

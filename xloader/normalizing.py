@@ -273,5 +273,6 @@ def _check(name: str, word: str, table: Table, *, lowest: float) -> None:
             f"the {word} of {name!r} cannot normalise anything",
             given=float(values[bad][0]),
             allowed="finite numbers" if lowest < 0 else "finite numbers > 0",
-            remedy=f"leave {name!r} out, or pass (0, 1) for it",
+            remedy=f"leave {name!r} out, or pass (0, 1) for it; where a map has gaps, as over "
+            "land, pass mean.fillna(0) and std.fillna(1)",
         )

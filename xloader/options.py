@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from xloader.errors import LanesError, OptionError
+from xloader.errors import LanesError, OptionError, closest
 from xloader.world import World, resolve_world
 
 
@@ -73,6 +73,13 @@ class LoaderOptions:
                     f"{name} is none of the choices",
                     given=repr(getattr(self, name)),
                     allowed=" or ".join(map(repr, choices)),
+                )
+        for name in ("shuffle", "drop_last"):
+            if getattr(self, name) not in (True, False):
+                raise OptionError(
+                    f"{name} is neither True nor False",
+                    given=repr(getattr(self, name)),
+                    allowed="True or False",
                 )
         if self.processes != 0:
             raise OptionError(
@@ -151,6 +158,41 @@ class LoaderOptions:
                 allowed=f"one of {divisors}",
                 remedy="choose one of these, or another batch_size",
             )
+
+
+_OF_TORCH = {
+    "num_workers": "threads= says how many threads load; they share memory",
+    "workers": "threads= says how many threads load; they share memory",
+    "prefetch_factor": "prefetch= says how many batches are made ahead",
+    "persistent_workers": "leave it out: there are threads and no workers",
+    "pin_memory": "leave it out, and pass device=",
+    "sampler": "choose samples with .select and .weighted, the order with shuffle= and seed=",
+    "batch_sampler": "choose samples with .select and .weighted, batches with batch_size=",
+    "generator": "pass seed=",
+    "worker_init_fn": "leave it out: there are threads and no workers",
+}
+"""What stands here for the arguments of PyTorch's ``DataLoader``."""
+
+
+def make_options(**options: Any) -> LoaderOptions:
+    """The options of a loader, each by a name that there is.
+
+    Raises
+    ------
+    OptionError
+        If there is no such option, or one is outside its range.
+    """
+    known = [f.name for f in fields(LoaderOptions) if f.init]
+    for name in options:
+        if name not in known:
+            close = closest(name, known)
+            raise OptionError(
+                f"a loader has no option {name!r}",
+                given=f"{name}={options[name]!r}",
+                allowed=", ".join(known),
+                remedy=_OF_TORCH.get(name) or (f"did you mean {close!r}?" if close else ""),
+            )
+    return LoaderOptions(**options)
 
 
 def parse_nbytes(memory: int | str) -> int:

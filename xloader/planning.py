@@ -27,7 +27,7 @@ def make_plan(
         If the memory is too small, with the minimum that would do.
     """
     sample_nbytes = sum(layout.sample_nbytes for layout in layouts)
-    batch_size = options.batch_size if options.lanes is None else options.global_batch
+    batch_size = options.global_batch if options.lanes else most_rows(footprint, options)
     budget = Budget(
         memory_nbytes=options.memory_nbytes,
         batch_nbytes=batch_size * sample_nbytes,
@@ -47,6 +47,14 @@ def make_plan(
         if options.shuffle
         else find_ascent(footprint, budget, wish)
     )
+
+
+def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
+    """Rows of the largest batch of a rank: there may be fewer samples than were asked for."""
+    if options.world.world_size > 1:
+        # Padded to its full size.
+        return options.batch_size
+    return min(options.batch_size, footprint.num_samples)
 
 
 def enough_memory(

@@ -8,13 +8,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
+from xloader.errors import (
+    EmptySamplesError,
+    OptionError,
+    StackError,
+    UnknownNameError,
+    closest,
+)
 from xloader.grid import Axis, Ints
 from xloader.sources.base import Source, Variable
 from xloader.subset import Subset
@@ -295,10 +300,10 @@ def find(name: str, known: Iterable[str], kind: str) -> None:
 def unknown(name: object, known: Iterable[str], kind: str) -> UnknownNameError:
     """The error for a name that is not there, with the closest one that is."""
     known = list(known)
-    close = get_close_matches(str(name), known, n=1)
+    close = closest(name, known)
     return UnknownNameError(
         f"there is no {kind} of that name",
         given=repr(name),
         allowed=", ".join(map(repr, known)) or "none: there are none",
-        remedy=f"did you mean {close[0]!r}?" if close else f"pass the name of a {kind} there is",
+        remedy=f"did you mean {close!r}?" if close else f"pass the name of a {kind} there is",
     )

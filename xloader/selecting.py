@@ -273,7 +273,7 @@ def _look_up(
             f"no label of the dimension {dim!r} is selected{why and f', or {why}'}",
             given=repr(label),
             allowed=f"{allowed}, in that order",
-            remedy="give the bounds of a slice in the order of the coordinate",
+            remedy="choose labels within these, the bounds of a slice in the coordinate's order",
         )
     return np.asarray(found.to_numpy(), np.int64)
 
@@ -307,5 +307,6 @@ def _not_increasing(dim: str, indexer: object) -> OptionError:
         f"the elements selected of {dim!r} do not increase",
         given=repr(indexer),
         allowed=_INCREASING,
-        remedy="select in stored order, and reorder the sample in .map(fn)",
+        remedy="select in stored order, and reorder the sample in .map(fn), or reorder the xarray "
+        f"Dataset first, as ds.isel({dim}=slice(None, None, -1)).xloader",
     )

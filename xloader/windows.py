@@ -97,12 +97,13 @@ class Windows:
 
     @property
     def num_dropped(self) -> int:
-        """Windows that begin inside the array and are left out because they leave it.
+        """Windows left out although they would reach elements that no window reaches.
 
-        Along a dimension whose every element lies in some window, none counts as dropped.
+        One more along each dimension that has elements left over at its end, if it would still
+        begin inside the array; it would leave the array, which is why it is left out.
         """
         begun = [
-            count if (count - 1) * stride + span == size else -(-size // stride)
+            count + ((count - 1) * stride + span < size and count * stride < size)
             for count, stride, span, size in zip(
                 self.num_positions, self.strides, self.spans, self.dim_sizes, strict=True
             )

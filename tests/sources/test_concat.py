@@ -445,8 +445,18 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "another size": (
         lambda: concat([year(0, 4), year(4, 4).isel(lat=[0, 1])]),
+        OptionError,
+        r"labels along 'lat' differ.*Given: 3 and 2 labels in .*1 of 2\) and .*2 of 2\)",
+    ),
+    "another size without labels": (
+        lambda: concat([y.drop_vars("lat") for y in (year(0, 4), year(4, 4).isel(lat=[0, 1]))]),
         StackError,
         r"size along 'lat' of 't2m' differ.*Given: 3 in .*1 of 2\), 2 in .*2 of 2\)",
+    ),
+    "other labels and other chunks": (
+        lambda: concat([year(0, 4).chunk({"lat": 2}), year(2, 4).chunk({"lat": 1})]),
+        OptionError,
+        "two sources overlap along 'time'",
     ),
     "another size of a static": (
         lambda: concat([year(0, 4)[["t2m"]], year(4, 4)[["t2m"]].transpose()]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike
 
-from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
+from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError, closest
 from xloader.sources.base import Variable
 from xloader.sources.cf import factors_of
 
@@ -94,9 +93,9 @@ def choose(
 
 
 def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -> UnknownNameError:
-    close = difflib.get_close_matches(str(name), readable, n=1)
+    close = closest(name, readable)
     if close:
-        remedy = f"did you mean {close[0]!r}?"
+        remedy = f"did you mean {close!r}?"
     elif name in dataset.coords:
         remedy = f"{name!r} is a coordinate: open the dataset and use reset_coords({name!r})"
     else:

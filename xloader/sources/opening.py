@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -18,10 +20,11 @@ from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.opened import from_dataset
 from xloader.sources.stores.access import access_error, cause_of, told_of
+from xloader.sources.stores.files import FileOpener, Gate
 from xloader.sources.stores.groups import from_zarr, refuse_empty
 from xloader.sources.stores.known import place_at, place_of, refuse_versions
 from xloader.sources.stores.naming import safe_name, secrets_of
-from xloader.sources.stores.openers import FileOpener, ZarrOpener
+from xloader.sources.stores.openers import ZarrOpener
 from xloader.sources.stores.places import Place, is_zip
 from xloader.sources.zarr.source import OnMissing
 
@@ -109,6 +112,9 @@ def open_source(
     if isinstance(source, xr.Dataset):
         _refuse_options(group, storage_options, open_kwargs)
         return from_dataset(source, variables, on_missing)
+    _refuse_misspelt(open_kwargs)
+    if group is not None and not isinstance(group, str):
+        raise OptionError("group is no path", given=repr(group), allowed="text, such as 'deep/er'")
     versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
     within = (group or "").strip("/")
     if isinstance(source, zarr.Group):
@@ -140,13 +146,14 @@ def open_source(
 
 def _groups_within(opener: FileOpener) -> list[str]:
     """Paths of the groups of a file that hold variables, where its engine can tell."""
-    try:
-        groups = xr.open_groups(opener.path, engine=opener.kwargs.get("engine"))
-    except (NotImplementedError, OSError, ValueError):
-        return []
-    found = [path.strip("/") for path, group in groups.items() if group.data_vars]
-    for group in groups.values():
-        group.close()
+    with Gate.of_process().opening():
+        try:
+            groups = xr.open_groups(opener.path, engine=opener.kwargs.get("engine"))
+        except (NotImplementedError, OSError, ValueError):
+            return []
+        found = [path.strip("/") for path, group in groups.items() if group.data_vars]
+        for group in groups.values():
+            group.close()
     return sorted(path for path in found if path)
 
 
@@ -175,12 +182,17 @@ def _from_file(
     # A file system's library has errors of its own, with the URL in them, signed or not.
     except Exception as error:
         raise access_error(error, name, secrets) from cause_of(error, secrets)
-    with dataset:
+    try:
         if not dataset.data_vars:
             refuse_empty(name, _groups_within(opener))
         chosen = catalog.choose(dataset, variables, name)
         described = describe(dataset, chosen, dtype)
-    return XarraySource(described, open_dataset=opener, name=name, key=os.path.basename(name))
+    finally:
+        with Gate.of_process().opening():
+            dataset.close()
+    return XarraySource(
+        described, open_dataset=opener, name=name, key=os.path.basename(name), secrets=secrets
+    )
 
 
 def _file_kwargs(
@@ -214,7 +226,8 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
         )
     # Absolute: a worker may be started in another directory.
     full = Path(path).expanduser().absolute()
-    if not full.exists():
+    # Unlike Path.exists, it takes a name that is too long for one that is not there.
+    if not os.path.exists(full):
         raise SourceNotFoundError(
             "there is nothing at this path",
             given=path,
@@ -233,6 +246,21 @@ def _is_zarr(place: str, open_kwargs: Mapping[str, Any]) -> bool:
     if "://" in place:
         return not safe_name(place).endswith((".nc", ".nc4", ".h5", ".grib", ".grib2"))
     return os.path.isdir(place) or is_zip(place)
+
+
+def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
+    """Find an option of ours that was spelt wrong, before a store is asked for anything."""
+    theirs = inspect.signature(xr.open_dataset).parameters
+    ours = ("variables", "group", "storage_options", "dtype", "on_missing")
+    for name in open_kwargs:
+        close = difflib.get_close_matches(name, ours, n=1, cutoff=0.8)
+        if name not in theirs and close:
+            raise OptionError(
+                f"open has no option {name!r}",
+                given=name,
+                allowed=f"{', '.join(ours)}, and what xr.open_dataset takes",
+                remedy=f"did you mean {close[0]!r}?",
+            )
 
 
 def _refuse_options(

@@ -20,6 +20,7 @@ from xloader.sources.datasets.computed import compute_blocks
 from xloader.sources.datasets.lazy import held_by, is_loaded
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.access import cause_of, told_of
+from xloader.sources.stores.files import Gate
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""
@@ -173,7 +174,8 @@ class XarraySource:
             for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
         ]
         shape = tuple(stop - start for start, stop in spans)
-        return array[shift(cut, tuple(start for start, _ in spans), shape)].to_numpy()
+        with Gate.of_process().reading():
+            return array[shift(cut, tuple(start for start, _ in spans), shape)].to_numpy()
 
 
 def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dict[str, Variable]:

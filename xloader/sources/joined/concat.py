@@ -75,10 +75,10 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
             remedy="pass a list of paths or Datasets",
         )
     require_names(sources, dim)
-    joined = ConcatSource(tuple(sources), dim)
     if len(sources) > 1:
+        # Files that do not belong together are chunked otherwise, too, which is no fault of theirs.
         check_coordinates(sources, dim)
-    return joined
+    return ConcatSource(tuple(sources), dim)
 
 
 class ConcatSource:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import zipfile
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from xloader.errors import (
     SourceNotFoundError,
     UnsupportedDataError,
     XloaderError,
+    closest,
 )
 from xloader.sources import catalog
 from xloader.sources.base import Source
@@ -206,12 +206,12 @@ def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
         except Exception:
             groups = []
         else:
-            close = difflib.get_close_matches(opener.group, groups, n=1)
+            close = closest(opener.group, groups)
             return SourceNotFoundError(
-                "there is no Zarr group here, but a store that holds others",
+                "there is no such group in this Zarr store",
                 given=opener.name,
-                allowed=", ".join(groups) or "no group with arrays is listed",
-                remedy=f"did you mean {close[0]!r}?" if close else "check group=",
+                allowed=", ".join(["the root", *groups]),
+                remedy=f"did you mean {close!r}?" if close else "leave group= out for the root",
             )
     return SourceNotFoundError(
         "there is no Zarr group here",

@@ -98,10 +98,11 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> Place:
             given=", ".join(f"{name}={value!r}" for name, value in asked.items()),
             allowed=", ".join(known),
         ) from error
-    return _place_of_session(session, where)
+    is_in_memory = "InMemory" in repr(repository.storage)
+    return _place_of_session(session, where, is_in_memory=is_in_memory)
 
 
-def _place_of_session(session: Any, where: str = "") -> Place:
+def _place_of_session(session: Any, where: str = "", *, is_in_memory: bool = False) -> Place:
     name = f"icechunk {where}".rstrip() + f", snapshot {session.snapshot_id}"
     if session.has_uncommitted_changes:
         changed = " with uncommitted changes"
@@ -109,7 +110,7 @@ def _place_of_session(session: Any, where: str = "") -> Place:
     if not session.read_only:
         # A copy: what its owner writes from now on is not seen here, and it travels.
         session = session.fork()
-    return GivenPlace(session.store, name, session.snapshot_id)
+    return GivenPlace(session.store, name, session.snapshot_id, is_in_memory=is_in_memory)
 
 
 def _where_of(repository: Any) -> str:

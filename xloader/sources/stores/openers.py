@@ -105,18 +105,6 @@ class ZarrOpener:
 
 
 @dataclass(frozen=True)
-class FileOpener:
-    """Opens one file through xarray; pickles with the source."""
-
-    path: str
-    kwargs: Mapping[str, Any] = field(repr=False)
-
-    def __call__(self) -> xr.Dataset:
-        """Open the file, lazily."""
-        return xr.open_dataset(self.path, **{"chunks": None, "cache": False, **self.kwargs})
-
-
-@dataclass(frozen=True)
 class Given:
     """Gives back a dataset that was given; pickles with it."""
 

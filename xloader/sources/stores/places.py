@@ -128,14 +128,19 @@ class GivenPlace:
         The place, for messages; by default what the store calls itself.
     version : str, optional
         Which of its versions the store shows.
+    is_in_memory : bool, default False
+        Whether its values are known to lie in this process alone.
     """
 
     is_shared = True
 
-    def __init__(self, store: Store, name: str = "", version: str = "") -> None:
+    def __init__(
+        self, store: Store, name: str = "", version: str = "", *, is_in_memory: bool = False
+    ) -> None:
         self.secrets = secrets_of(_options_of(store))
         self.name = name or _name_of(store, self.secrets)
         self.version = version
+        self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(_innermost(store), _FORKABLE) else Home()
         self._store = PerProcess(lambda: _open_zip(store), self.name)
@@ -165,7 +170,7 @@ class GivenPlace:
 
     def __getstate__(self) -> dict[str, Any]:
         store, home = self._store.get(), self._home
-        if _lies_in_memory(store):
+        if self._is_in_memory:
             store, home = _copy_of_memory(store), None
         packed = pack(
             store,
@@ -180,6 +185,7 @@ class GivenPlace:
             "secrets": self.secrets,
             "_packed": packed,
             "_home": home,
+            "_is_in_memory": False,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

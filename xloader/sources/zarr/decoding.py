@@ -86,6 +86,10 @@ def checksums_nbytes(steps: Sequence[Step]) -> int:
     return CHECKSUM_NBYTES * sum(isinstance(step, Checked) for step in steps)
 
 
+SCRATCH: Final = Scratch()
+"""What chunks of all sources are decoded in: a thread that reads many files has one buffer."""
+
+
 def decode(
     data: Bytes, steps: Sequence[Step], nbytes: int, target: Bytes | None, scratch: Scratch
 ) -> Bytes:

@@ -28,7 +28,7 @@ from xloader.sources.zarr.blame import Blame
 from xloader.sources.zarr.chains import Sharding
 from xloader.sources.zarr.codec_chains import chain_of
 from xloader.sources.zarr.codecs import check_codecs
-from xloader.sources.zarr.decoding import Scratch
+from xloader.sources.zarr.decoding import SCRATCH
 from xloader.sources.zarr.routes import Route, make_route, make_variable
 
 OnMissing = Literal["warn", "raise", "fill"]
@@ -42,7 +42,7 @@ class _Handle:
         self.arrays = {
             name: StoredArray(store, route.path, route.metadata) for name, route in routes.items()
         }
-        self.scratch = Scratch()
+        self.scratch = SCRATCH
 
 
 class ZarrSource:
@@ -240,7 +240,7 @@ class ZarrSource:
         if self._on_missing == "warn" and is_first:
             warnings.warn(
                 f"chunk {chunk} of variable {variable!r} (key {key!r}) is absent from "
-                f"{self._name} and is read as the fill value; so are others, which are "
+                f"{self._name} and is read as the fill value; so is any other, which is "
                 'counted without a warning. Pass on_missing="fill" if this is meant, or '
                 'on_missing="raise" to stop at it.',
                 MissingChunkWarning,

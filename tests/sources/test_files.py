@@ -1,0 +1,158 @@
+"""Files that xarray opens: never beside another that is opened or read, and without a cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.sources.opening import open_source
+from xloader.sources.stores.files import Gate
+
+
+def write_years(folder: Path, num_years: int = 6) -> list[Path]:
+    paths = []
+    for year in range(num_years):
+        values = np.full((10, 4), year, "f4")
+        path = folder / f"{year}.nc"
+        xr.Dataset({"t": (("time", "x"), values)}).to_netcdf(path, engine="netcdf4")
+        paths.append(path)
+    return paths
+
+
+class Watch:
+    """Counts what goes on at a time behind a gate."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now = {"reading": 0, "opening": 0}
+        self.seen: set[tuple[int, int]] = set()
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        with self.lock:
+            self.now[what] += 1
+            self.seen.add((self.now["reading"], self.now["opening"]))
+        yield
+        with self.lock:
+            self.now[what] -= 1
+
+
+def test_one_opens_alone_and_many_read_together() -> None:
+    gate, watch = Gate(), Watch()
+    together = threading.Barrier(2)
+
+    def read_two() -> None:
+        with gate.reading(), watch.during("reading"):
+            together.wait(30)
+
+    def work(number: int) -> None:
+        for turn in range(50):
+            what = "opening" if (turn + number) % 5 == 0 else "reading"
+            with getattr(gate, what)(), watch.during(what):
+                pass
+
+    threads = [threading.Thread(target=read_two) for _ in range(2)]
+    threads += [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert any(reading >= 2 for reading, _ in watch.seen)
+    assert all(opening == 0 or (reading, opening) == (0, 1) for reading, opening in watch.seen)
+
+
+def test_an_opener_waits_for_readers_and_goes_before_later_ones() -> None:
+    gate = Gate()
+    order: list[str] = []
+    is_reading, may_leave = threading.Event(), threading.Event()
+
+    def read_first() -> None:
+        with gate.reading():
+            is_reading.set()
+            assert may_leave.wait(30)
+            order.append("read")
+
+    def open_one() -> None:
+        with gate.opening():
+            order.append("opened")
+
+    first, opener = threading.Thread(target=read_first), threading.Thread(target=open_one)
+    first.start()
+    assert is_reading.wait(30)
+    opener.start()
+    may_leave.set()
+    for thread in (first, opener):
+        thread.join(30)
+    assert order == ["read", "opened"]
+
+
+def test_a_gate_is_left_when_opening_fails() -> None:
+    gate = Gate()
+    with pytest.raises(OSError, match="no file"), gate.opening():
+        raise OSError("no file")
+    with pytest.raises(OSError, match="no data"), gate.reading():
+        raise OSError("no data")
+    with gate.opening():
+        pass
+
+
+def test_files_are_opened_and_read_behind_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, gate = Watch(), Gate.of_process()
+    reading, opening = gate.reading, gate.opening
+
+    @contextmanager
+    def watched(what: str) -> Iterator[None]:
+        with {"reading": reading, "opening": opening}[what](), watch.during(what):
+            yield
+
+    monkeypatch.setattr(gate, "reading", lambda: watched("reading"))
+    monkeypatch.setattr(gate, "opening", lambda: watched("opening"))
+    opened: list[dict[str, int]] = []
+    open_dataset = xr.open_dataset
+
+    def counted(*args: object, **kwargs: object) -> xr.Dataset:
+        opened.append(dict(watch.now))
+        return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(xr, "open_dataset", counted)
+    samples = xloader.concat(write_years(tmp_path)).window(time=3, stride=1)
+    with samples.loader(batch_size=4, threads=4, output="numpy") as loader:
+        assert sum(len(batch.ids) for batch in loader) == 58
+    # Each for its metadata, its labels and its values.
+    assert len(opened) == 3 * 6
+    assert all(now == {"reading": 0, "opening": 1} for now in opened)
+    assert any(reading for reading, _ in watch.seen)
+
+
+def test_the_library_keeps_no_chunks_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_years(tmp_path, 1)
+    before = netCDF4.get_chunk_cache()
+    sizes: list[int] = []
+    open_dataset = xr.open_dataset
+
+    def looked_at(*args: object, **kwargs: object) -> xr.Dataset:
+        sizes.append(netCDF4.get_chunk_cache()[0])
+        return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(xr, "open_dataset", looked_at)
+    source = open_source(path)
+    out = np.empty((10, 4), "f4")
+    assert source.read("t", (0, 0), (slice(None), slice(None)), out)
+    assert sizes == [0, 0]
+    assert netCDF4.get_chunk_cache() == before
+    with pytest.raises(FileNotFoundError):
+        open_source(tmp_path / "absent.nc")
+    assert netCDF4.get_chunk_cache() == before

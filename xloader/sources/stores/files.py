@@ -1,0 +1,98 @@
+"""Files that xarray opens, and the rule that keeps netCDF's library whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import xarray as xr
+
+
+class Gate:
+    """Many threads may read files, or one may open one.
+
+    netCDF's library is not made for threads. xarray holds a lock while it reads values and none
+    while it opens a file, and a file that is opened beside another crashes the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num_reading = 0
+        self._is_opening = False
+
+    @classmethod
+    def of_process(cls) -> Gate:
+        """The gate of this process, as its libraries are."""
+        # A forked child starts anew: a lock that was held at the fork is never released there.
+        return _GATES.setdefault(os.getpid(), cls())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep files from being opened meanwhile. What is read must open none."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_opening)
+            self._num_reading += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_reading -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Keep files from being read or opened by others meanwhile."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_opening)
+            # Said before the readers have left, so that no more of them come.
+            self._is_opening = True
+            self._changed.wait_for(lambda: not self._num_reading)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_opening = False
+                self._changed.notify_all()
+
+
+_GATES: Final[dict[int, Gate]] = {}
+"""By process id."""
+
+
+@dataclass(frozen=True)
+class FileOpener:
+    """Opens one file through xarray; pickles with the source."""
+
+    path: str
+    kwargs: Mapping[str, Any] = field(repr=False)
+
+    def __call__(self) -> xr.Dataset:
+        """Open the file, lazily."""
+        kwargs = {"chunks": None, "cache": False, **self.kwargs}
+        with Gate.of_process().opening(), _no_chunk_cache(kwargs.get("engine")):
+            return xr.open_dataset(self.path, **kwargs)
+
+
+@contextmanager
+def _no_chunk_cache(engine: object) -> Iterator[None]:
+    """Open netCDF files without a cache of decoded chunks: each is read once, as it is needed.
+
+    The library keeps up to 64 MiB for every variable of every file, which no budget would know.
+    """
+    is_there = importlib.util.find_spec("netCDF4") is not None
+    if not is_there or engine not in (None, "netcdf4"):
+        yield
+        return
+    import netCDF4
+
+    before = netCDF4.get_chunk_cache()
+    netCDF4.set_chunk_cache(0, *before[1:])
+    try:
+        yield
+    finally:
+        netCDF4.set_chunk_cache(*before)
