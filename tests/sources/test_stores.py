@@ -496,3 +496,15 @@ def test_secrets_are_found_wherever_they_are() -> None:
     assert secrets_of(options) == ("canary1", "Authorization", "canary2")
     text = "GET https://me:canary3@host/a?s=canary4 with canary1 and canary2"
     assert "canary" not in scrub(text, secrets_of(options))
+
+
+@pytest.mark.skipif("fsspec-s3" not in STORE_KINDS, reason="no moto")
+def test_a_netcdf_file_in_s3_is_read_by_its_url(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    dataset = kinds.numeric(kinds.make_dataset())
+    folder = tmp_path / "file"
+    folder.mkdir()
+    dataset.to_netcdf(folder / "a.nc", engine="h5netcdf")
+    servers.s3_upload(folder, "file")
+    source = open_source("s3://bucket/file/a.nc", storage_options=servers.s3_options())
+    np.testing.assert_array_equal(kinds.read_all(source, "t"), dataset["t"])

@@ -201,6 +201,8 @@ def _file_kwargs(
     more: dict[str, Any] = {} if group is None else {"group": group}
     if storage_options:
         more["storage_options"] = dict(storage_options)
+        # netCDF's own library knows no file systems.
+        more.setdefault("engine", open_kwargs.get("engine") or "h5netcdf")
     return {**open_kwargs, **more}
 
 
