@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -175,3 +176,26 @@ def read_each(source: Source, reads: Sequence[Read]) -> Outcome:
     """Do the reads one after the other: `Source.read_together` where that gains nothing."""
     is_there = [source.read(r.variable, r.chunk, r.cut, r.out) for r in reads]
     return Outcome(num_missing=is_there.count(False), num_requests=len(reads))
+
+
+class Described:
+    """The part of a source that is fixed when it is made; it sets what is returned here."""
+
+    _name: str
+    _variables: dict[str, Variable]
+    _fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages; never a credential."""
+        return self._name
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The data variables that can be read, by name."""
+        return MappingProxyType(self._variables)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what was opened: equal for equal variables of the same store."""
+        return self._fingerprint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
+from xloader.sources.base import Cut, Described, Outcome, Read, Variable, read_each
 from xloader.sources.chunking import Sizes, compact, span_of
 from xloader.sources.cuts import shift, take
 from xloader.sources.datasets.computed import compute_blocks
@@ -26,7 +25,7 @@ BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""
 
 
-class XarraySource:
+class XarraySource(Described):
     """Variables of an ``xr.Dataset`` of any backing, block by block.
 
     Parameters
@@ -79,21 +78,6 @@ class XarraySource:
         if is_shared:
             self._handle.get()
             self._coordinates.get()
-
-    @property
-    def name(self) -> str:
-        """Where the data comes from, for messages; never a credential."""
-        return self._name
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The data variables that can be read, by name."""
-        return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of dims, shapes, dtypes, blocks and the file's name; no data is read."""
-        return self._fingerprint
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+from xloader.sources.base import Cut, Described, Outcome, Read, Source
 
 
-class MixedSource:
+class MixedSource(Described):
     """Variables of several sources as those of one.
 
     Parameters
@@ -27,26 +26,12 @@ class MixedSource:
     def __init__(self, owners: Mapping[str, Source], home: Source) -> None:
         self._owners = dict(owners)
         self._home = home
+        self._name = home.name
         self._variables = {name: source.variables[name] for name, source in owners.items()}
         self._sources = list({id(source): source for source in owners.values()}.values())
         self._fingerprint = catalog.fingerprint(
             self._variables, {name: source.fingerprint for name, source in owners.items()}
         )
-
-    @property
-    def name(self) -> str:
-        """Where the data comes from, for messages; never a credential."""
-        return self._home.name
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The data variables that can be read, by name."""
-        return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the fingerprints of all sources."""
-        return self._fingerprint
 
     def read(
         self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]

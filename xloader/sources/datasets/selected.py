@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from xloader.grid import Axis, Ints, Selection
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+from xloader.sources.base import Cut, Described, Outcome, Read, Source, Variable
 from xloader.sources.chunking import Sizes, compact
 
 
@@ -111,7 +110,7 @@ class _View:
         return stored
 
 
-class SelectedSource:
+class SelectedSource(Described):
     """Offers selections of another source's variables.
 
     Parameters
@@ -141,6 +140,7 @@ class SelectedSource:
         dims: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._base = base
+        self._name = base.name
         self._selected = dict(selected)
         self._dims = dict(dims)
         self._views = {
@@ -161,21 +161,6 @@ class SelectedSource:
         self._fingerprint = catalog.fingerprint(
             self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
         )
-
-    @property
-    def name(self) -> str:
-        """Where the data comes from, for messages."""
-        return self._base.name
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The variables that can be read, by name."""
-        return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of what is stored, and of what is kept of it."""
-        return self._fingerprint
 
     def read(
         self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from zarr.abc.store import Store
 
 from xloader.errors import MissingChunkError, MissingChunkWarning
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Outcome, Read, Variable, read_each
+from xloader.sources.base import Cut, Described, Outcome, Read, Variable, read_each
 from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.naming import Secrets
@@ -42,10 +41,9 @@ class _Handle:
         self.arrays = {
             name: StoredArray(store, route.path, route.metadata) for name, route in routes.items()
         }
-        self.scratch = SCRATCH
 
 
-class ZarrSource:
+class ZarrSource(Described):
     """The data variables of a Zarr group, chunk by chunk.
 
     A variable whose codecs are known takes the direct path, be it of Zarr v2 or v3: one
@@ -130,21 +128,6 @@ class ZarrSource:
         self._lock = threading.Lock()
 
     @property
-    def name(self) -> str:
-        """Where the data comes from, for messages; never a credential."""
-        return self._name
-
-    @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The data variables that can be read, by name."""
-        return MappingProxyType(self._variables)
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the variables and of how they are stored, wherever the store lies."""
-        return self._fingerprint
-
-    @property
     def num_missing(self) -> int:
         """How many reads of absent chunks this process has made."""
         return self._num_missing
@@ -216,7 +199,7 @@ class ZarrSource:
                     num_missing += 1
                     continue
                 with self._blame(variable, read.chunk, array, is_decoding=True):
-                    array.decode(data, read.cut, read.out, handle.scratch)
+                    array.decode(data, read.cut, read.out, SCRATCH)
 
     def _blame(
         self, variable: str, chunk: tuple[int, ...], array: StoredArray, *, is_decoding: bool
