@@ -70,8 +70,24 @@ def test_one_opens_alone_and_many_read_together() -> None:
     assert all(opening == 0 or (reading, opening) == (0, 1) for reading, opening in watch.seen)
 
 
-def test_an_opener_waits_for_readers_and_goes_before_later_ones() -> None:
-    gate = Gate()
+class Queued(Gate):
+    """A gate that says when a thread has to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Semaphore(0)
+        wait = self._changed.wait
+
+        def told(timeout: float | None = None) -> bool:
+            self.waits.release()
+            return wait(timeout)
+
+        self._changed.wait = told  # type: ignore[method-assign]
+
+
+def test_who_came_first_goes_first() -> None:
+    """An opener waits for readers, later readers for it: neither can be kept out for ever."""
+    gate = Queued()
     order: list[str] = []
     is_reading, may_leave = threading.Event(), threading.Event()
 
@@ -81,18 +97,38 @@ def test_an_opener_waits_for_readers_and_goes_before_later_ones() -> None:
             assert may_leave.wait(30)
             order.append("read")
 
-    def open_one() -> None:
-        with gate.opening():
-            order.append("opened")
+    def pass_through(what: str, name: str) -> None:
+        with getattr(gate, what)():
+            order.append(name)
 
-    first, opener = threading.Thread(target=read_first), threading.Thread(target=open_one)
-    first.start()
+    threads = [threading.Thread(target=read_first)]
+    threads[0].start()
     assert is_reading.wait(30)
-    opener.start()
+    for args in [("opening", "opened"), ("reading", "read later"), ("opening", "opened later")]:
+        threads.append(threading.Thread(target=pass_through, args=args))
+        threads[-1].start()
+        assert gate.waits.acquire(timeout=30)
     may_leave.set()
-    for thread in (first, opener):
+    for thread in threads:
         thread.join(30)
-    assert order == ["read", "opened"]
+    assert order == ["read", "opened", "read later", "opened later"]
+
+
+def test_an_interrupted_wait_keeps_nobody_waiting() -> None:
+    gate = Gate()
+
+    def interrupt(timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    with gate.reading():
+        gate._changed.wait = interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt), gate.opening():
+            pass
+    # Whoever had to wait now would be interrupted as well.
+    with gate.reading():
+        pass
+    with gate.opening():
+        pass
 
 
 def test_a_gate_is_left_when_opening_fails() -> None:

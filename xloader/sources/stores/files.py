@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +15,7 @@ import xarray as xr
 
 
 class Gate:
-    """Many threads may read files, or one may open one.
+    """Many threads may read files, or one may open one; who came first goes first.
 
     netCDF's library is not made for threads. xarray holds a lock while it reads values and none
     while it opens a file, and a file that is opened beside another crashes the interpreter.
@@ -22,6 +23,8 @@ class Gate:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        # Without a queue, a thread that opens file after file would let nobody else in.
+        self._queue: deque[object] = deque()
         self._num_reading = 0
         self._is_opening = False
 
@@ -33,9 +36,9 @@ class Gate:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep files from being opened meanwhile. What is read must open none."""
+        """Keep files from being opened meanwhile. What is read must not pass a gate itself."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_opening)
+            self._wait(lambda: not self._is_opening)
             self._num_reading += 1
         try:
             yield
@@ -46,18 +49,27 @@ class Gate:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Keep files from being read or opened by others meanwhile."""
+        """Keep files from being read or opened by others meanwhile. Nor may this be nested."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_opening)
-            # Said before the readers have left, so that no more of them come.
+            self._wait(lambda: not self._is_opening and not self._num_reading)
             self._is_opening = True
-            self._changed.wait_for(lambda: not self._num_reading)
         try:
             yield
         finally:
             with self._changed:
                 self._is_opening = False
                 self._changed.notify_all()
+
+    def _wait(self, is_free: Callable[[], bool]) -> None:
+        """Wait in the queue until the gate is free for its first one."""
+        ticket = object()
+        self._queue.append(ticket)
+        try:
+            self._changed.wait_for(lambda: self._queue[0] is ticket and is_free())
+        finally:
+            # Ctrl-C ends a wait too, and must not leave the others behind one who has gone.
+            self._queue.remove(ticket)
+            self._changed.notify_all()
 
 
 _GATES: Final[dict[int, Gate]] = {}
