@@ -114,6 +114,24 @@ def test_who_came_first_goes_first() -> None:
     assert order == ["read", "opened", "read later", "opened later"]
 
 
+def test_one_who_comes_again_and_again_goes_to_the_end_of_the_queue() -> None:
+    gate = Queued()
+    order: list[str] = []
+
+    def read() -> None:
+        with gate.reading():
+            order.append("read")
+
+    reader = threading.Thread(target=read)
+    with gate.opening():
+        reader.start()
+        assert gate.waits.acquire(timeout=30)
+    with gate.opening():
+        order.append("opened again")
+    reader.join(30)
+    assert order == ["read", "opened again"]
+
+
 def test_an_interrupted_wait_keeps_nobody_waiting() -> None:
     gate = Gate()
 
