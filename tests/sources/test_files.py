@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 
 import xloader
 from xloader.sources.opening import open_source
-from xloader.sources.stores.files import Gate
+from xloader.sources.stores.files import FILE_LOCK, Gate
 
 
 def write_years(folder: Path, num_years: int = 6) -> list[Path]:
@@ -25,6 +27,14 @@ def write_years(folder: Path, num_years: int = 6) -> list[Path]:
         xr.Dataset({"t": (("time", "x"), values)}).to_netcdf(path, engine="netcdf4")
         paths.append(path)
     return paths
+
+
+def is_locked() -> bool:
+    """Whether somebody holds the lock under which xarray reads netCDF files."""
+    if NETCDF4_PYTHON_LOCK.acquire(blocking=False):
+        NETCDF4_PYTHON_LOCK.release()
+        return False
+    return True
 
 
 class Watch:
@@ -187,6 +197,57 @@ def test_files_are_opened_and_read_behind_the_gate(
     assert len(opened) == 3 * 6
     assert all(now == {"reading": 0, "opening": 1} for now in opened)
     assert any(reading for reading, _ in watch.seen)
+
+
+def test_nothing_that_xarray_reads_is_read_beside_an_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels and dask tasks pass no gate, and what they are read under is xarray's lock."""
+    path = tmp_path / "swath.nc"
+    lat = (("y", "x"), np.arange(12.0).reshape(3, 4))
+    xr.Dataset({"t": (("y", "x"), np.zeros((3, 4)))}, {"lat": lat}).to_netcdf(path)
+    is_held: list[bool] = []
+    open_dataset = xr.open_dataset
+
+    def looked_at(*args: object, **kwargs: object) -> xr.Dataset:
+        is_held.append(is_locked())
+        return open_dataset(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(xr, "open_dataset", looked_at)
+    labels = open_source(path).coordinates()["lat"].variable
+    assert is_held == [True, True]
+    assert not is_locked()
+    taken: list[bool] = []
+    acquire = FILE_LOCK.acquire
+
+    def counted(blocking: bool = True) -> bool:
+        taken.append(acquire(blocking))
+        return taken[-1]
+
+    monkeypatch.setattr(FILE_LOCK, "acquire", counted)
+    assert labels.isel(y=slice(1, 3)).to_numpy().tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert taken == [True]
+    assert not FILE_LOCK.locked()
+
+
+def test_a_lock_of_files_is_taken_again_by_its_thread_and_not_by_another() -> None:
+    lock = FILE_LOCK
+    others: list[bool] = []
+    with lock:
+        assert lock.acquire(blocking=False)
+        lock.release()
+        other = threading.Thread(target=lambda: others.append(lock.acquire(blocking=False)))
+        other.start()
+        other.join(30)
+        assert lock.locked()
+        assert is_locked()
+    assert others == [False]
+    assert not is_locked()
+    # What is open keeps its lock with it, and a lock that somebody else has is waited for.
+    assert pickle.loads(pickle.dumps(lock)) is lock
+    with NETCDF4_PYTHON_LOCK:
+        assert not lock.acquire(blocking=False)
+    assert not lock.locked()
 
 
 def test_the_library_keeps_no_chunks_of_ours(

@@ -144,19 +144,6 @@ def open_source(
     )
 
 
-def _groups_within(opener: FileOpener) -> list[str]:
-    """Paths of the groups of a file that hold variables, where its engine can tell."""
-    with Gate.of_process().opening():
-        try:
-            groups = xr.open_groups(opener.path, engine=opener.kwargs.get("engine"))
-        except (NotImplementedError, OSError, ValueError):
-            return []
-        found = [path.strip("/") for path, group in groups.items() if group.data_vars]
-        for group in groups.values():
-            group.close()
-    return sorted(path for path in found if path)
-
-
 def _from_file(
     opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
 ) -> Source:
@@ -184,7 +171,7 @@ def _from_file(
         raise access_error(error, name, secrets) from cause_of(error, secrets)
     try:
         if not dataset.data_vars:
-            refuse_empty(name, _groups_within(opener))
+            refuse_empty(name, opener.groups())
         chosen = catalog.choose(dataset, variables, name)
         described = describe(dataset, chosen, dtype)
     finally:

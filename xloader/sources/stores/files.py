@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import xarray as xr
+from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
+from xarray.backends.plugins import guess_engine
 
 
 class Gate:
@@ -76,6 +78,52 @@ _GATES: Final[dict[int, Gate]] = {}
 """By process id."""
 
 
+class FileLock:
+    """xarray's own lock of netCDF's libraries, which a thread may take again while it has it.
+
+    So it can be held while a file is opened, where xarray takes it for some steps and not for
+    others. That keeps out the reads that pass no gate: of labels, of dask tasks, of the user.
+    """
+
+    def __init__(self) -> None:
+        self._own = threading.RLock()
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock; False where it is not to be had at once and need not be waited for."""
+        if not self._own.acquire(blocking):
+            return False
+        if not self._depth and not NETCDF4_PYTHON_LOCK.acquire(blocking):
+            self._own.release()
+            return False
+        self._depth += 1
+        return True
+
+    def release(self) -> None:
+        """Give the lock back, once for each time it was taken."""
+        self._depth -= 1
+        if not self._depth:
+            NETCDF4_PYTHON_LOCK.release()
+        self._own.release()
+
+    def locked(self) -> bool:
+        """Whether any thread has it."""
+        return self._depth > 0
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> str:
+        return "FILE_LOCK"
+
+
+FILE_LOCK: Final = FileLock()
+"""The one of this process, as xarray's is."""
+
+
 @dataclass(frozen=True)
 class FileOpener:
     """Opens one file through xarray; pickles with the source."""
@@ -86,8 +134,25 @@ class FileOpener:
     def __call__(self) -> xr.Dataset:
         """Open the file, lazily."""
         kwargs = {"chunks": None, "cache": False, **self.kwargs}
-        with Gate.of_process().opening(), _no_chunk_cache(kwargs.get("engine")):
-            return xr.open_dataset(self.path, **kwargs)
+        engine = kwargs.get("engine") or guess_engine(self.path)
+        with Gate.of_process().opening(), _no_chunk_cache(engine):
+            if engine not in ("netcdf4", "h5netcdf") or "lock" in kwargs:
+                return xr.open_dataset(self.path, **kwargs)
+            with FILE_LOCK:
+                return xr.open_dataset(self.path, lock=FILE_LOCK, **kwargs)
+
+    def groups(self) -> list[str]:
+        """Paths of the groups further down that hold variables, where the engine can tell."""
+        # Not under the lock of files: xarray takes its own here, whichever it is given.
+        with Gate.of_process().opening():
+            try:
+                groups = xr.open_groups(self.path, engine=self.kwargs.get("engine"))
+            except (NotImplementedError, OSError, ValueError):
+                return []
+            found = [path.strip("/") for path, group in groups.items() if group.data_vars]
+            for group in groups.values():
+                group.close()
+        return sorted(path for path in found if path)
 
 
 @contextmanager
@@ -97,7 +162,7 @@ def _no_chunk_cache(engine: object) -> Iterator[None]:
     The library keeps up to 64 MiB for every variable of every file, which no budget would know.
     """
     is_there = importlib.util.find_spec("netCDF4") is not None
-    if not is_there or engine not in (None, "netcdf4"):
+    if not is_there or engine != "netcdf4":
         yield
         return
     import netCDF4
