@@ -155,7 +155,9 @@ def _teller(footprint: Footprint, dim: int, lane: AnyOrder) -> Callable[[Ints, I
     boxes = lane.boxes
     of_entry = regions_of(footprint, dim, boxes.lo)
     last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
-    if (of_entry == last).all():
+    # The box of a visit is its first sample's, and says nothing of where the others lie.
+    is_told = (of_entry == last).all() and (boxes.num_samples >= lane.count).all()
+    if is_told:
         # Cohorts that lie within a region tell it without their samples being drawn.
         return lambda entries, ranks: of_entry[entries]
 

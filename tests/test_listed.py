@@ -1,0 +1,111 @@
+"""An order that is a list of ids, against the list."""
+
+from __future__ import annotations
+
+import itertools
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader.listed
+from tests.ground import footprints, line_footprint, slow_needs
+from xloader.footprint import Demand, Footprint
+from xloader.grid import Axis
+from xloader.listed import ListedOrder
+from xloader.mixing import measure_mixing
+from xloader.windows import Windows
+
+Listing = tuple[Footprint, list[int]]
+
+
+@st.composite
+def listings(draw: st.DrawFn) -> Listing:
+    """Some ids of a footprint, in any order and any of them more than once."""
+    footprint = draw(footprints())
+    some_ids = st.integers(0, len(footprint.windows) - 1)
+    return footprint, draw(st.lists(some_ids, min_size=1, max_size=30))
+
+
+def slow_visits(footprint: Footprint, ids: list[int]) -> list[int]:
+    """The visit of each place: a new one where the needs of any group change."""
+    needs = [[slow_needs(footprint.windows, group, i) for group in footprint.groups] for i in ids]
+    return [0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(needs))]
+
+
+def test_the_picture_of_the_module() -> None:
+    order = ListedOrder.of(line_footprint(12, 5, 1), np.array([4, 4, 7, 8, 8, 8, 1]))
+    assert (order.num_samples, order.num_slots) == (7, 3)
+    assert order.begins.tolist() == [0, 2, 6]
+    assert order.count.tolist() == [2, 4, 1]
+    assert order.first_slot.tolist() == order.last_slot.tolist() == [0, 1, 2]
+    assert [column.tolist() for column in (*order.boxes.lo, *order.boxes.hi)] == [
+        [4, 7, 1],
+        [5, 8, 2],
+    ]
+
+
+@given(listings())
+def test_samples_of_a_visit_need_the_same(listing: Listing) -> None:
+    """Where needs differ there is a new visit."""
+    footprint, ids = listing
+    order = ListedOrder.of(footprint, np.array(ids))
+    found = np.repeat(np.arange(order.num_slots), order.count)
+    is_new = np.diff(slow_visits(footprint, ids)) > 0
+    assert len(found) == len(ids)
+    assert (np.diff(found)[is_new] == 1).all()
+
+
+@given(listings(), st.integers(0, 31), st.integers(1, 7))
+def test_ids_come_as_they_are_listed_from_any_place(
+    listing: Listing, begin: int, segment_size: int
+) -> None:
+    footprint, ids = listing
+    order = ListedOrder.of(footprint, np.array(ids))
+    visits = np.repeat(np.arange(order.num_slots), order.count)
+    ranks = np.arange(len(ids)) - order.begins[visits]
+    # Short segments, so that small cases have many of them too.
+    with patch.object(xloader.listed, "_SEGMENT_SIZE", segment_size):
+        segments = list(order.segments(begin))
+        places = list(order.places(begin))
+    assert [i for found, _ in segments for i in found.tolist()] == ids[begin:]
+    assert [v for _, found in segments for v in found.tolist()] == visits[begin:].tolist()
+    assert [v for found, _ in places for v in found.tolist()] == visits[begin:].tolist()
+    assert [r for _, found in places for r in found.tolist()] == ranks[begin:].tolist()
+    assert max((len(found) for found, _ in places), default=0) <= segment_size
+    assert order.ids(visits, ranks).tolist() == ids
+
+
+@given(listings(), st.integers(0, 31))
+def test_entries_before_a_place_are_those_begun_by_then(listing: Listing, place: int) -> None:
+    footprint, ids = listing
+    order = ListedOrder.of(footprint, np.array(ids))
+    visits = np.repeat(np.arange(order.num_slots), order.count)
+    found = order.entries_before(place)
+    assert np.flatnonzero(found).tolist() == sorted(set(visits[:place].tolist()))
+
+
+def test_a_list_of_nothing_has_no_visits() -> None:
+    order = ListedOrder.of(line_footprint(12, 5, 1), np.zeros(0, np.int64))
+    assert (order.num_samples, order.num_slots) == (0, 0)
+    assert order.count.tolist() == []
+    assert list(order.segments()) == []
+    assert order.entries_before(3).tolist() == []
+
+
+@pytest.mark.parametrize("share", [2, 5])
+def test_mixing_looks_at_each_sample_of_a_visit(share: int) -> None:
+    """Those with the same needs may lie in two regions, if another variable's element is first."""
+    windows = Windows(("time",), (64,), (4,), (1,), (1,))
+    leading = Demand("x", (Axis(64, 4, range(64)),), (), 8, frozenset({((3, 1, 1),)}))
+    other = Demand("y", (Axis(64, 64, range(64)),), (), 1, frozenset({((0, 1, 1),)}))
+    footprint = Footprint.of(windows, (leading, other))
+    # Four chunks, 16 elements, make a region; a visit begins at 13, 17, 21 and so on.
+    ids = np.array([13, 14, 15, 16, 17, 18, 29, 32, 40, 41])
+    order = ListedOrder.of(footprint, ids)
+    assert order.count.tolist() == [4, 2, 2, 1, 1]
+    batches = (ids // 16).reshape(-1, share).tolist()
+    expected = np.mean([len(set(batch)) for batch in batches])
+    assert measure_mixing(footprint, 0, [order], share) == pytest.approx(expected)
