@@ -47,6 +47,12 @@ def test_the_picture_of_the_module() -> None:
     ]
 
 
+def test_a_visit_ends_with_the_last_need_of_a_chunk_as_with_the_first_of_another() -> None:
+    # Windows of 2 on chunks of 4: the one at 3 needs two chunks, those after it the second alone.
+    order = ListedOrder.of(line_footprint(12, 4, 2), np.arange(2, 7))
+    assert order.count.tolist() == [1, 1, 3]
+
+
 @given(listings())
 def test_samples_of_a_visit_need_the_same(listing: Listing) -> None:
     """Where needs differ there is a new visit."""
