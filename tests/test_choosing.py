@@ -251,3 +251,12 @@ def test_a_slice_selects(samples: xloader.Samples) -> None:
     assert samples.select(slice(10, 20, 3)).positions([1]).time.values.tolist() == [13]
     with pytest.raises(OptionError, match=r"no number of samples.*Allowed"):
         samples.weighted(np.ones(len(samples)), 10**13)
+
+
+def test_a_long_list_is_not_printed_whole() -> None:
+    ds = xr.Dataset({"rain": ("time", np.zeros(10_000))})
+    none = [False] * 10_000
+    with pytest.raises(EmptySamplesError, match=r"Given: \[False, .* \.\.\. .*False\]\.") as caught:
+        ds.xloader.window(time=1).select(none)
+    assert len(str(caught.value)) < 3000
+    assert caught.value.given == repr(none)

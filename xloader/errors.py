@@ -34,6 +34,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_MOST_CHARACTERS = 2000
+"""Of what was given or is allowed, as an error prints it."""
+
 
 class XloaderError(Exception):
     """Base of every error that xloader raises on purpose.
@@ -60,9 +63,9 @@ class XloaderError(Exception):
     ) -> None:
         parts = [what]
         if given is not None:
-            parts.append(f"Given: {given}")
+            parts.append(f"Given: {_shortened(given)}")
         if allowed is not None:
-            parts.append(f"Allowed: {allowed}")
+            parts.append(f"Allowed: {_shortened(allowed)}")
         if remedy:
             parts.append(f"To mend it: {remedy}")
         self.what = what
@@ -78,6 +81,15 @@ class XloaderError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _shortened(value: object) -> str:
+    """The beginning and the end of a long text: a list of a million ids helps nobody."""
+    text = str(value)
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    half = _MOST_CHARACTERS // 2
+    return f"{text[:half]} ... {text[-half:]}"
 
 
 def _rebuild(
