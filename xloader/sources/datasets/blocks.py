@@ -158,8 +158,11 @@ class XarraySource(Described):
             for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
         ]
         shape = tuple(stop - start for start, stop in spans)
+        part = array[shift(cut, tuple(start for start, _ in spans), shape)]
+        if is_in_memory(array):
+            return part.to_numpy()
         with Gate.of_process().reading():
-            return array[shift(cut, tuple(start for start, _ in spans), shape)].to_numpy()
+            return part.to_numpy()
 
 
 def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dict[str, Variable]:
