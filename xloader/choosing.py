@@ -51,9 +51,7 @@ class Choosing(Verbs):
         >>> len(warm), warm[1][0].tolist()
         (3, [7.0])
         """
-        size = self.recipe.num_ids
-        listed = np.arange(*ids.indices(size)) if isinstance(ids, slice) else np.asarray(ids)
-        chosen = normal_ids(size, _flagged(size, listed))
+        chosen = normal_ids(self.recipe.num_ids, listed_ids(self.recipe.num_ids, ids))
         if not len(chosen):
             raise EmptySamplesError(
                 "no sample is selected", given=repr(ids), allowed="at least one id"
@@ -180,9 +178,9 @@ class Choosing(Verbs):
         asked = {**(indexers or {}), **labels}
         windows = self.recipe.require_windows()
         found = selecting.positions_at(self.recipe, asked, method=method, tolerance=tolerance)
-        grid = np.meshgrid(*(np.atleast_1d(column) for column in found), indexing="ij")
+        grid = np.meshgrid(*found, indexing="ij")
         at = windows.ids_of(np.stack([column.reshape(-1) for column in grid], axis=-1))
-        ids = at if self.recipe.subset is None else self.recipe.subset.ids_of(at)
+        ids = self._subset.ids_of(at)
         if not len(ids):
             raise EmptySamplesError(
                 "none of these windows is among the samples",
@@ -195,6 +193,14 @@ class Choosing(Verbs):
     @property
     def _subset(self) -> Subset:
         return self.recipe.subset or Subset(len(self.recipe.require_windows()))
+
+
+def listed_ids(size: int, key: Any) -> NDArray[Any]:
+    """What a slice, a mask of all samples or anything else names, not yet checked as ids."""
+    if isinstance(key, slice):
+        return np.arange(*key.indices(size), dtype=np.int64)
+    ids = np.asarray(key)
+    return np.flatnonzero(ids) if ids.dtype == bool and ids.shape == (size,) else ids
 
 
 def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
@@ -239,8 +245,3 @@ def _count(num_samples: Any) -> int | None:
             remedy="leave it out to draw as many as there are ids",
         )
     return count
-
-
-def _flagged(size: int, ids: NDArray[Any]) -> NDArray[Any]:
-    """The ids that a mask of all samples flags; ids as they are."""
-    return np.flatnonzero(ids) if ids.dtype == bool and ids.shape == (size,) else ids

@@ -139,6 +139,11 @@ class Boxes:
     lo: tuple[Ints, ...]
     hi: tuple[Ints, ...]
 
+    @classmethod
+    def at(cls, positions: Ints) -> Boxes:
+        """A box around each position, of shape ``(n, num_dims)``."""
+        return cls(tuple(positions.T), tuple(positions.T + 1))
+
     def __len__(self) -> int:
         return len(self.lo[0])
 
@@ -220,8 +225,7 @@ class Footprint:
         ids = self.subset.possible_ids
         is_needed = np.zeros(group.num_blocks, np.bool_)
         for begin in range(0, len(ids), _MOST_ROWS):
-            columns = tuple(self.positions_of(ids[begin : begin + _MOST_ROWS]).T)
-            boxes = Boxes(columns, tuple(column + 1 for column in columns))
+            boxes = Boxes.at(self.positions_of(ids[begin : begin + _MOST_ROWS]))
             is_needed[self.needs(group, boxes)[1]] = True
         return np.flatnonzero(is_needed)
 

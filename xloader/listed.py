@@ -43,8 +43,7 @@ class ListedOrder:
     @classmethod
     def of(cls, footprint: Footprint, listed: Ints) -> ListedOrder:
         """The order of some ids, cut into visits."""
-        positions = footprint.positions_of(listed)
-        boxes = Boxes(tuple(positions.T), tuple(positions.T + 1))
+        boxes = Boxes.at(footprint.positions_of(listed))
         is_new = np.zeros(len(listed), np.bool_)
         is_new[:1] = True
         for group in footprint.groups:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader import describing, selecting
 from xloader.batch import Batch
-from xloader.choosing import normal_ids
+from xloader.choosing import listed_ids, normal_ids
 from xloader.errors import OptionError
 from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
 from xloader.layout import FieldLayout, make_layouts
@@ -219,12 +219,7 @@ class Samples(Loading):
     def __getitem__(self, key: slice | list[int] | NDArray[Any]) -> Batch: ...
     def __getitem__(self, key: Any) -> tuple[NDArray[Any], ...] | Batch:
         """Read one sample as a tuple of arrays, or several as a batch, without a plan."""
-        if isinstance(key, slice):
-            ids: Any = np.arange(*key.indices(len(self)), dtype=np.int64)
-        else:
-            ids = np.asarray(key)
-            if ids.dtype == bool and ids.shape == (len(self),):
-                ids = np.flatnonzero(ids)
+        ids = listed_ids(len(self), key)
         checked = normal_ids(len(self), np.atleast_1d(ids))
         arrays = read_samples(self.recipe, self._layouts, checked)
         arrays = finish(self.recipe, self._layouts, arrays, checked)

@@ -20,6 +20,7 @@ from xloader.sources.datasets.lazy import held_by, is_loaded
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.files import Gate
+from xloader.sources.stores.naming import Secrets
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""
@@ -68,7 +69,7 @@ class XarraySource(Described):
         self._words = dict(words or {})
         self._together = dict(together or {})
         self._key = key or name
-        self._secrets = secrets
+        self._secrets = Secrets(secrets)
         self._fingerprint = catalog.fingerprint(
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
         )
