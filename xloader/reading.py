@@ -13,6 +13,7 @@ from xloader.grid import Axis, Ints
 from xloader.layout import FieldLayout, Part
 from xloader.recipe import Recipe
 from xloader.selecting import as_selection, stored
+from xloader.sources.base import Read
 
 
 def read_samples(
@@ -81,7 +82,7 @@ def _read_part(recipe: Recipe, part: Part, first: Ints, view: NDArray[Any]) -> N
         places: tuple[Any, ...] = tuple(place for _, _, place in combination)
         shape = tuple(place.stop - place.start for place in places)
         out = np.empty(shape, stored_variable.stored_dtype)
-        recipe.source.read(part.variable, chunk, cut, out)
+        recipe.source.fetch([Read(part.variable, chunk, cut)]).decode([out])
         packing = stored_variable.packing
         view[(..., *places)] = out if packing is None else packing.unpack(out)
 

@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec, TransposeCodec
 
-from xloader.sources.base import Cut, Source, Variable
+from xloader.sources.base import Cut, Read, Source, Variable
 from xloader.sources.opening import open_source
 from xloader.testing import write_store
 
@@ -214,8 +214,13 @@ def read(source: Source, name: str, chunk: tuple[int, ...], cut: Cut | None = No
         len(range(*part.indices(10**9))) if isinstance(part, slice) else len(part) for part in cut
     )
     out = np.empty(shape, variable.stored_dtype)
-    source.read(name, chunk, cut, out)
+    read_into(source, name, chunk, cut, out)
     return out if variable.packing is None else variable.packing.unpack(out)
+
+
+def read_into(source: Source, name: str, chunk: tuple[int, ...], cut: Cut, out: np.ndarray) -> bool:
+    """Whether the chunk was there."""
+    return not source.fetch([Read(name, chunk, cut)]).decode([out]).num_missing
 
 
 def read_all(source: Source, name: str) -> np.ndarray:

@@ -129,7 +129,7 @@ def values_of(source: Source, name: str) -> np.ndarray:
     for chunk in np.ndindex(kinds.num_chunks(variable)):
         spans = (slice(*kinds.span(variable, axis, index)) for axis, index in enumerate(chunk))
         place = (*spans, ...)
-        source.read(name, chunk, kinds.whole_cut(variable, chunk), stored[place])
+        kinds.read_into(source, name, chunk, kinds.whole_cut(variable, chunk), stored[place])
     return stored if variable.packing is None else variable.packing.unpack(stored)
 
 

@@ -15,6 +15,7 @@ from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import MemoryStore
 
 import xloader
+from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Source
 from xloader.sources.catalog import decoded_dtype
@@ -149,7 +150,7 @@ def values_of(source: Source, name: str) -> np.ndarray:
             for i, size, n in zip(chunk, chunks, variable.shape, strict=True)
         )
         cut = tuple(slice(0, part.stop - part.start) for part in place)
-        source.read(name, chunk, cut, whole[place])
+        kinds.read_into(source, name, chunk, cut, whole[place])
     return whole if variable.packing is None else variable.packing.unpack(whole)
 
 

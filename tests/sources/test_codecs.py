@@ -14,6 +14,7 @@ import zarr.codecs.numcodecs as wrapped
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
+from tests.sources import kinds
 from xloader.sources.base import Read
 from xloader.sources.opening import open_source
 from xloader.sources.zarr.arrays import StoredArray
@@ -218,13 +219,13 @@ def read_all(source: ZarrSource, name: str) -> np.ndarray:
     variable = source.variables[name]
     whole = np.empty(variable.shape, variable.stored_dtype)
     grid = [-(-size // chunk) for size, chunk in zip(SHAPE, CHUNKS, strict=True)]
-    bundles: dict[object, list[Read]] = {}
+    bundles: dict[object, list[tuple[Read, np.ndarray]]] = {}
     for chunk in np.ndindex(*grid):
         out = whole[tuple(slice(i * n, (i + 1) * n) for i, n in zip(chunk, CHUNKS, strict=True))]
-        read = Read(name, chunk, tuple(slice(0, n) for n in out.shape), out)
-        bundles.setdefault(source.bundle_of(name, chunk), []).append(read)
+        read = Read(name, chunk, tuple(slice(0, n) for n in out.shape))
+        bundles.setdefault(source.bundle_of(name, chunk), []).append((read, out))
     for bundle in bundles.values():
-        source.read_together(bundle)
+        source.fetch([read for read, _ in bundle]).decode([out for _, out in bundle])
     return whole
 
 
@@ -244,7 +245,7 @@ def compare(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
             assert source.num_missing > 0
             # A part of a chunk, out of order in memory.
             out = np.empty((2, 2), native.dtype, order="F")
-            source.read(name, (0, 0), (np.array([0, 2]), slice(1, 4, 2)), out)
+            kinds.read_into(source, name, (0, 0), (np.array([0, 2]), slice(1, 4, 2)), out)
             np.testing.assert_array_equal(out, native[0:3:2, 1:4:2])
 
 

@@ -6,6 +6,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from xloader.errors import (
 )
 from xloader.packing import Packing
 from xloader.recipe import Recipe
-from xloader.sources.base import Cut, Outcome, Read, Source, read_each
+from xloader.sources.base import Outcome, Read, Source
+from xloader.sources.fetched import Deferred
 from xloader.sources.joined.concat import ConcatSource, concat_sources
 from xloader.sources.opening import open_source
 from xloader.testing import CountingStore, SourceRecorder, write_store
@@ -185,16 +187,21 @@ class PackedPart:
         self.name, self.fingerprint = "a packed part", f"{packing}{values}"
         self.coordinates, self.path_of = inner.coordinates, inner.path_of
 
-    def read(self, variable: str, chunk: tuple[int, ...], cut: Cut, out: Any) -> bool:
-        assert out.dtype == self._packing.stored_dtype
-        out[...] = self._values[2 * chunk[0] : 2 * chunk[0] + 2][cut[0]]
-        return bool(chunk[0])
+    def fetch(self, reads: Sequence[Read]) -> Deferred:
+        return Deferred(partial(self._read, reads))
+
+    def is_waiting(self, variable: str) -> bool:
+        return self._packing.scale == 2.0
+
+    def _read(self, reads: Sequence[Read], outs: Sequence[np.ndarray]) -> Outcome:
+        for read, out in zip(reads, outs, strict=True):
+            assert out.dtype == self._packing.stored_dtype
+            begin = 2 * read.chunk[0]
+            out[...] = self._values[begin : begin + 2][read.cut[0]]
+        return Outcome(sum(not read.chunk[0] for read in reads), num_requests=1)
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         return "all"
-
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        return replace(read_each(self, reads), num_requests=1)
 
 
 def packing(scale: float, stored: str = "i2") -> Packing:
@@ -208,7 +215,7 @@ def test_one_packing_stays_packed() -> None:
     assert source.variables["a"].packing == packing(0.5)
     assert source.variables["a"].stored_dtype == np.int16
     out = np.empty(1, "i2")
-    source.read("a", (2,), (slice(1, 2),), out)
+    kinds.read_into(source, "a", (2,), (slice(1, 2),), out)
     assert out.tolist() == [5]
     samples = Samples(Recipe(source)).window(time=5)
     np.testing.assert_array_equal(samples[0][0], [1.5, 2.0, 2.5, 3.0, 3.5])
@@ -228,11 +235,8 @@ def test_packings_that_differ_are_undone_as_read(other: Packing) -> None:
     np.testing.assert_array_equal(kinds.read_all(source, "a"), expected)
     assert source.path_of("a").endswith("unpacked as read, as their packings differ")
     out = np.full(7, 77, "f4")
-    reads = [
-        Read("a", (chunk,), (slice(None),), out[begin:end])
-        for chunk, begin, end in [(2, 4, 6), (0, 0, 2), (1, 3, 4)]
-    ]
-    outcome = source.read_together(reads)
+    fetched = source.fetch([Read("a", (chunk,), (slice(None),)) for chunk in (2, 0, 1)])
+    outcome = fetched.decode([out[4:6], out[0:2], out[3:4]])
     np.testing.assert_array_equal(out, [1.5, np.nan, 77, 2.5, 5.0, expected[-1], 77])
     assert outcome == Outcome(num_missing=2, num_requests=2)
     samples = Samples(Recipe(source)).window(time=1).inputs("a")

@@ -88,7 +88,7 @@ def test_writes_to_any_strides_and_nowhere_else(opened: Opened):
     shape = expected.shape
     canvas = np.full((shape[2] * 2, shape[0] + 2, shape[1]), 77, variable.stored_dtype)
     out = canvas[::-2, 1:-1].transpose(1, 2, 0)
-    opened.source.read("t", chunk, kinds.whole_cut(variable, chunk), out)
+    kinds.read_into(opened.source, "t", chunk, kinds.whole_cut(variable, chunk), out)
     same(out if variable.packing is None else variable.packing.unpack(out), expected)
     out[...] = 77
     assert (canvas == 77).all()

@@ -54,8 +54,8 @@ def counted(count: Count, size: int = 32, chunk: int = 4) -> da.Array:
 def read_pair(source: Source, names: tuple[str, str], chunk: tuple[int, ...]) -> list[np.ndarray]:
     cut = kinds.whole_cut(source.variables[names[0]], chunk)
     outs = [np.empty([part.stop for part in cut]) for _ in names]
-    reads = [Read(name, chunk, cut, out) for name, out in zip(names, outs, strict=True)]
-    assert source.read_together(reads).num_requests == 2
+    reads = [Read(name, chunk, cut) for name in names]
+    assert source.fetch(reads).decode(outs).num_requests == 2
     return outs
 
 
@@ -215,9 +215,9 @@ def test_blocks_smaller_than_dask_says_are_not_repeated(names: list[str]):
     )
     source = open_source(xr.Dataset({"up": (("t", "x"), short + 1), "down": (("t", "x"), short)}))
     cut = (slice(0, 4), slice(0, 3))
-    reads = [Read(name, (1, 0), cut, np.empty((4, 3))) for name in names]
+    fetched = source.fetch([Read(name, (1, 0), cut) for name in names])
     with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), where dask says \(4, 3\)"):
-        source.read_together(reads)
+        fetched.decode([np.empty((4, 3)) for _ in names])
 
 
 def refuse(block: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import xarray as xr
 import zarr
 
 import xloader
+from tests.sources import kinds
 from tests.sources.lazy_kinds import (
     CHUNKED,
     CHUNKS,
@@ -241,8 +242,8 @@ def test_bundles_are_of_one_source_and_one_variable():
     source = MixedSource({"t": one, "u": two}, one)
     assert one.bundle_of("t", (0,)) != one.bundle_of("u", (0,))
     outs = np.empty(4), np.empty(2)
-    reads = [Read(name, (0,), (slice(None),), out) for name, out in zip("tu", outs, strict=True)]
-    assert source.read_together(reads).num_requests == 2
+    reads = [Read(name, (0,), (slice(None),)) for name in "tu"]
+    assert source.fetch(reads).decode(outs).num_requests == 2
     assert [out.tolist() for out in outs] == [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0]]
 
 
@@ -254,18 +255,18 @@ def test_absent_and_damaged_chunks_are_told_as_of_any_store():
     out = np.empty((5, 3, 4), "f4")
     source = from_dataset(ds, "t", on_missing="raise")
     with pytest.raises(MissingChunkError, match="t/c/1/0/0"):
-        source.read("t", (0, 0, 1), (slice(None),) * 3, out)
+        kinds.read_into(source, "t", (0, 0, 1), (slice(None),) * 3, out)
     filled = from_dataset(ds, "t", on_missing="fill")
-    assert filled.read("t", (0, 0, 1), (slice(None),) * 3, out) is False
+    assert kinds.read_into(filled, "t", (0, 0, 1), (slice(None),) * 3, out) is False
     np.testing.assert_array_equal(out, ds["t"][:, :3, 3:7])
     faulty = FaultyStore(make_store(dataset), {"t/c/0/0/0": lambda data: data[:-3]})
     damaged = open_source(opened(faulty, "dask"), variables="t")
     with pytest.raises(ChunkError, match="t/c/0/0/0"):
-        damaged.read("t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))
+        kinds.read_into(damaged, "t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))
 
 
 def test_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch):
     source = open_source(opened(make_store(make_dataset()), "lazy"))
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(ForkError):
-        source.read("t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))
+        kinds.read_into(source, "t", (0, 0, 0), (slice(None),) * 3, np.empty((4, 3, 5), "f4"))

@@ -16,16 +16,16 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
-from tests.sources import servers, store_kinds
+from tests.sources import kinds, servers, store_kinds
 from tests.sources.test_shards import (
     CHUNK_NBYTES,
     INDEX_NBYTES,
     KEY,
     NUM_CHUNKS,
+    decode,
     make_store,
     ranges_of_the_first,
     read,
-    reads_of,
     without_get_sync,
 )
 from xloader.errors import ChunkError, CorruptChunkError
@@ -61,10 +61,10 @@ def refuse(store: Store, chunk: int = 3) -> CorruptChunkError:
         source = open_source(store)
         assert source.path_of("a").startswith("direct")
         with pytest.raises(CorruptChunkError) as caught:
-            source.read_together(reads_of(chunks))
+            decode(source, chunks)
         assert caught.value.key == KEY
         assert caught.value.chunk[0] in chunks
-        assert source.read("a", (8,), (slice(0, 100),), np.empty(100, "i4"))
+        assert kinds.read_into(source, "a", (8,), (slice(0, 100),), np.empty(100, "i4"))
     return caught.value
 
 
@@ -102,7 +102,7 @@ def test_no_file_is_read_where_none_can_be(tmp_path: Path, offset: int, nbytes: 
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_bytes(buffer.to_bytes())
     with pytest.raises(CorruptChunkError, match=r"has chunk \(3,\) at"):
-        open_source(tmp_path).read_together(reads_of([3]))
+        decode(open_source(tmp_path), [3])
 
 
 @pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
@@ -144,7 +144,7 @@ def test_a_flipped_bit_of_an_index_is_told_and_nothing_is_fetched(
     store = CountingStore(wrap(inner))
     source = open_source(store)
     with pytest.raises(CorruptChunkError, match="index of the shard does not decode"):
-        source.read_together(reads_of([3]))
+        decode(source, [3])
     assert set(ranges_of_the_first(store)) == {SuffixByteRequest(INDEX_NBYTES)}
 
 
@@ -154,7 +154,7 @@ def test_one_damaged_chunk_leaves_its_neighbours():
     rewrite(store, lambda data: data[:at] + b"\xff" + data[at + 1 :])
     source = open_source(store)
     with pytest.raises(CorruptChunkError, match="checksum") as caught:
-        source.read_together(reads_of([2, 3, 4]))
+        decode(source, [2, 3, 4])
     assert caught.value.chunk == (3,)
     read(source, [2, 4], values)
 
@@ -167,7 +167,7 @@ def test_after_a_failure_the_index_is_read_again():
     other, new_values = make_store(codecs=[ZstdCodec(level=9)], skip=(0, 1))
     store._store_dict[KEY] = other._store_dict[KEY]
     with pytest.raises(CorruptChunkError):
-        source.read_together(reads_of([3]))
+        decode(source, [3])
     read(source, [3], new_values)
 
 
@@ -176,7 +176,7 @@ def test_a_failed_request_names_the_chunk_and_tells_no_secret():
     store = FaultyStore(inner, {KEY: PermissionError("signed ?sig=canary")}, times=1)
     source = open_source(store)
     with pytest.raises(ChunkError, match="PermissionError") as caught:
-        source.read_together(reads_of([3, 4]))
+        decode(source, [3, 4])
     assert not isinstance(caught.value, CorruptChunkError)
     assert (caught.value.key, caught.value.chunk) == (KEY, (3,))
     assert "canary" not in str(caught.value)
@@ -209,9 +209,9 @@ def test_a_damaged_shard_of_an_object_store(
     # Some ask for what lies beyond the object's end, which each store answers in its own way.
     for chunks in ([7], [6, 7], list(range(NUM_CHUNKS))):
         with pytest.raises(ChunkError, match=KEY) as caught:
-            source.read_together(reads_of(chunks))
+            decode(source, chunks)
         assert (caught.value.key, caught.value.chunk[0] in chunks) == (KEY, True)
-    assert source.read("a", (8,), (slice(0, 100),), np.empty(100, "i4"))
+    assert kinds.read_into(source, "a", (8,), (slice(0, 100),), np.empty(100, "i4"))
 
 
 def open_object_store(kind: str, path: Path, url: str) -> object:

@@ -14,6 +14,7 @@ from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from zarr.storage import MemoryStore
 
+from tests.sources import kinds
 from xloader.errors import MissingChunkError
 from xloader.sources.base import Outcome, Read
 from xloader.sources.opening import open_source
@@ -67,26 +68,22 @@ def make_store(
     return store, values
 
 
-def reads_of(chunks: list[int]) -> list[Read]:
-    return [
-        Read("a", (chunk,), (slice(0, CHUNK_SIZE),), np.full(CHUNK_SIZE, -7, "i4"))
-        for chunk in chunks
-    ]
+def decode(source: ZarrSource, chunks: list[int]) -> tuple[Outcome, list[np.ndarray]]:
+    reads = [Read("a", (chunk,), (slice(0, CHUNK_SIZE),)) for chunk in chunks]
+    outs = [np.full(CHUNK_SIZE, -7, "i4") for _ in chunks]
+    return source.fetch(reads).decode(outs), outs
 
 
 def read(source: ZarrSource, chunks: list[int], values: np.ndarray) -> Outcome:
-    reads = reads_of(chunks)
-    outcome = source.read_together(reads)
-    for one in reads:
-        begin = one.chunk[0] * CHUNK_SIZE
-        np.testing.assert_array_equal(one.out, values[begin : begin + CHUNK_SIZE])
+    outcome, outs = decode(source, chunks)
+    for chunk, out in zip(chunks, outs, strict=True):
+        begin = chunk * CHUNK_SIZE
+        np.testing.assert_array_equal(out, values[begin : begin + CHUNK_SIZE])
     return outcome
 
 
 def without_get_sync(store: Store) -> Store:
-    wrapper = LatencyStore(store, 0.0)
-    wrapper.__dict__.pop("get_sync")
-    return wrapper
+    return LatencyStore(store, 0.0)
 
 
 def ranges_of_the_first(store: CountingStore) -> dict[Any, int]:
@@ -107,7 +104,7 @@ def test_an_index_is_read_once(location: str, wrap: Callable[[Store], Store]):
     source = open_source(store)
     store.reset()
     assert read(source, [3], values) == Outcome(num_missing=0, num_requests=2)
-    assert source.read("a", (5,), (slice(0, 100),), np.empty(100, "i4"))
+    assert kinds.read_into(source, "a", (5,), (slice(0, 100),), np.empty(100, "i4"))
     assert read(source, [3, 4], values) == Outcome(num_missing=0, num_requests=1)
     first = INDEX_NBYTES if location == "start" else 0
     index = RangeByteRequest(0, INDEX_NBYTES)
@@ -191,7 +188,7 @@ def test_an_absent_chunk_is_filled(chunks: list[int]):
     outcome = read(source, chunks, values)
     assert outcome.num_missing == source.num_missing == 1
     with pytest.raises(MissingChunkError, match="'a/c/0'") as caught:
-        open_source(store, on_missing="raise").read_together(reads_of(chunks))
+        decode(open_source(store, on_missing="raise"), chunks)
     assert caught.value.chunk == (2,)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from xloader.footprint import Group
 from xloader.grid import Axis
 from xloader.packing import Packing
 from xloader.sources.base import Outcome, Read, Source
+
+Placed: TypeAlias = tuple[Read, NDArray[Any]]
+"""What to read of a chunk, and where it is decoded to."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class BlockReader:
 
     def reads(
         self, group: Group, block: tuple[int, ...], values: Mapping[str, NDArray[Any]]
-    ) -> Iterator[Read]:
+    ) -> Iterator[Placed]:
         """Every chunk of a block."""
         for demand in group.demands:
             choices: list[list[tuple[int, slice | NDArray[np.int64], slice]]] = []
@@ -107,32 +110,33 @@ class BlockReader:
             for picked in itertools.product(*choices):
                 # The ellipsis keeps a variable without dimensions an array.
                 place: tuple[Any, ...] = (*(place for _, _, place in picked), ...)
-                yield Read(
+                read = Read(
                     variable=demand.variable,
                     chunk=tuple(chunk for chunk, _, _ in picked),
                     cut=tuple(cut for _, cut, _ in picked),
-                    out=values[demand.variable][place],
                 )
+                yield read, values[demand.variable][place]
 
     def bundles(
         self, group: Group, block: tuple[int, ...], values: Mapping[str, NDArray[Any]]
-    ) -> list[list[Read]]:
+    ) -> list[list[Placed]]:
         """Every chunk of a block, those together that are read with less effort so."""
-        bundles: dict[Hashable, list[list[Read]]] = {}
+        bundles: dict[Hashable, list[list[Placed]]] = {}
         room: dict[Hashable, int] = {}
-        for read in self.reads(group, block, values):
+        for read, out in self.reads(group, block, values):
             key = self._source.bundle_of(read.variable, read.chunk)
             parts = bundles.setdefault(key, [])
-            if read.out.nbytes > room.get(key, 0):
+            if out.nbytes > room.get(key, 0):
                 parts.append([])
                 room[key] = self._most_nbytes
-            parts[-1].append(read)
-            room[key] -= read.out.nbytes
+            parts[-1].append((read, out))
+            room[key] -= out.nbytes
         return [part for parts in bundles.values() for part in parts]
 
-    def do(self, bundle: list[Read]) -> Outcome:
+    def do(self, bundle: list[Placed]) -> Outcome:
         """Decode some chunks into their places."""
-        return self._source.read_together(bundle)
+        fetched = self._source.fetch([read for read, _ in bundle])
+        return fetched.decode([out for _, out in bundle])
 
     def _dims(self, variable: str) -> Iterator[tuple[str, Axis]]:
         stored = self._stored[variable]

@@ -24,11 +24,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.blocks import Placed
 from xloader.engine.job import Arrays, Block, Delivery, Filling, Job, Tally
 from xloader.engine.steps import Key, Step
 from xloader.errors import ClosedError, ForkError
 from xloader.grid import Ints
-from xloader.sources.base import Outcome, Read
+from xloader.sources.base import Outcome
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Rows whose needs are known before their batches are open."""
@@ -47,7 +48,7 @@ class Run:
         self._changed = threading.Condition()
         self._blocks: dict[Key, Block] = job.kept if job.is_resident else {}
         self._to_load: deque[Block] = deque()
-        self._reads: deque[tuple[Block, list[Read]]] = deque()
+        self._reads: deque[tuple[Block, list[Placed]]] = deque()
         self._gathers: deque[tuple[Filling, Block, Ints]] = deque()
         self._fillings: deque[Filling] = deque()
         self._num_opened = 0
@@ -279,7 +280,7 @@ class Run:
             self._is_walked = step.index + 1 == self._job.num_steps
             self._changed.notify_all()
 
-    def _load(self, block: Block, bundle: list[Read]) -> None:
+    def _load(self, block: Block, bundle: list[Placed]) -> None:
         begin = time.perf_counter()
         error: BaseException | None = None
         outcome = Outcome(num_missing=0, num_requests=len(bundle))

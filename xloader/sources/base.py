@@ -66,9 +66,9 @@ class Variable:
         return self.dtype if self.packing is None else self.packing.stored_dtype
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """One chunk to decode, and where it goes.
+    """What to read of one chunk.
 
     Parameters
     ----------
@@ -78,19 +78,16 @@ class Read:
         Index of the chunk along each dimension of the variable.
     cut : tuple of slice or integer array
         The part of the chunk that is wanted.
-    out : numpy.ndarray
-        Where it goes: any strides, the shape of ``cut``, the variable's stored dtype.
     """
 
     variable: str
     chunk: tuple[int, ...]
     cut: Cut
-    out: NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of some reads.
+    """What came of some reads, of both stages together.
 
     Parameters
     ----------
@@ -98,15 +95,53 @@ class Outcome:
         Chunks that were absent and were read as the fill value.
     num_requests : int
         Requests made of the store, those for shard indexes included.
+    fetch_seconds : float
+        Time spent on getting the chunks, in `Source.fetch` or in `Fetched.decode`; the rest of
+        the time was spent on decoding. Not compared.
     """
 
     num_missing: int
     num_requests: int
+    fetch_seconds: float = field(default=0.0, compare=False)
+
+
+class Fetched(Protocol):
+    """Chunks on their way: held as stored bytes, or not held at all yet."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds until it is decoded, in bytes."""
+        ...
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode the chunks into their places, once.
+
+        Parameters
+        ----------
+        outs : sequence of numpy.ndarray
+            A place for each read, in their order: any strides, the shape of the read's cut,
+            the variable's stored dtype. They share no memory.
+
+        Returns
+        -------
+        Outcome
+            Of fetching and decoding together.
+
+        Raises
+        ------
+        CorruptChunkError
+            If the bytes of a chunk do not decode to its values.
+        MissingChunkError
+            If a chunk is absent and the source was opened with ``on_missing="raise"``.
+        ChunkError
+            If a chunk cannot be read.
+        """
+        ...
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Variables in chunks, read one chunk at a time from many threads.
+    """Variables in chunks, read from many threads in two stages: fetched, then decoded.
 
     Metadata is fixed when a source is made. A source pickles small: handles are opened
     lazily, once per process, and dropped when pickled.
@@ -127,28 +162,33 @@ class Source(Protocol):
         """A digest of what was opened: equal for equal variables of the same store."""
         ...
 
-    def read(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> bool:
-        """Decode the part ``cut`` of one chunk into ``out``.
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get some chunks of one bundle, as far as that means waiting.
+
+        Where reading waits, all that is stored of the chunks is held afterwards, and decoding
+        needs no store. Elsewhere nothing is done yet, and decoding gets the chunks one by one.
 
         Parameters
         ----------
-        variable, chunk, cut, out
-            As of `Read`.
+        reads : sequence of Read
+            One or more.
 
         Returns
         -------
-        bool
-            Whether the chunk was there. An absent one is read as the fill value.
+        Fetched
+            To be decoded once, on any thread, or to be dropped.
 
         Raises
         ------
         CorruptChunkError
-            If the chunk's bytes do not decode to its values.
-        MissingChunkError
-            If the chunk is absent and the source was opened with ``on_missing="raise"``.
+            If the index of a shard cannot be.
+        ChunkError
+            If a chunk cannot be read.
         """
+        ...
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading a variable mostly waits, so that many fetches at once pay."""
         ...
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
@@ -159,10 +199,6 @@ class Source(Protocol):
         """
         ...
 
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Decode several chunks of one bundle; raises as `read` does, for the first that fails."""
-        ...
-
     def coordinates(self) -> xr.Dataset:
         """The coordinates, lazily, with no data variable: xarray's own view of them."""
         ...
@@ -170,12 +206,6 @@ class Source(Protocol):
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         ...
-
-
-def read_each(source: Source, reads: Sequence[Read]) -> Outcome:
-    """Do the reads one after the other: `Source.read_together` where that gains nothing."""
-    is_there = [source.read(r.variable, r.chunk, r.cut, r.out) for r in reads]
-    return Outcome(num_missing=is_there.count(False), num_requests=len(reads))
 
 
 class Described:

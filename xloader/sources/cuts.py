@@ -72,3 +72,17 @@ def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
         else:
             moved.append(part + start)
     return tuple(moved)
+
+
+def shape_of(cut: Cut, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of what a cut takes of an array of a shape, in elements.
+
+    Examples
+    --------
+    >>> shape_of((slice(None, None, 2), np.array([0, 2, 3])), (5, 4))
+    (3, 3)
+    """
+    return tuple(
+        len(range(*part.indices(size))) if isinstance(part, slice) else len(part)
+        for part, size in zip(cut, shape, strict=True)
+    )

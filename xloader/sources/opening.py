@@ -26,7 +26,7 @@ from xloader.sources.stores.known import place_at, place_of, refuse_versions
 from xloader.sources.stores.naming import safe_name, secrets_of
 from xloader.sources.stores.openers import ZarrOpener
 from xloader.sources.stores.places import Place, is_zip
-from xloader.sources.zarr.source import OnMissing
+from xloader.sources.zarr.missing import OnMissing
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
 """What packed integers decode to unless asked: those of four bytes or more to float64."""

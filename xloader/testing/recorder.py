@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
 from xloader.testing.tally import Tally
 
 
@@ -24,14 +25,18 @@ class SourceRecorder:
     Attributes
     ----------
     peak_in_flight_nbytes : int
-        The most bytes that concurrent reads were writing to at any moment.
+        The most bytes that chunks were being decoded into at any moment.
+    peak_held_nbytes : int
+        The most bytes that fetched chunks held at any moment, until they were decoded or dropped.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._tally = Tally()
         self._in_flight_nbytes = 0
+        self._held: weakref.WeakSet[_Weighed] = weakref.WeakSet()
         self.peak_in_flight_nbytes = 0
+        self.peak_held_nbytes = 0
 
     @property
     def reads(self) -> Counter[tuple[str, tuple[int, ...]]]:
@@ -47,37 +52,37 @@ class SourceRecorder:
         """Start counting from zero."""
         self._tally.reset()
         self.peak_in_flight_nbytes = 0
+        self.peak_held_nbytes = 0
 
-    def read(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> bool:
-        """Read a chunk, and record it; see `Source.read`."""
-        self._tally.add((variable, chunk))
-        self._weigh(out.nbytes)
-        try:
-            return self._source.read(variable, chunk, cut, out)
-        finally:
-            self._weigh(-out.nbytes)
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Fetch chunks, and record them; see `Source.fetch`."""
+        for read in reads:
+            self._tally.add((read.variable, read.chunk))
+        weighed = _Weighed(self._source.fetch(reads), self)
+        with self._tally.lock:
+            self._held.add(weighed)
+            held_nbytes = sum(held.nbytes for held in self._held)
+            self.peak_held_nbytes = max(self.peak_held_nbytes, held_nbytes)
+        return weighed
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading from the source mostly waits."""
+        return self._source.is_waiting(variable)
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the source; see `Source.bundle_of`."""
         return self._source.bundle_of(variable, chunk)
 
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Read chunks, and record them; see `Source.read_together`."""
-        for read in reads:
-            self._tally.add((read.variable, read.chunk))
-        nbytes = sum(read.out.nbytes for read in reads)
-        self._weigh(nbytes)
-        try:
-            return self._source.read_together(reads)
-        finally:
-            self._weigh(-nbytes)
-
-    def _weigh(self, nbytes: int) -> None:
+    def weigh(self, nbytes: int) -> None:
+        """Note that so many more bytes are being decoded into."""
         with self._tally.lock:
             self._in_flight_nbytes += nbytes
             self.peak_in_flight_nbytes = max(self.peak_in_flight_nbytes, self._in_flight_nbytes)
+
+    def let_go(self, weighed: _Weighed) -> None:
+        """Note that fetched chunks are held no longer."""
+        with self._tally.lock:
+            self._held.discard(weighed)
 
     @property
     def name(self) -> str:
@@ -101,3 +106,21 @@ class SourceRecorder:
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         return self._source.path_of(variable)
+
+
+class _Weighed:
+    """Fetched chunks whose memory is noted, and that of the places they are decoded to."""
+
+    def __init__(self, fetched: Fetched, recorder: SourceRecorder) -> None:
+        self._fetched = fetched
+        self._recorder = recorder
+        self.nbytes = fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        nbytes = sum(out.nbytes for out in outs)
+        self._recorder.weigh(nbytes)
+        try:
+            return self._fetched.decode(outs)
+        finally:
+            self._recorder.weigh(-nbytes)
+            self._recorder.let_go(self)

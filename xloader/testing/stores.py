@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Final, Self
@@ -164,7 +163,7 @@ class CountingStore(_TappedStore):
 
 
 class LatencyStore(_TappedStore):
-    """Delays every read, as a distant store does.
+    """Delays every read, as a distant store does: it can only be read asynchronously.
 
     Parameters
     ----------
@@ -178,18 +177,11 @@ class LatencyStore(_TappedStore):
         super().__init__(store)
         self.seconds = seconds
 
+    def _bind(self) -> None:
+        """Offer no ``get_sync``: who calls that takes a read for one that does not wait."""
+
     async def _pause(self) -> None:
         await asyncio.sleep(self.seconds)
-
-    def _get_sync(
-        self,
-        key: str,
-        *,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        time.sleep(self.seconds)
-        return super()._get_sync(key, prototype=prototype, byte_range=byte_range)
 
 
 class FaultyStore(_TappedStore):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,11 +16,12 @@ from numpy.typing import NDArray
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Described, Outcome, Read, Variable, read_each
+from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunking import Sizes, compact, span_of
 from xloader.sources.cuts import shift, take
-from xloader.sources.datasets.computed import compute_blocks
+from xloader.sources.datasets.computed import compute_blocks, is_on_cluster
 from xloader.sources.datasets.lazy import held_by, is_loaded
+from xloader.sources.fetched import Deferred, Values
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.files import Gate
@@ -91,62 +96,81 @@ class XarraySource(Described):
         """The coordinates, lazily, with no data variable."""
         return self._coordinates.get().coords.to_dataset()
 
-    def read(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> bool:
-        """Read the part ``cut`` of one block into ``out``; see `Source.read`."""
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """The same for blocks of variables that share dask tasks; see `Source.bundle_of`."""
+        return self._together.get(variable, variable), chunk
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Compute blocks where a cluster does; elsewhere nothing yet. See `Source.fetch`."""
+        if not any(self.is_waiting(read.variable) for read in reads):
+            return Deferred(partial(self._read, reads))
+        begin = time.perf_counter()
+        values = list(self._values_of(reads))
+        return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether a cluster computes the variable's blocks."""
+        return is_on_cluster() and self._coordinates.get().variables[variable].chunks is not None
+
+    def values(self, read: Read) -> NDArray[Any]:
+        """What a read gives; whatever xarray raises passes."""
+        array = self._handle.get().variables[read.variable]
+        return self._values(array, self._variables[read.variable], read.chunk, read.cut)
+
+    def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
+        for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
+            with self._blame(read):
+                np.copyto(out, values, casting="same_kind")
+        return Outcome(num_missing=0, num_requests=len(reads))
+
+    def _values_of(self, reads: Sequence[Read]) -> Iterator[NDArray[Any]]:
+        """What each read gives, in their order: dask tasks that they share run once."""
+        dataset = self._handle.get()
+        computed = [r for r in reads if dataset.variables[r.variable].chunks is not None]
+        together = self._values_together(computed)
+        for read in reads:
+            if together and dataset.variables[read.variable].chunks is not None:
+                yield together.popleft()
+                continue
+            with self._blame(read):
+                values = self.values(read)
+            yield values
+
+    def _values_together(self, reads: Sequence[Read]) -> deque[NDArray[Any]]:
+        """What several blocks of dask give; nothing where they have to be computed one by one."""
+        if len(reads) < 2:
+            return deque()
+        dataset = self._handle.get()
+        places = [(dataset.variables[read.variable].data, read.chunk) for read in reads]
         try:
-            self.load(variable, chunk, cut, out)
+            blocks = compute_blocks(places)
+            return deque(take(block, r.cut) for block, r in zip(blocks, reads, strict=True))
+        except Exception:
+            # One by one tells whose error it is.
+            return deque()
+
+    @contextmanager
+    def _blame(self, read: Read) -> Iterator[None]:
+        """Turn what is raised within into an error that names the block."""
+        place = {"store": self._name, "variable": read.variable, "key": self._key}
+        try:
+            yield
         except (XloaderError, MemoryError):
             raise
         except (TimeoutError, ConnectionError, PermissionError, FileNotFoundError) as error:
             raise ChunkError(
                 f"a block could not be read ({type(error).__name__})",
-                store=self._name,
-                variable=variable,
-                chunk=chunk,
-                key=self._key,
+                chunk=read.chunk,
                 remedy="see whether what the dataset was opened from is still there",
+                **place,
             ) from cause_of(error, self._secrets)
         except Exception as error:
             raise CorruptChunkError(
                 f"a block does not decode ({told_of(error, self._secrets)})",
-                store=self._name,
-                variable=variable,
-                chunk=chunk,
-                key=self._key,
+                chunk=read.chunk,
                 remedy="fetch or write the file again, or see what xarray's .compute() says of it",
+                **place,
             ) from cause_of(error, self._secrets)
-        return True
-
-    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """The same for blocks of variables that share dask tasks; see `Source.bundle_of`."""
-        return self._together.get(variable, variable), chunk
-
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Read several blocks: dask tasks that they share run once."""
-        dataset = self._handle.get()
-        computed = [r for r in reads if dataset.variables[r.variable].chunks is not None]
-        if len(computed) > 1:
-            arrays = [dataset.variables[read.variable].data for read in computed]
-            places = [(array, read.chunk) for array, read in zip(arrays, computed, strict=True)]
-            try:
-                for read, block in zip(computed, compute_blocks(places), strict=True):
-                    np.copyto(read.out, take(block, read.cut), casting="same_kind")
-            except Exception:
-                # One by one, which tells whose error it is.
-                return read_each(self, reads)
-            rest = [read for read in reads if read not in computed]
-            return Outcome(read_each(self, rest).num_missing, num_requests=len(reads))
-        return read_each(self, reads)
-
-    def load(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> None:
-        """Read as `read` does, and let whatever xarray raises through."""
-        array = self._handle.get().variables[variable]
-        values = self._values(array, self._variables[variable], chunk, cut)
-        np.copyto(out, values, casting="same_kind")
 
     def _values(
         self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut

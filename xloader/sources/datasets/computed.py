@@ -87,6 +87,11 @@ def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArra
     return [_checked(block, *place) for block, place in zip(found, blocks, strict=True)]
 
 
+def is_on_cluster() -> bool:
+    """Whether blocks are computed on a cluster."""
+    return _cluster() is not None
+
+
 def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
     """Say which dask variables are made from the same tasks, block by block.
 

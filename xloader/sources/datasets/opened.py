@@ -27,8 +27,9 @@ from xloader.sources.datasets.selected import Selected, SelectedSource
 from xloader.sources.stores.known import place_of
 from xloader.sources.stores.naming import safe_name
 from xloader.sources.stores.openers import Given
+from xloader.sources.zarr.missing import OnMissing
 from xloader.sources.zarr.routes import make_route, make_variable
-from xloader.sources.zarr.source import OnMissing, ZarrSource
+from xloader.sources.zarr.source import ZarrSource
 
 _MOST_REPEATS: Final = 8.0
 """Runs of each task in an epoch beyond which a warning says so."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from xloader.grid import Axis, Ints, Selection
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Described, Outcome, Read, Source, Variable
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunking import Sizes, compact
 
 
@@ -92,7 +92,6 @@ class _View:
         """The same read, of the stored variable."""
         blocks = self._stored(read.chunk, 0)
         cuts = self._stored(read.cut, slice(0, 1))
-        axes, dropped = self._expand
         return Read(
             variable=self.selected.base,
             chunk=tuple(axis.stored_chunk(b) for axis, b in zip(self.axes, blocks, strict=True)),
@@ -100,14 +99,34 @@ class _View:
                 _compose(axis.cut(block), cut)
                 for axis, block, cut in zip(self.axes, blocks, cuts, strict=True)
             ),
-            out=np.expand_dims(read.out.transpose(axes), dropped),
         )
+
+    def place(self, out: NDArray[Any]) -> NDArray[Any]:
+        """A view of what is read into, as the stored variable has its dimensions."""
+        axes, dropped = self._expand
+        return np.expand_dims(out.transpose(axes), dropped)
 
     def _stored(self, offered: Sequence[Any], dropped: Any) -> list[Any]:
         stored = [dropped] * len(self.axes)
         for dim, value in zip(self.selected.order, offered, strict=True):
             stored[dim] = value
         return stored
+
+
+class _Turned:
+    """Fetched chunks of the base, which go to places with other dimensions."""
+
+    def __init__(self, fetched: Fetched, views: Sequence[_View]) -> None:
+        self._fetched = fetched
+        self._views = views
+
+    @property
+    def nbytes(self) -> int:
+        return self._fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        places = [view.place(out) for view, out in zip(self._views, outs, strict=True)]
+        return self._fetched.decode(places)
 
 
 class SelectedSource(Described):
@@ -129,8 +148,9 @@ class SelectedSource(Described):
     >>> cut = Selected("t", kept=(1, range(0, 3, 2)), order=(1,))
     >>> source = SelectedSource(base, {"row": cut}, {"row": ("y",)})
     >>> out = np.empty(2)
-    >>> source.read("row", (0,), (slice(None),), out), out.tolist()
-    (True, [3.0, 5.0])
+    >>> outcome = source.fetch([Read("row", (0,), (slice(None),))]).decode([out])
+    >>> out.tolist(), outcome.num_missing
+    ([3.0, 5.0], 0)
     """
 
     def __init__(
@@ -162,21 +182,20 @@ class SelectedSource(Described):
             self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
         )
 
-    def read(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> bool:
-        """Decode the part ``cut`` of one block into ``out``; see `Source.read`."""
-        read = self._views[variable].read(Read(variable, chunk, cut, out))
-        return self._base.read(read.variable, read.chunk, read.cut, read.out)
-
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """As the stored chunk's, of one variable; see `Source.bundle_of`."""
         view = self._views[variable]
         return variable, self._base.bundle_of(view.selected.base, view.chunk(chunk))
 
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Decode several blocks, together where their chunks are."""
-        return self._base.read_together([self._views[read.variable].read(read) for read in reads])
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get some blocks, together where their chunks are; see `Source.fetch`."""
+        views = [self._views[read.variable] for read in reads]
+        stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
+        return _Turned(self._base.fetch(stored), views)
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the stored variable mostly waits."""
+        return self._base.is_waiting(self._views[variable].selected.base)
 
     def coordinates(self) -> xr.Dataset:
         """No coordinates: those of the stored variables are not these variables' own."""

@@ -9,7 +9,6 @@ import pickle
 import zlib
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,8 +18,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.errors import OptionError
-from xloader.sources.base import Cut, Outcome, Read, Source, Variable
+from xloader.packing import Packing
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunking import num_chunks
+from xloader.sources.fetched import fetch_from
 from xloader.sources.handles import PerProcess
 from xloader.sources.joined.continuity import check_coordinates, join_coordinates
 from xloader.sources.joined.joining import join_variable, require_names
@@ -143,46 +144,25 @@ class ConcatSource:
         """The coordinates, with no data variable; those of more dims than ``dim`` lazily."""
         return self._coordinates.get()
 
-    def read(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> bool:
-        """Read a part of one chunk through the source that has it; see `Source.read`."""
-        number, local = self._locate(variable, chunk)
-        part = self._parts[number]
-        packing = self._packing_undone(number, variable)
-        if packing is None:
-            return part.read(variable, local, cut, out)
-        packed = np.empty(out.shape, packing.stored_dtype)
-        is_there = part.read(variable, local, cut, packed)
-        out[...] = packing.unpack(packed)
-        return is_there
-
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The bundle of the source that has the chunk, and which source that is."""
         number, local = self._locate(variable, chunk)
         return number, self._parts[number].bundle_of(variable, local)
 
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Read several chunks, those of each source together; see `Source.read_together`."""
-        by_part: dict[int, list[Read]] = {}
-        unpacked: list[tuple[int, Read, NDArray[Any]]] = []
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get some chunks, those of each source together; see `Source.fetch`."""
+        owned, packings = [], []
         for read in reads:
             number, local = self._locate(read.variable, read.chunk)
-            out = read.out
-            packing = self._packing_undone(number, read.variable)
-            if packing is not None:
-                out = np.empty(read.out.shape, packing.stored_dtype)
-                unpacked.append((number, read, out))
-            by_part.setdefault(number, []).append(replace(read, chunk=local, out=out))
-        outcomes = [self._parts[number].read_together(some) for number, some in by_part.items()]
-        for number, read, packed in unpacked:
-            packing = self._packing_undone(number, read.variable)
-            assert packing is not None
-            read.out[...] = packing.unpack(packed)
-        return Outcome(
-            num_missing=sum(outcome.num_missing for outcome in outcomes),
-            num_requests=sum(outcome.num_requests for outcome in outcomes),
-        )
+            owned.append((self._parts[number], Read(read.variable, local, read.cut)))
+            packings.append(self._packing_undone(number, read.variable))
+        fetched = fetch_from(owned)
+        return _Unpacked(fetched, packings) if any(packings) else fetched
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading from any of the sources mostly waits."""
+        parts = self._parts[:1] if self._axes[variable] is None else self._parts
+        return any(part.is_waiting(variable) for part in parts)
 
     def _locate(self, variable: str, chunk: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Which source has a chunk, and the chunk's index there."""
@@ -193,7 +173,7 @@ class ConcatSource:
         number = bisect_right(starts, chunk[axis]) - 1
         return number, (*chunk[:axis], chunk[axis] - starts[number], *chunk[axis + 1 :])
 
-    def _packing_undone(self, number: int, variable: str) -> Any:
+    def _packing_undone(self, number: int, variable: str) -> Packing | None:
         """The packing of one source's values where others are packed in another way."""
         if self._variables[variable].packing is not None:
             return None
@@ -205,6 +185,29 @@ class ConcatSource:
         if len(described) > _MOST_COMPRESSED_NBYTES:
             return ConcatSource, (self._parts, self._dim)
         return _unpickle, (zlib.compress(described), self._dim)
+
+
+class _Unpacked:
+    """Fetched chunks of which some are packed otherwise than the others, and are unpacked."""
+
+    def __init__(self, fetched: Fetched, packings: Sequence[Packing | None]) -> None:
+        self._fetched = fetched
+        self._packings = packings
+
+    @property
+    def nbytes(self) -> int:
+        return self._fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        places = [
+            out if packing is None else np.empty(out.shape, packing.stored_dtype)
+            for out, packing in zip(outs, self._packings, strict=True)
+        ]
+        outcome = self._fetched.decode(places)
+        for out, place, packing in zip(outs, places, self._packings, strict=True):
+            if packing is not None:
+                out[...] = packing.unpack(place)
+        return outcome
 
 
 def _unpickle(described: bytes, dim: str) -> ConcatSource:

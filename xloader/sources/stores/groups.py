@@ -26,7 +26,8 @@ from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.openers import ZarrOpener
 from xloader.sources.stores.places import PathPlace
 from xloader.sources.zarr.codecs import unknown_codec_error
-from xloader.sources.zarr.source import OnMissing, ZarrSource
+from xloader.sources.zarr.missing import OnMissing
+from xloader.sources.zarr.source import ZarrSource
 
 
 def from_zarr(

@@ -30,7 +30,7 @@ from zarr.core.common import concurrent_map
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.sync import sync
-from zarr.storage import StorePath
+from zarr.storage import StorePath, ZipStore
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Cut
@@ -96,6 +96,11 @@ def metadata_in_json(array: zarr.Array[Any]) -> object:
     for name in ("attributes", "consolidated_metadata"):
         described.pop(name, None)
     return json.loads(json.dumps(described, default=str))
+
+
+def is_waiting(store: Store) -> bool:
+    """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
+    return not isinstance(store, SupportsGetSync | ZipStore)
 
 
 class _StoredObjects:
@@ -183,7 +188,8 @@ class StoredArray:
         """
         if self._shards is None:
             for number, chunk in enumerate(chunks):
-                yield Part([(number, self._objects.get(self.key(chunk)))], 1)
+                data = self._objects.get(self.key(chunk))
+                yield Part([(number, data)], 1, 0 if data is None else data.nbytes)
             return
         num_there = self._num_there(chunks[0])
         yield from self._shards.read(self.key(chunks[0]), chunks, num_there)
@@ -214,13 +220,17 @@ class StoredArray:
         fill_value = self._metadata.fill_value
         out[...] = 0 if fill_value is None else fill_value
 
+    def shape_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """How many elements of a chunk lie within the array, along each dimension."""
+        return tuple(
+            min(size, end - i * size)
+            for size, end, i in zip(self._chunk_shape, self._shape, chunk, strict=True)
+        )
+
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
         """Read the part ``cut`` of a chunk through zarr's own indexing."""
         origin = tuple(i * size for i, size in zip(chunk, self._chunk_shape, strict=True))
-        valid = tuple(
-            min(size, end - start)
-            for size, end, start in zip(self._chunk_shape, self._shape, origin, strict=True)
-        )
+        valid = self.shape_of(chunk)
         if all(isinstance(part, slice) and part.step in (None, 1) for part in cut):
             self._select(cast("tuple[slice, ...]", shift(cut, origin, valid)), out)
             return

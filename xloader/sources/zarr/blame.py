@@ -6,9 +6,10 @@ import gzip
 import lzma
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.sources.base import Read
 from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.naming import Secrets
 from xloader.sources.zarr.arrays import StoredArray
@@ -23,55 +24,65 @@ _OF_CODECS: Final = (
 
 @dataclass(frozen=True)
 class Blame:
-    """Turns what is raised within into an error that names the chunk.
+    """Turns what was raised into an error that names the chunk.
 
     Parameters
     ----------
-    store, variable : str
-        Where the chunk is looked for.
-    chunk : tuple of int
-        Its index along each dimension.
-    array : StoredArray
-        The array that holds it.
-    is_decoding : bool
-        Whether the chunk is decoded within; it may be fetched within, too.
+    store : str
+        Where chunks are looked for.
     secrets : Secrets
         Texts that no error may tell.
     """
 
     store: str
-    variable: str
-    chunk: tuple[int, ...]
-    array: StoredArray
-    is_decoding: bool
     secrets: Secrets
 
-    def __enter__(self) -> None: ...
+    def tell(
+        self, error: Exception, read: Read, array: StoredArray, *, is_decoding: bool
+    ) -> NoReturn:
+        """Raise the error that a read has failed with.
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, XloaderError | MemoryError):
-            return
+        Parameters
+        ----------
+        error : Exception
+            What was raised.
+        read : Read
+            What was read.
+        array : StoredArray
+            The array that holds it.
+        is_decoding : bool
+            Whether the chunk was decoded, beside being fetched or not.
+
+        Raises
+        ------
+        CorruptChunkError
+            If the chunk does not decode.
+        ChunkError
+            If it cannot be read.
+        """
+        if isinstance(error, XloaderError | MemoryError):
+            raise error
         # A shard that was written anew has another index.
-        self.array.forget(self.chunk)
+        array.forget(read.chunk)
         place = {
             "store": self.store,
-            "variable": self.variable,
-            "key": self.array.key(self.chunk),
+            "variable": read.variable,
+            "key": array.key(read.chunk),
         }
         cause = cause_of(error, self.secrets)
-        is_of_codecs = self.is_decoding and isinstance(error, _OF_CODECS)
+        is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
         if not is_of_codecs and not isinstance(error, DamagedShardError):
             # The text of a store's own error may carry a signed URL, so only its kind is told.
             raise ChunkError(
                 f"a chunk could not be read ({type(error).__name__})",
-                chunk=self.chunk,
+                chunk=read.chunk,
                 remedy="see whether the store answers, and whether the object is whole: some "
                 "stores fail where a part beyond an object's end is asked for",
                 **place,
             ) from cause
         raise CorruptChunkError(
             f"the bytes of a chunk do not decode ({told_of(error, self.secrets)})",
-            chunk=self.chunk,
+            chunk=read.chunk,
             remedy="fetch or write this chunk again",
             **place,
         ) from cause

@@ -62,10 +62,13 @@ class Part:
         Which of the chunks asked for, and its bytes as stored; None where it is absent.
     num_requests : int
         Requests that it took.
+    nbytes : int
+        Memory that it holds, in bytes.
     """
 
     chunks: list[tuple[int, Bytes | None]]
     num_requests: int
+    nbytes: int = 0
 
 
 def coalesce(
@@ -197,7 +200,8 @@ class ShardReader:
             if data is not None and guard and data.size < stop - start + guard:
                 raise DamagedShardError("the index of the shard points past the shard's chunks")
             found = [there[member] for member in members]
-            yield Part([(number, _cut(data, span, start)) for number, span in found], 1)
+            chunks_there = [(number, _cut(data, span, start)) for number, span in found]
+            yield Part(chunks_there, 1, 0 if data is None else data.nbytes)
 
     def _read_whole(self, key: str, chunks: Sequence[tuple[int, ...]]) -> Part:
         data = self._objects.get(key)
@@ -212,7 +216,7 @@ class ShardReader:
         if any(span is not None and span[1] > end for span in spans):
             raise DamagedShardError("the index of the shard points past the shard's chunks")
         found = [None if span is None else _cut(data, span, 0) for span in spans]
-        return Part(list(enumerate(found)), 1)
+        return Part(list(enumerate(found)), 1, data.nbytes)
 
     def _read_index(self, key: str) -> Index | None:
         nbytes = self._sharding.index_stored_nbytes

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
-import warnings
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,21 +15,21 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from xloader.errors import MissingChunkError, MissingChunkWarning
 from xloader.sources import catalog
-from xloader.sources.base import Cut, Described, Outcome, Read, Variable, read_each
+from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
+from xloader.sources.cuts import shape_of
 from xloader.sources.datasets.blocks import XarraySource
+from xloader.sources.fetched import Deferred, Values
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.naming import Secrets
-from xloader.sources.zarr.arrays import StoredArray, check_keys, metadata_in_json
+from xloader.sources.zarr.arrays import StoredArray, check_keys, is_waiting, metadata_in_json
 from xloader.sources.zarr.blame import Blame
 from xloader.sources.zarr.chains import Sharding
 from xloader.sources.zarr.codec_chains import chain_of
 from xloader.sources.zarr.codecs import check_codecs
-from xloader.sources.zarr.decoding import SCRATCH
+from xloader.sources.zarr.fetching import Chunks
+from xloader.sources.zarr.missing import Missing, OnMissing
 from xloader.sources.zarr.routes import Route, make_route, make_variable
-
-OnMissing = Literal["warn", "raise", "fill"]
 
 
 class _Handle:
@@ -92,8 +91,8 @@ class ZarrSource(Described):
         secrets: tuple[str, ...] = (),
     ) -> None:
         self._name = name
-        self._secrets = Secrets(secrets)
-        self._on_missing = on_missing
+        self._blame = Blame(name, Secrets(secrets))
+        self._missing = Missing(name, on_missing)
         for array in arrays.values():
             check_keys(array)
             check_codecs(array)
@@ -111,6 +110,7 @@ class ZarrSource(Described):
         self._fingerprint = catalog.fingerprint(
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
         )
+        self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
         self._handle = PerProcess(partial(_Handle, open_store, self._routes), name)
         self._coordinates = PerProcess(partial(_open_coordinates, open_dataset), name)
         decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
@@ -121,16 +121,11 @@ class ZarrSource(Described):
         )
         if is_shared:
             self._handle.get()
-        self._set_counters()
-
-    def _set_counters(self) -> None:
-        self._num_missing = 0
-        self._lock = threading.Lock()
 
     @property
     def num_missing(self) -> int:
         """How many reads of absent chunks this process has made."""
-        return self._num_missing
+        return self._missing.count
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
@@ -140,35 +135,30 @@ class ZarrSource(Described):
         """The coordinates, lazily, with no data variable: xarray's own view of them."""
         return self._coordinates.get()
 
-    def read(
-        self, variable: str, chunk: tuple[int, ...], cut: Cut, out: NDArray[np.generic]
-    ) -> bool:
-        """Decode the part ``cut`` of one chunk into ``out``; see `Source.read`."""
-        if self._routes[variable].kind == "direct":
-            return not self._read_direct([Read(variable, chunk, cut, out)]).num_missing
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get the chunks where the store is waited for; see `Source.fetch`."""
+        variable = reads[0].variable
         array = self._handle.get().arrays[variable]
-        # Whether a shard holds a chunk is known from its index, which is decoded for it.
-        with self._blame(variable, chunk, array, is_decoding=True):
-            is_there = array.is_there(chunk)
-        if not is_there:
-            self._miss(variable, chunk, array)
-        with self._blame(variable, chunk, array, is_decoding=True):
-            if self._routes[variable].kind == "indexed":
-                array.index(chunk, cut, out)
-            else:
-                self._decoded.load(variable, chunk, cut, out)
-        return is_there
+        if self._routes[variable].kind == "direct":
+            fetched = Chunks(array, reads, self._blame, self._missing)
+            if self._is_waiting:
+                fetched.hold()
+            return fetched
+        if not self._is_waiting:
+            return Deferred(partial(self._read_values, array, reads))
+        begin = time.perf_counter()
+        values = [self._empty(array, read) for read in reads]
+        outcome = self._read_values(array, reads, values)
+        return Values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether the store is one that is waited for; see `Source.is_waiting`."""
+        return self._is_waiting
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The variable with the index of the shard, or of the chunk; see `Source.bundle_of`."""
         sharding = self._shardings.get(variable)
         return variable, chunk if sharding is None else sharding.shard_of(chunk)
-
-    def read_together(self, reads: Sequence[Read]) -> Outcome:
-        """Decode several chunks of one bundle: those of one shard with few requests."""
-        if reads and reads[0].variable in self._shardings:
-            return self._read_direct(reads)
-        return read_each(self, reads)
 
     def _index_nbytes(self, variable: Variable) -> int:
         sharding = self._shardings.get(variable.name)
@@ -179,63 +169,29 @@ class ZarrSource(Described):
         pairs = zip(variable.shape, shards, strict=True)
         return math.prod(-(-size // n) for size, n in pairs) * sharding.index_nbytes
 
-    def _read_direct(self, reads: Sequence[Read]) -> Outcome:
-        handle = self._handle.get()
-        variable = reads[0].variable
-        array = handle.arrays[variable]
-        parts = array.fetch([read.chunk for read in reads])
-        num_missing = num_requests = 0
-        while True:
-            with self._blame(variable, reads[0].chunk, array, is_decoding=False):
-                part = next(parts, None)
-            if part is None:
-                return Outcome(num_missing, num_requests)
-            num_requests += part.num_requests
-            for number, data in part.chunks:
-                read = reads[number]
-                if data is None:
-                    self._miss(variable, read.chunk, array)
-                    array.fill(read.out)
+    def _empty(self, array: StoredArray, read: Read) -> NDArray[Any]:
+        dtype = self._variables[read.variable].stored_dtype
+        return np.empty(shape_of(read.cut, array.shape_of(read.chunk)), dtype)
+
+    def _read_values(
+        self, array: StoredArray, reads: Sequence[Read], outs: Sequence[NDArray[Any]]
+    ) -> Outcome:
+        """Read chunks that zarr or xarray decodes."""
+        num_missing = 0
+        for read, out in zip(reads, outs, strict=True):
+            try:
+                # Whether a shard holds a chunk is known from its index, which is decoded for it.
+                is_there = array.is_there(read.chunk)
+                if not is_there:
                     num_missing += 1
-                    continue
-                with self._blame(variable, read.chunk, array, is_decoding=True):
-                    array.decode(data, read.cut, read.out, SCRATCH)
-
-    def _blame(
-        self, variable: str, chunk: tuple[int, ...], array: StoredArray, *, is_decoding: bool
-    ) -> Blame:
-        return Blame(self._name, variable, chunk, array, is_decoding, self._secrets)
-
-    def _miss(self, variable: str, chunk: tuple[int, ...], array: StoredArray) -> None:
-        key = array.key(chunk)
-        with self._lock:
-            self._num_missing += 1
-            is_first = self._num_missing == 1
-        if self._on_missing == "raise":
-            raise MissingChunkError(
-                "a chunk is absent from the store",
-                store=self._name,
-                variable=variable,
-                chunk=chunk,
-                key=key,
-                remedy='restore it, or open with on_missing="fill" to read the fill value',
-            )
-        if self._on_missing == "warn" and is_first:
-            warnings.warn(
-                f"chunk {chunk} of variable {variable!r} (key {key!r}) is absent from "
-                f"{self._name} and is read as the fill value; so is any other, which is "
-                'counted without a warning. Pass on_missing="fill" if this is meant, or '
-                'on_missing="raise" to stop at it.',
-                MissingChunkWarning,
-                stacklevel=3,
-            )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_num_missing")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set_counters()
+                    self._missing.note(read, array.key(read.chunk))
+                if self._routes[read.variable].kind == "indexed":
+                    array.index(read.chunk, read.cut, out)
+                else:
+                    np.copyto(out, self._decoded.values(read), casting="same_kind")
+            except Exception as error:
+                self._blame.tell(error, read, array, is_decoding=True)
+        return Outcome(num_missing, num_requests=len(reads))
 
 
 def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset]) -> xr.Dataset:

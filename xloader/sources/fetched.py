@@ -1,0 +1,104 @@
+"""Kinds of `Fetched` that several sources share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.sources.base import Fetched, Outcome, Read, Source
+
+
+class Deferred:
+    """Chunks that are got when they are decoded, as where getting them is no waiting.
+
+    Parameters
+    ----------
+    read : callable
+        Reads the chunks into the places that it is given.
+    """
+
+    nbytes = 0
+
+    def __init__(self, read: Callable[[Sequence[NDArray[Any]]], Outcome]) -> None:
+        self._read = read
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Read the chunks; see `Fetched.decode`."""
+        return self._read(outs)
+
+
+class Values:
+    """Chunks that came as values, which are held.
+
+    Parameters
+    ----------
+    values : sequence of numpy.ndarray
+        The values of each read.
+    outcome : Outcome
+        What came of getting them.
+    """
+
+    def __init__(self, values: Sequence[NDArray[Any]], outcome: Outcome) -> None:
+        self._values = values
+        self._outcome = outcome
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the values in bytes."""
+        return sum(values.nbytes for values in self._values)
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Copy the values; see `Fetched.decode`."""
+        for out, values in zip(outs, self._values, strict=True):
+            np.copyto(out, values, casting="same_kind")
+        self._values = ()
+        return self._outcome
+
+
+class Several:
+    """What several sources fetched, as one.
+
+    Parameters
+    ----------
+    parts : sequence of (Fetched, list of int)
+        Each with the numbers of the reads that it is of.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Fetched, list[int]]]) -> None:
+        self._parts = parts
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the parts hold, in bytes."""
+        return sum(part.nbytes for part, _ in self._parts)
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode one part after the other; see `Fetched.decode`."""
+        outcomes = [part.decode([outs[n] for n in numbers]) for part, numbers in self._parts]
+        return Outcome(
+            num_missing=sum(outcome.num_missing for outcome in outcomes),
+            num_requests=sum(outcome.num_requests for outcome in outcomes),
+            fetch_seconds=sum(outcome.fetch_seconds for outcome in outcomes),
+        )
+
+
+def fetch_from(owned: Sequence[tuple[Source, Read]]) -> Fetched:
+    """Fetch each chunk from the source that has it, those of one source together.
+
+    Parameters
+    ----------
+    owned : sequence of (Source, Read)
+        What to read, each with its source. One or more.
+    """
+    first = owned[0][0]
+    if all(source is first for source, _ in owned):
+        return first.fetch([read for _, read in owned])
+    sources = list({id(source): source for source, _ in owned}.values())
+    parts = []
+    for source in sources:
+        numbers = [number for number, (owner, _) in enumerate(owned) if owner is source]
+        parts.append((source.fetch([owned[number][1] for number in numbers]), numbers))
+    return Several(parts)
