@@ -268,3 +268,19 @@ def test_blocks_are_computed_on_a_cluster_in_use(client: Any):
     assert not any(name.startswith("xloader-") for name in threads)
     with pytest.raises(CorruptChunkError, match="ZeroDivisionError"):
         kinds.read(open_source(compute_with(fail)), "bad", (0, 0))
+
+
+def test_blocks_on_a_cluster_are_waited_for_and_held(client: Any):
+    rows = np.arange(24.0).reshape(12, 2)
+    ds = xr.Dataset(
+        {"t": (("time", "x"), da.from_array(rows, chunks=(4, 2))), "here": (("time", "x"), rows)}
+    )
+    source = open_source(ds)
+    assert [source.is_waiting(name) for name in ("t", "here")] == [True, False]
+    fetched = source.fetch([Read("t", (1, 0), (slice(0, 4), slice(1, 2)))])
+    client.close()
+    assert not source.is_waiting("t")
+    out = np.empty((4, 1))
+    assert fetched.nbytes == out.nbytes
+    assert fetched.decode([out]).fetch_seconds > 0
+    np.testing.assert_array_equal(out, rows[4:8, 1:])

@@ -11,26 +11,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import (
-    ByteRequest,
-    RangeByteRequest,
-    Store,
-    SuffixByteRequest,
-    SupportsGetSync,
-)
+from zarr.abc.store import Store
 from zarr.codecs import ShardingCodec
-from zarr.core.buffer import Buffer, default_buffer_prototype
-from zarr.core.common import concurrent_map
-from zarr.core.config import config
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding
 from zarr.core.metadata import ArrayV3Metadata
 from zarr.core.sync import sync
-from zarr.storage import StorePath, ZipStore
+from zarr.storage import StorePath
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Cut
@@ -40,7 +34,8 @@ from xloader.sources.zarr.codecs import Metadata
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import Scratch
 from xloader.sources.zarr.indexes import IndexCache
-from xloader.sources.zarr.shards import Part, ShardReader, Span
+from xloader.sources.zarr.objects import objects_of
+from xloader.sources.zarr.shards import Part, ShardReader
 
 
 def chunk_shape_of(array: zarr.Array[Any]) -> tuple[int, ...]:
@@ -98,44 +93,17 @@ def metadata_in_json(array: zarr.Array[Any]) -> object:
     return json.loads(json.dumps(described, default=str))
 
 
-def is_waiting(store: Store) -> bool:
-    """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
-    return not isinstance(store, SupportsGetSync | ZipStore)
-
-
-class _StoredObjects:
-    """The objects of a store, by key: synchronously where the store can, else side by side."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._getter = store if isinstance(store, SupportsGetSync) else None
-
-    def get(self, key: str) -> Bytes | None:
-        return self._fetch(key, None)
-
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        return self._fetch(key, SuffixByteRequest(nbytes))
-
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        requests = [RangeByteRequest(start, stop) for start, stop in spans]
-        if self._getter is not None or len(requests) == 1:
-            # One after the other, so that the first is decoded before the next takes memory.
-            yield from (self._fetch(key, request) for request in requests)
-            return
-        prototype = default_buffer_prototype()
-        asked = [(key, prototype, request) for request in requests]
-        limit = config.get("async.concurrency")
-        yield from map(_as_bytes, sync(concurrent_map(asked, self._store.get, limit=limit)))
-
-    def _fetch(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        prototype = default_buffer_prototype()
-        if self._getter is not None:
-            return _as_bytes(self._getter.get_sync(key, prototype=prototype, byte_range=byte_range))
-        return _as_bytes(sync(self._store.get(key, prototype, byte_range)))
-
-
-def _as_bytes(buffer: Buffer | None) -> Bytes | None:
-    return None if buffer is None else np.asarray(buffer.as_numpy_array(), np.uint8)
+def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], str]:
+    """What makes the key of a chunk of its index, or of a shard of its own."""
+    prefix = f"{path}/" if path else ""
+    encode = metadata.encode_chunk_key
+    if isinstance(metadata, ArrayV3Metadata):
+        encoding = metadata.chunk_key_encoding
+        if type(encoding) is not DefaultChunkKeyEncoding:
+            return lambda index: prefix + encode(index)
+        separator = encoding.separator
+        return lambda index: prefix + separator.join(("c", *map(str, index)))
+    return lambda index: prefix + encode(index)
 
 
 class StoredArray:
@@ -167,32 +135,40 @@ class StoredArray:
             )
         )
         self.chain = chain_of(metadata)
-        self._objects = _StoredObjects(store)
+        self._is_joint = any(n != 1 for n in self._chunks_per_object)
+        self._encode = _key_encoder(path, metadata)
+        self._objects = objects_of(store)
         self._shards: ShardReader | None = None
         if self.chain is not None and self.chain.sharding is not None:
             self._shards = ShardReader(self._objects, self.chain, IndexCache.of_process())
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether chunks lie in shards that are read here."""
+        return self._shards is not None
+
     def key(self, chunk: tuple[int, ...]) -> str:
         """Key of the stored object that holds a chunk."""
-        stored = tuple(i // n for i, n in zip(chunk, self._chunks_per_object, strict=True))
-        key = self._metadata.encode_chunk_key(stored)
-        return f"{self._path}/{key}" if self._path else key
+        if not self._is_joint:
+            return self._encode(chunk)
+        return self._encode(
+            tuple(i // n for i, n in zip(chunk, self._chunks_per_object, strict=True))
+        )
 
-    def fetch(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[Part]:
-        """Read the bytes of chunks: of one shard, or each with a request of its own.
+    def get(self, chunk: tuple[int, ...]) -> Bytes | None:
+        """Read the bytes of a chunk that is an object of its own; None where it is absent."""
+        return self._objects.get(self.key(chunk))
+
+    def get_of_shard(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[Part]:
+        """Read the bytes of chunks of one shard.
 
         Yields
         ------
         Part
             Together they hold every chunk once.
         """
-        if self._shards is None:
-            for number, chunk in enumerate(chunks):
-                data = self._objects.get(self.key(chunk))
-                yield Part([(number, data)], 1, 0 if data is None else data.nbytes)
-            return
-        num_there = self._num_there(chunks[0])
-        yield from self._shards.read(self.key(chunks[0]), chunks, num_there)
+        assert self._shards is not None, "get_of_shard() is for arrays with shards"
+        return self._shards.read(self.key(chunks[0]), chunks, partial(self._num_there, chunks[0]))
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Read the index of a chunk's shard again, the next time that it is needed."""

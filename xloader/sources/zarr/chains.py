@@ -10,7 +10,9 @@ Which chain an array has is read in `xloader.sources.zarr.codecs`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from xloader.sources.base import Cut
 from xloader.sources.cuts import take
-from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
 from xloader.sources.zarr.decoding import Compressed, Scratch, Step, checksums_nbytes, decode
 
 SPARE_NBYTES: Final = 64 * 1024
@@ -127,12 +129,33 @@ class Chain:
     def decode_into(self, data: Bytes, cut: Cut, out: NDArray[Any], scratch: Scratch) -> None:
         """Decode the part ``cut`` of a chunk into ``out``; raises as `decode` does."""
         target = None
+        view = self._view
         # A cut increases, so one as large as the chunk is all of it.
-        if self.turns == (View(out.dtype, out.shape),) and out.flags.c_contiguous:
+        if (
+            view is not None
+            and out.shape == view.shape
+            and out.dtype == view.dtype
+            and out.flags.c_contiguous
+        ):
             target = out.reshape(-1).view(np.uint8)
+            if self._decompress is not None:
+                self._decompress(data, target)
+                return
         decoded = decode(data, self.steps, self.nbytes, target, scratch)
         if decoded is not target:
             out[...] = take(self._turn(decoded), cut)
+
+    @cached_property
+    def _view(self) -> View | None:
+        """The only turn, where what is decoded lies in memory as the values do."""
+        turn = self.turns[0] if len(self.turns) == 1 else None
+        return turn if isinstance(turn, View) else None
+
+    @cached_property
+    def _decompress(self) -> Callable[[Bytes, Bytes], None] | None:
+        """The only step, where it is one that fills its target."""
+        step = self.steps[0] if len(self.steps) == 1 else None
+        return COMPRESSORS[step.name] if isinstance(step, Compressed) else None
 
     def _turn(self, array: NDArray[Any]) -> NDArray[Any]:
         for turn in self.turns:
@@ -182,6 +205,9 @@ class Sharding:
         """Index of the shard that holds a chunk."""
         return tuple(i // n for i, n in zip(chunk, self.chunks_per_shard, strict=True))
 
-    def place_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        """Where a chunk stands in its shard."""
-        return tuple(i % n for i, n in zip(chunk, self.chunks_per_shard, strict=True))
+    def number_of(self, chunk: tuple[int, ...]) -> int:
+        """Which of its shard's chunks a chunk is, as they stand in the index."""
+        number = 0
+        for i, n in zip(chunk, self.chunks_per_shard, strict=True):
+            number = number * n + i % n
+        return number

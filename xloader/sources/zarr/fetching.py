@@ -1,9 +1,13 @@
-"""Chunks between the store and the caller's memory: fetched, then decoded."""
+"""Chunks between the store and the caller's memory: fetched, then decoded.
+
+They are fetched as they are decoded, one part of them in memory at a time, or all at once by
+``hold``.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,16 +15,14 @@ from numpy.typing import NDArray
 from xloader.sources.base import Outcome, Read
 from xloader.sources.zarr.arrays import StoredArray
 from xloader.sources.zarr.blame import Blame
+from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import SCRATCH
 from xloader.sources.zarr.missing import Missing
 from xloader.sources.zarr.shards import Part
 
 
-class Chunks:
-    """Chunks that we decode ourselves: of one shard, or each an object of its own.
-
-    They are got as they are decoded, so that no more is held than one part of them, or all
-    at once by `hold`.
+class _Chunks:
+    """Chunks of one array that we decode ourselves.
 
     Parameters
     ----------
@@ -42,49 +44,95 @@ class Chunks:
         self._blame = blame
         self._missing = missing
         self._seconds = 0.0
-        self._parts = self._get()
         self.nbytes = 0
+
+    def _put(self, read: Read, data: Bytes | None, out: NDArray[Any]) -> bool:
+        """Decode one chunk into its place, or fill that: whether the chunk is there."""
+        if data is None:
+            self._missing.note(read, self._array.key(read.chunk))
+            self._array.fill(out)
+            return False
+        try:
+            self._array.decode(data, read.cut, out, SCRATCH)
+        except Exception as error:
+            self._blame.tell(error, read, self._array, is_decoding=True)
+        return True
+
+
+class SingleChunks(_Chunks):
+    """Chunks that are each an object of their own."""
+
+    _held: list[Bytes | None] | None = None
 
     def hold(self) -> None:
         """Get all that is stored of the chunks, and keep it until it is decoded."""
-        parts = list(self._parts)
-        self.nbytes = sum(part.nbytes for part in parts)
-        self._parts = _given_up(parts)
+        self._held = [self._get(read) for read in self._reads]
+        self.nbytes = sum(data.nbytes for data in self._held if data is not None)
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode the chunks; see `Fetched.decode`."""
+        num_missing = 0
+        for number, (read, out) in enumerate(zip(self._reads, outs, strict=True)):
+            # No name is bound to the bytes, so that they are gone before the next ones come.
+            num_missing += not self._put(read, self._take(number), out)
+        return Outcome(num_missing, len(self._reads), self._seconds)
+
+    def _take(self, number: int) -> Bytes | None:
+        """The bytes of a chunk: held here no longer, or got now."""
+        if self._held is None:
+            return self._get(self._reads[number])
+        data, self._held[number] = self._held[number], None
+        return data
+
+    def _get(self, read: Read) -> Bytes | None:
+        begin = perf_counter()
+        try:
+            data = self._array.get(read.chunk)
+        except Exception as error:
+            self._blame.tell(error, read, self._array, is_decoding=False)
+        self._seconds += perf_counter() - begin
+        return data
+
+
+class ShardChunks(_Chunks):
+    """Chunks of one shard."""
+
+    _held: list[Part] | None = None
+
+    def hold(self) -> None:
+        """Get all that is stored of the chunks, and keep it until it is decoded."""
+        self._held = list(self._get())
+        self.nbytes = sum(part.nbytes for part in self._held)
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks; see `Fetched.decode`."""
         num_missing = num_requests = 0
-        for part in self._parts:
+        for part in self._get() if self._held is None else _let_go(self._held):
             num_requests += part.num_requests
             for number, data in part.chunks:
-                read, out = self._reads[number], outs[number]
-                if data is None:
-                    self._missing.note(read, self._array.key(read.chunk))
-                    self._array.fill(out)
-                    num_missing += 1
-                    continue
-                try:
-                    self._array.decode(data, read.cut, out, SCRATCH)
-                except Exception as error:
-                    self._blame.tell(error, read, self._array, is_decoding=True)
+                num_missing += not self._put(self._reads[number], data, outs[number])
+                del data
+            # What was decoded is gone before more comes.
+            del part
         return Outcome(num_missing, num_requests, self._seconds)
 
     def _get(self) -> Iterator[Part]:
         """The parts as they come from the store, the time that each takes counted."""
-        parts = self._array.fetch([read.chunk for read in self._reads])
+        parts = self._array.get_of_shard([read.chunk for read in self._reads])
         while True:
-            begin = time.perf_counter()
+            begin = perf_counter()
             try:
                 part = next(parts, None)
             except Exception as error:
                 self._blame.tell(error, self._reads[0], self._array, is_decoding=False)
-            self._seconds += time.perf_counter() - begin
+            self._seconds += perf_counter() - begin
             if part is None:
                 return
             yield part
+            del part
 
 
-def _given_up(parts: list[Part]) -> Iterator[Part]:
+def _let_go(parts: list[Part]) -> Iterator[Part]:
     """Each part in turn, which nobody holds any longer once the next one is asked for."""
     parts.reverse()
     while parts:

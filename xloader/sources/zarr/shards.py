@@ -5,9 +5,9 @@ Chunks of one shard that lie close together are fetched with one request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from xloader.sources.zarr.chains import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import Scratch
 from xloader.sources.zarr.indexes import Index, IndexCache
+from xloader.sources.zarr.objects import Objects, Span
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
 """Bytes between two chunks that are rather fetched than left out."""
@@ -28,28 +29,9 @@ MOST_SHARD_NBYTES: Final = 2**43
 ABSENT: Final = 2**64 - 1
 """Offset and size of a chunk that a shard does not hold."""
 
-Span: TypeAlias = tuple[int, int]
-"""The first byte, and the one behind the last."""
-
 
 class DamagedShardError(ValueError):
     """A shard whose index cannot be. It never leaves the source, which names the chunk."""
-
-
-class Objects(Protocol):
-    """Stored objects, read by key; None stands for one that is not there."""
-
-    def get(self, key: str) -> Bytes | None:
-        """All of an object."""
-        ...
-
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object, or all of it where it is shorter."""
-        ...
-
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object, each with one request; those past its end come short."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +86,8 @@ def coalesce(
             (first, last), numbers = joined[-1]
             end = max(last, stop)
             if start - last <= most_gap and end - first <= most_nbytes:
-                joined[-1] = (first, end), [*numbers, number]
+                numbers.append(number)
+                joined[-1] = (first, end), numbers
                 continue
         joined.append(((start, stop), [number]))
     return joined
@@ -156,9 +139,11 @@ class ShardReader:
     def is_there(self, key: str, chunk: tuple[int, ...]) -> bool:
         """Whether a chunk is in the store, as the index of its shard has it."""
         index, _ = self.index(key)
-        return index is not None and self._span(index, chunk) is not None
+        return index is not None and self._spans(index, [chunk]) != [None]
 
-    def read(self, key: str, chunks: Sequence[tuple[int, ...]], num_there: int) -> Iterator[Part]:
+    def read(
+        self, key: str, chunks: Sequence[tuple[int, ...]], num_there: Callable[[], int]
+    ) -> Iterator[Part]:
         """Fetch chunks of one shard.
 
         Parameters
@@ -167,8 +152,8 @@ class ShardReader:
             Key of the shard.
         chunks : sequence of tuple of int
             Which chunks, by their indexes in the array.
-        num_there : int
-            How many chunks of the shard lie within the array.
+        num_there : callable
+            Says how many chunks of the shard lie within the array.
 
         Yields
         ------
@@ -180,28 +165,41 @@ class ShardReader:
         DamagedShardError
             If the index is damaged, or points to where no chunk can be.
         """
-        is_whole = self._is_small and len(set(chunks)) == num_there
-        if is_whole and (self._owner, key) not in self._indexes:
+        is_new = self._is_small and (self._owner, key) not in self._indexes
+        if is_new and len(set(chunks)) == num_there():
             yield self._read_whole(key, chunks)
             return
         index, num_requests = self.index(key)
-        spans = [None if index is None else self._span(index, chunk) for chunk in chunks]
+        spans = [None] * len(chunks) if index is None else self._spans(index, chunks)
         absent = [number for number, span in enumerate(spans) if span is None]
-        yield Part([(number, None) for number in absent], num_requests)
+        if absent or num_requests:
+            yield Part([(number, None) for number in absent], num_requests)
         there = [(number, span) for number, span in enumerate(spans) if span is not None]
         joined = coalesce([span for _, span in there])
+        guard = self._guard_nbytes
+        ranges = self._objects.get_ranges(
+            key, [(start, stop + guard) for (start, stop), _ in joined]
+        )
+        for span, members in joined:
+            # No name is bound to the bytes, so that they are gone before the next ones come.
+            yield self._part(next(ranges), span, [there[member] for member in members])
+
+    @property
+    def _guard_nbytes(self) -> int:
+        """Bytes that must lie behind every chunk."""
         # Damage to an unchecked index may go unseen, but chunks never lie within the index.
         is_unsure = not (self._sharding.is_checked or self._sharding.is_at_start)
-        guard = self._sharding.index_stored_nbytes if is_unsure else 0
-        asked = [(start, stop + guard) for (start, stop), _ in joined]
-        for ((start, stop), members), data in zip(
-            joined, self._objects.get_ranges(key, asked), strict=True
-        ):
-            if data is not None and guard and data.size < stop - start + guard:
-                raise DamagedShardError("the index of the shard points past the shard's chunks")
-            found = [there[member] for member in members]
-            chunks_there = [(number, _cut(data, span, start)) for number, span in found]
-            yield Part(chunks_there, 1, 0 if data is None else data.nbytes)
+        return self._sharding.index_stored_nbytes if is_unsure else 0
+
+    def _part(self, data: Bytes | None, asked: Span, found: list[tuple[int, Span]]) -> Part:
+        """The chunks that lie in what came of one request."""
+        start, stop = asked
+        guard = self._guard_nbytes
+        if data is None:
+            return Part([(number, None) for number, _ in found], 1)
+        if guard and data.size < stop - start + guard:
+            raise DamagedShardError("the index of the shard points past the shard's chunks")
+        return Part([(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes)
 
     def _read_whole(self, key: str, chunks: Sequence[tuple[int, ...]]) -> Part:
         data = self._objects.get(key)
@@ -212,7 +210,7 @@ class ShardReader:
         index = self._parse(data[:nbytes] if is_at_start else data[-nbytes:])
         self._indexes.put((self._owner, key), index)
         end = data.size if is_at_start else data.size - nbytes
-        spans = [self._span(index, chunk) for chunk in chunks]
+        spans = self._spans(index, chunks)
         if any(span is not None and span[1] > end for span in spans):
             raise DamagedShardError("the index of the shard points past the shard's chunks")
         found = [None if span is None else _cut(data, span, 0) for span in spans]
@@ -234,21 +232,25 @@ class ShardReader:
         # A copy, so that what is kept does not hold a whole shard.
         return index.astype(np.uint64, copy=True)
 
-    def _span(self, index: Index, chunk: tuple[int, ...]) -> Span | None:
-        """Where a chunk lies in its shard; None where it is absent."""
-        place = self._sharding.place_of(chunk)
-        offset, nbytes = (int(number) for number in index[place])
-        if offset == nbytes == ABSENT:
-            return None
+    def _spans(self, index: Index, chunks: Sequence[tuple[int, ...]]) -> list[Span | None]:
+        """Where chunks lie in their shard; None for those that are absent."""
         first = self._sharding.index_stored_nbytes if self._sharding.is_at_start else 0
-        is_inside = first <= offset <= MOST_SHARD_NBYTES
-        if not is_inside or not self._fewest_nbytes <= nbytes <= self._most_nbytes:
-            raise DamagedShardError(
-                f"the index of the shard has chunk {place} at {offset} with {nbytes} bytes"
-            )
-        return offset, offset + nbytes
+        entries = index.reshape(-1, 2)
+        spans: list[Span | None] = []
+        for chunk in chunks:
+            offset, nbytes = entries[self._sharding.number_of(chunk)].tolist()
+            if offset == nbytes == ABSENT:
+                spans.append(None)
+                continue
+            is_inside = first <= offset <= MOST_SHARD_NBYTES
+            if not is_inside or not self._fewest_nbytes <= nbytes <= self._most_nbytes:
+                raise DamagedShardError(
+                    f"the index of the shard has chunk {chunk} at {offset} with {nbytes} bytes"
+                )
+            spans.append((offset, offset + nbytes))
+        return spans
 
 
-def _cut(data: Bytes | None, span: Span, origin: int) -> Bytes | None:
+def _cut(data: Bytes, span: Span, origin: int) -> Bytes:
     """A chunk's bytes out of fetched ones that begin at ``origin``: cut short as they are."""
-    return None if data is None else data[span[0] - origin : span[1] - origin]
+    return data[span[0] - origin : span[1] - origin]

@@ -22,13 +22,14 @@ from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.naming import Secrets
-from xloader.sources.zarr.arrays import StoredArray, check_keys, is_waiting, metadata_in_json
+from xloader.sources.zarr.arrays import StoredArray, check_keys, metadata_in_json
 from xloader.sources.zarr.blame import Blame
 from xloader.sources.zarr.chains import Sharding
 from xloader.sources.zarr.codec_chains import chain_of
 from xloader.sources.zarr.codecs import check_codecs
-from xloader.sources.zarr.fetching import Chunks
+from xloader.sources.zarr.fetching import ShardChunks, SingleChunks
 from xloader.sources.zarr.missing import Missing, OnMissing
+from xloader.sources.zarr.objects import is_waiting
 from xloader.sources.zarr.routes import Route, make_route, make_variable
 
 
@@ -140,7 +141,8 @@ class ZarrSource(Described):
         variable = reads[0].variable
         array = self._handle.get().arrays[variable]
         if self._routes[variable].kind == "direct":
-            fetched = Chunks(array, reads, self._blame, self._missing)
+            kind = ShardChunks if array.is_sharded else SingleChunks
+            fetched = kind(array, reads, self._blame, self._missing)
             if self._is_waiting:
                 fetched.hold()
             return fetched

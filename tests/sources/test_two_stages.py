@@ -1,0 +1,296 @@
+"""Fetching and decoding apart: what is asked of the store when, and what is held meanwhile."""
+
+from __future__ import annotations
+
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.codecs import BloscCodec, GzipCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import LocalStore, MemoryStore
+
+from tests.sources import kinds
+from tests.sources.concat_kinds import concat_kind
+from tests.sources.kinds import Opened
+from tests.sources.store_kinds import STORE_KINDS
+from xloader.errors import ChunkError, CorruptChunkError, MissingChunkError
+from xloader.sources.base import Fetched, Read, Source
+from xloader.sources.opening import open_source
+from xloader.sources.zarr import objects, shards
+from xloader.sources.zarr.objects import Files
+from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
+
+KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
+WAITING = ("obstore", "fsspec", "icechunk")
+"""What the kinds of source begin with whose stores can only be read asynchronously."""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "direct": {},
+    "sharded": {"t": {"shards": (8, 6, 5)}},
+    "indexed": {"t": {"compressors": [BloscCodec(), GzipCodec()]}},
+    "decoded": {"t": {"dtype": "i8", "scale_factor": 0.125, "_FillValue": -9}},
+}
+"""Encodings that are read each in its own way."""
+
+
+@pytest.fixture(params=sorted(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(kind: str, tmp_path: Path) -> Opened:
+    return KINDS[kind](tmp_path, kinds.make_dataset())
+
+
+@pytest.fixture(params=list(WAYS))
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def store_of(way: str) -> MemoryStore:
+    dataset = kinds.numeric(kinds.make_dataset())[["t"]]
+    return write_store(dataset, {"t": kinds.CHUNKS["t"]}, encoding=WAYS[way])
+
+
+def fetch(source: Source, chunks: list[tuple[int, ...]]) -> tuple[Fetched, list[np.ndarray]]:
+    variable = source.variables["t"]
+    cuts = [kinds.whole_cut(variable, chunk) for chunk in chunks]
+    outs = [np.empty([part.stop for part in cut], variable.stored_dtype) for cut in cuts]
+    reads = [Read("t", chunk, cut) for chunk, cut in zip(chunks, cuts, strict=True)]
+    return source.fetch(reads), outs
+
+
+def check(source: Source, chunks: list[tuple[int, ...]], outs: list[np.ndarray]) -> None:
+    variable, oracle = source.variables["t"], kinds.make_dataset()["t"].values
+    for chunk, out in zip(chunks, outs, strict=True):
+        place = tuple(slice(*kinds.span(variable, axis, i)) for axis, i in enumerate(chunk))
+        values = out if variable.packing is None else variable.packing.unpack(out)
+        np.testing.assert_array_equal(values, oracle[place])
+
+
+def test_stages_of_every_kind(kind: str, opened: Opened):
+    source = opened.source
+    packing = source.variables["t"].packing
+    chunks = list(np.ndindex(kinds.num_chunks(source.variables["t"])))[:3]
+    expected = [kinds.read(source, "t", chunk) for chunk in chunks]
+    assert source.is_waiting("t") == kind.startswith(WAITING)
+    assert {source.is_waiting(name) for name in source.variables} == {source.is_waiting("t")}
+    fetched = [fetch(source, [chunk]) for chunk in chunks]
+    assert all((one.nbytes > 0) == source.is_waiting("t") for one, _ in fetched)
+    # On other threads than they were fetched on.
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda pair: pair[0].decode(pair[1]), fetched))
+    for outcome, (_, (out,)), values in zip(outcomes, fetched, expected, strict=True):
+        np.testing.assert_array_equal(out if packing is None else packing.unpack(out), values)
+        assert (outcome.num_missing, outcome.num_requests >= 1) == (0, True)
+        assert outcome.fetch_seconds >= 0
+        assert outcome.fetch_seconds > 0 or not source.is_waiting("t")
+
+
+CHUNKS = [(0, 0, 0), (0, 1, 0), (1, 1, 0)]
+"""Of one shard, and not all of it."""
+
+
+def test_decoding_needs_no_store_that_was_waited_for(way: str):
+    inner = store_of(way)
+    store = CountingStore(LatencyStore(inner, 0.0))
+    source = open_source(store)
+    store.reset()
+    fetched, outs = fetch(source, CHUNKS)
+    num_reads = store.num_reads
+    assert num_reads >= 1
+    inner._store_dict.clear()
+    outcome = fetched.decode(outs)
+    check(source, CHUNKS, outs)
+    assert store.num_reads == num_reads
+    if way in ("direct", "sharded"):
+        assert outcome.num_requests == num_reads
+
+
+def test_nothing_is_asked_before_decoding_where_nothing_waits(way: str):
+    store = CountingStore(store_of(way))
+    source = open_source(store)
+    store.reset()
+    fetched, outs = fetch(source, CHUNKS)
+    assert (store.num_reads, fetched.nbytes) == (0, 0)
+    fetched.decode(outs)
+    assert store.num_reads >= 1
+    check(source, CHUNKS, outs)
+
+
+class Watching(MemoryStore):
+    """Sees how many of the chunks that it gave are still there when it is asked for another."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store._store_dict, read_only=True)
+        self._given: list[weakref.ref[np.ndarray]] = []
+        self.most_alive = 0
+        self.num_given = 0
+
+    def get_sync(self, key: str, **kwargs: Any) -> Any:
+        self.most_alive = max(self.most_alive, sum(ref() is not None for ref in self._given))
+        found = super().get_sync(key, **kwargs)
+        if found is None:
+            return None
+        array = np.frombuffer(bytearray(found.to_bytes()), "u1")
+        self._given.append(weakref.ref(array))
+        self.num_given += 1
+        return type(found).from_array_like(array)
+
+
+@pytest.mark.parametrize("way", ["direct", "sharded"])
+def test_one_part_at_a_time_is_held_where_nothing_waits(way: str, monkeypatch: pytest.MonkeyPatch):
+    # Every chunk of a shard is a request of its own.
+    monkeypatch.setattr(shards.coalesce, "__defaults__", (0, 1))
+    store = Watching(store_of(way))
+    source = open_source(store)
+    kinds.read(source, "t", (0, 0, 0))
+    store.num_given = store.most_alive = 0
+    fetched, outs = fetch(source, CHUNKS)
+    fetched.decode(outs)
+    assert (store.num_given, store.most_alive) == (len(CHUNKS), 0)
+    check(source, CHUNKS, outs)
+
+
+def test_what_is_decoded_of_what_is_held_goes(monkeypatch: pytest.MonkeyPatch):
+    store = LatencyStore(store_of("direct"), 0.0)
+    source = open_source(store)
+    fetched, outs = fetch(source, CHUNKS)
+    held = [weakref.ref(data) for data in fetched._held]
+    alive = []
+    array = source._handle.get().arrays["t"]
+    decode = array.decode
+
+    def watch(*args: Any) -> None:
+        decode(*args)
+        alive.append(sum(ref() is not None for ref in held))
+
+    monkeypatch.setattr(array, "decode", watch)
+    fetched.decode(outs)
+    assert alive == [3, 2, 1]
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: LatencyStore(s, 0.0)], ids=["", "waits"])
+def test_faults_name_the_chunk_in_either_stage(way: str, wrap: Any):
+    for change, expected in [(truncate, ChunkError), (None, MissingChunkError)]:
+        inner = store_of(way)
+        key = "t/c/0/0/0"
+        if change is None:
+            del inner._store_dict[key]
+        else:
+            damaged = change(inner._store_dict[key].to_bytes())
+            inner._store_dict[key] = default_buffer_prototype().buffer.from_bytes(damaged)
+        source = open_source(wrap(inner), on_missing="raise")
+        with pytest.raises(expected) as caught:
+            kinds.read(source, "t", (0, 0, 0))
+        assert (caught.value.key, caught.value.variable) == (key, "t")
+        assert caught.value.chunk == (0, 0, 0)
+
+
+def test_the_recorder_tells_what_is_held():
+    source = SourceRecorder(open_source(LatencyStore(store_of("direct"), 0.0)))
+    assert source.is_waiting("t")
+    first, outs = fetch(source, [(0, 0, 0)])
+    second, _ = fetch(source, [(1, 0, 0)])
+    assert source.peak_held_nbytes == first.nbytes + second.nbytes > first.nbytes > 0
+    first.decode(outs)
+    assert source.peak_in_flight_nbytes == outs[0].nbytes
+    # What is dropped is not held either.
+    del second
+    source.reset()
+    third, _ = fetch(source, [(2, 0, 0)])
+    assert source.peak_held_nbytes == third.nbytes
+    assert source.num_reads == 1
+
+
+def test_files_give_what_zarr_gives(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    store = LocalStore(tmp_path)
+    files = Files(str(tmp_path))
+    prototype = default_buffer_prototype()
+    for size in (0, 1, 5000):
+        (tmp_path / f"{size}").write_bytes(rng.bytes(size))
+        spans = [(int(a), int(a + n)) for a, n in rng.integers(0, 6000, (40, 2))]
+        expected = [
+            store.get_sync(f"{size}", byte_range=RangeByteRequest(*span)).to_bytes()
+            for span in spans
+        ]
+        ranges = files.get_ranges(f"{size}", spans)
+        assert [data.tobytes() for data in ranges] == expected
+        whole = files.get(f"{size}")
+        assert whole.tobytes() == store.get_sync(f"{size}", prototype=prototype).to_bytes()
+        for nbytes in (1, 300, 7000):
+            last = store.get_sync(f"{size}", byte_range=SuffixByteRequest(nbytes)).to_bytes()
+            assert files.get_last(f"{size}", nbytes).tobytes() == last
+    (tmp_path / "folder").mkdir()
+    for key in ("absent", "folder", "5000/below"):
+        assert files.get(key) is None
+        assert files.get_last(key, 1) is None
+        assert list(files.get_ranges(key, [(0, 1), (1, 2)])) == [None, None]
+
+
+def test_a_file_that_comes_in_pieces_is_read_whole():
+    class Pieces:
+        def __init__(self, data: bytes) -> None:
+            self._left = data
+
+        def readinto(self, buffer: memoryview) -> int:
+            size = min(3, len(buffer), len(self._left))
+            buffer[:size], self._left = self._left[:size], self._left[size:]
+            return size
+
+    for size in (10, 12):
+        data = objects._read_into(Pieces(b"0123456789"), np.empty(size, np.uint8))
+        assert data.tobytes() == b"0123456789"
+
+
+def test_a_folder_that_is_gone_holds_no_fill_values(tmp_path: Path):
+    dataset = kinds.numeric(kinds.make_dataset())[["t"]]
+    write_store(dataset, {"t": kinds.CHUNKS["t"]}, tmp_path / "a.zarr")
+    source = open_source(tmp_path / "a.zarr", on_missing="fill")
+    kinds.read(source, "t", (0, 0, 0))
+    (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
+    with pytest.raises(ChunkError, match="FileNotFoundError") as caught:
+        kinds.read(source, "t", (0, 0, 0))
+    assert not isinstance(caught.value, CorruptChunkError)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"name": "default", "separator": "/"},
+        {"name": "default", "separator": "."},
+        {"name": "v2", "separator": "/"},
+        {"name": "v2", "separator": "."},
+        None,
+    ],
+    ids=str,
+)
+def test_keys_are_zarrs_own(encoding: dict[str, Any] | None):
+    for path in ("a", "deep/er/a"):
+        store = MemoryStore()
+        more = {"dimension_names": ("y", "x"), "chunk_key_encoding": encoding}
+        if encoding is None:
+            more = {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"]}}
+        array = zarr.create_array(
+            store,
+            name=path,
+            zarr_format=2 if encoding is None else 3,
+            shape=(40, 3),
+            chunks=(3, 1),
+            dtype="i4",
+            **more,
+        )
+        array[:] = 1
+        counting = CountingStore(store)
+        source = open_source(counting, group=path.rpartition("/")[0] or None)
+        counting.reset()
+        kinds.read(source, "a", (12, 2))
+        assert list(counting.reads) == [f"{path}/{array.metadata.encode_chunk_key((12, 2))}"]

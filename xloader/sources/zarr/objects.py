@@ -1,0 +1,218 @@
+"""The objects of an open store, by key, each kind of store asked in its quickest way.
+
+What a read gives may lie in memory that the calling thread reads into again: it has to be
+decoded, or copied, before the thread reads the next. Only where reading waits is it kept.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+from zarr.abc.store import (
+    ByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+    SupportsGetSync,
+)
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.core.common import concurrent_map
+from zarr.core.config import config
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, ZipStore
+
+from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.decoding import SCRATCH
+
+Span: TypeAlias = tuple[int, int]
+"""The first byte, and the one behind the last."""
+
+_STORED: Final = 2
+"""Number of the scratch memory that stored bytes are read into: chunks decode in 0 and 1."""
+
+
+class Objects(Protocol):
+    """Stored objects, read by key; None stands for one that is not there."""
+
+    def get(self, key: str) -> Bytes | None:
+        """All of an object."""
+        ...
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of an object, or all of it where it is shorter."""
+        ...
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of an object, each with one request; those past its end come short."""
+        ...
+
+
+def is_waiting(store: Store) -> bool:
+    """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
+    return not isinstance(store, SupportsGetSync | ZipStore)
+
+
+def objects_of(store: Store) -> Objects:
+    """The objects of an open store.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store. A kind of store that is derived from one of zarr's is asked as zarr asks it.
+    """
+    if type(store) is LocalStore:
+        return Files(str(store.root))
+    if type(store) is ZipStore:
+        return Zipped(store)
+    if isinstance(store, SupportsGetSync):
+        return Synchronous(store)
+    return Asynchronous(store)
+
+
+class Files:
+    """The files of a directory, read into memory that each thread reuses.
+
+    Parameters
+    ----------
+    root : str
+        Path of the directory.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._prefix = os.path.join(root, "")
+
+    def get(self, key: str) -> Bytes | None:
+        """All of a file."""
+        return self._read(key, 0, None)
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of a file."""
+        return self._read(key, -nbytes, None)
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of a file, one after the other."""
+        return (self._read(key, start, stop) for start, stop in spans)
+
+    def _read(self, key: str, start: int, stop: int | None) -> Bytes | None:
+        """Some bytes of a file, as a slice of all of them would be."""
+        try:
+            with io.FileIO(self._prefix + key) as file:
+                if stop is None or start < 0:
+                    size = file.seek(0, os.SEEK_END)
+                    start, stop, _ = slice(start, stop).indices(size)
+                file.seek(start)
+                return _read_into(file, SCRATCH.take(stop - start, _STORED))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            if not os.path.isdir(self._root):
+                # A store that is gone holds no fill values.
+                raise
+            return None
+
+
+def _read_into(file: io.FileIO, buffer: Bytes) -> Bytes:
+    """Fill a buffer from a file: as much of it as there is."""
+    filled = file.readinto(buffer.data)
+    # One call reads at most 2 GiB, and a file on a network may give less.
+    while filled < buffer.size:
+        more = file.readinto(buffer[filled:].data)
+        if not more:
+            return buffer[:filled]
+        filled += more
+    return buffer
+
+
+class _OneByOne:
+    """Objects that come at once when asked for."""
+
+    def __init__(self) -> None:
+        # To make it, zarr goes through its settings.
+        self._prototype = default_buffer_prototype()
+
+    def get(self, key: str) -> Bytes | None:
+        """All of an object."""
+        return self._get(key, None)
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of an object."""
+        return self._get(key, SuffixByteRequest(nbytes))
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of an object, so that the first is decoded before the next takes memory."""
+        return (self._get(key, RangeByteRequest(start, stop)) for start, stop in spans)
+
+    def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+        raise NotImplementedError
+
+
+class Synchronous(_OneByOne):
+    """The objects of a store that reads on the calling thread, as in memory.
+
+    Parameters
+    ----------
+    store : SupportsGetSync
+        The open store.
+    """
+
+    def __init__(self, store: SupportsGetSync) -> None:
+        super().__init__()
+        self._store = store
+
+    def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+        prototype = self._prototype
+        return _as_bytes(self._store.get_sync(key, prototype=prototype, byte_range=byte_range))
+
+
+class Zipped(_OneByOne):
+    """The members of a zip file, which its own lock lets be read one at a time.
+
+    Parameters
+    ----------
+    store : zarr.storage.ZipStore
+        The open store.
+    """
+
+    def __init__(self, store: ZipStore) -> None:
+        super().__init__()
+        self._store = store
+
+    def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+        # What the store itself does, without going through zarr's one event loop.
+        with self._store._lock:
+            return _as_bytes(self._store._get(key, self._prototype, byte_range))
+
+
+class Asynchronous:
+    """The objects of a store that is waited for, on zarr's own event loop.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The open store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._prototype = default_buffer_prototype()
+
+    def get(self, key: str) -> Bytes | None:
+        """All of an object."""
+        return _as_bytes(sync(self._store.get(key, self._prototype, None)))
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of an object."""
+        return _as_bytes(sync(self._store.get(key, self._prototype, SuffixByteRequest(nbytes))))
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of an object, side by side."""
+        asked = [(key, self._prototype, RangeByteRequest(*span)) for span in spans]
+        limit = config.get("async.concurrency")
+        return map(_as_bytes, sync(concurrent_map(asked, self._store.get, limit=limit)))
+
+
+def _as_bytes(buffer: Buffer | None) -> Bytes | None:
+    return None if buffer is None else np.asarray(buffer.as_numpy_array(), np.uint8)
