@@ -46,8 +46,7 @@ notebooks: $(VENV)/.dev
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 notebooks $(ARGS)
 
 bench: $(VENV)/.bench
-	@test -n "$$(ls benchmarks/*.py 2>/dev/null)" || { echo "there is no benchmark yet"; exit 1; }
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python -m benchmarks $(ARGS)
 
 check:
 	.ci/run

@@ -1,7 +1,7 @@
 """Plan, explain and begin an epoch of 10^9 samples in 10^6 chunks: seconds and memory.
 
-python benchmarks/billion.py                                     # all of them
-python benchmarks/billion.py --samples 100000000 --share 0.01    # a random mask of 1 % of 10^8
+python -m benchmarks.billion                                     # all of them
+python -m benchmarks.billion --samples 100000000 --share 0.01    # a random mask of 1 % of 10^8
 
 The store has metadata only, so what is measured is the planning.
 """

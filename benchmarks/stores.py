@@ -1,112 +1,98 @@
-"""The same data kept in many ways: how fast a shuffled epoch comes from each, in one run.
+"""Making the stores that are measured: smooth noise, rounded as packed data are.
 
-python benchmarks/stores.py
+It compresses about as weather does. A store is written beside its place and renamed when whole,
+so that a run that is killed leaves no half store.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from zarr.storage import ZipStore
+from numpy.typing import NDArray
 
-import xloader
+from benchmarks.layouts import DIMS, LATS, LONS, StoreSpec
 
-SHAPE = {"time": 1440, "lat": 180, "lon": 360}
-CHUNKS = (16, 180, 360)
-MEMORY = "192MiB"
-PACKED = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -32768}
+_PACKING = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -32768}
 
 
-def lazily(path: Path) -> xr.Dataset:
-    return xr.open_zarr(path, chunks=None, consolidated=False)
+def ensure_stores(folder: Path, specs: Sequence[StoreSpec]) -> dict[StoreSpec, Path]:
+    """Where the stores lie, made now if they are not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {spec: folder / spec.folder_name for spec in specs}
+    missing = [spec for spec in paths if not paths[spec].is_dir()]
+    partial = {spec: folder / f"{spec.folder_name}.partial" for spec in missing}
+    for path in partial.values():
+        shutil.rmtree(path, ignore_errors=True)
+    # One field after another: noise for all stores costs as much as for one.
+    for number, name in enumerate(dict.fromkeys(n for spec in missing for n in spec.variables)):
+        wanted = [spec for spec in missing if name in spec.variables]
+        values = make_noise(max(spec.num_steps for spec in wanted), seed=number)
+        for spec in wanted:
+            _write(partial[spec], spec, name, values[: spec.num_steps])
+    for spec in missing:
+        partial[spec].rename(paths[spec])
+    return paths
 
 
-def with_dask(path: Path) -> xr.Dataset:
-    return xr.open_zarr(path, consolidated=False)
+def make_noise(num_steps: int, seed: int) -> NDArray[np.float32]:
+    """A random walk along time at each place, shape (num_steps, lat, lon)."""
+    rng = np.random.default_rng(seed)
+    steps = rng.standard_normal((num_steps, LATS, LONS), dtype=np.float32)
+    steps *= 0.01
+    return np.cumsum(steps, axis=0, out=steps)
 
 
-@dataclass(frozen=True)
-class Way:
-    """How the data are kept, and how they are opened."""
-
-    zarr_format: int = 3
-    encoding: dict[str, Any] = field(default_factory=dict)
-    suffix: str = ".zarr"
-    opened: Callable[[Path], Any] = str
-
-
-WAYS = {
-    "v3": Way(),
-    "v2, blosc": Way(zarr_format=2),
-    "v3, shards of 6 chunks": Way(encoding={"shards": (96, 180, 360)}),
-    "v3, zip": Way(suffix=".zip"),
-    "v3, packed int16": Way(encoding=PACKED),
-    "v3, opened lazily": Way(opened=lazily),
-    "v3, opened with dask": Way(opened=with_dask),
-    "v3, computed by dask": Way(opened=lambda path: -with_dask(path)),
-    "netCDF-4, packed int16": Way(suffix=".nc", encoding={**PACKED, "zlib": True}),
-}
+def _write(path: Path, spec: StoreSpec, name: str, values: NDArray[np.float32]) -> None:
+    encoding = {"chunks": spec.chunks, **(_PACKING if spec.is_packed else {})}
+    if spec.shards is not None:
+        encoding["shards"] = spec.shards
+    ds = xr.Dataset({name: (DIMS, values.round(spec.digits))})
+    ds.to_zarr(
+        path,
+        mode="a",
+        zarr_format=3,
+        consolidated=spec.is_consolidated,
+        encoding={name: encoding},
+    )
 
 
-def make_hundredths() -> np.ndarray:
-    """Smooth noise in hundredths, that packs into 16 bits without loss."""
-    rng = np.random.default_rng(0)
-    steps = rng.standard_normal(tuple(SHAPE.values()), dtype=np.float32)
-    return np.cumsum(steps, axis=0, out=steps).round().clip(-32000, 32000)
+def ensure_grown(folder: Path, spec: StoreSpec, times: int) -> tuple[StoreSpec, Path]:
+    """A store so many times as long as another, its chunks repeated along time.
+
+    That takes no longer than copying files, and each chunk is a file of its own.
+    """
+    grown = dataclasses.replace(spec, num_steps=times * spec.num_steps)
+    base, path = folder / spec.folder_name, folder / grown.folder_name
+    if path.is_dir():
+        return grown, path
+    partial = path.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(base, partial, ignore=shutil.ignore_patterns("c"))
+    per_copy = spec.num_steps // spec.chunks[0]
+    for name in spec.variables:
+        metadata = json.loads((base / name / "zarr.json").read_text())
+        metadata["shape"] = list(grown.shape)
+        (partial / name / "zarr.json").write_text(json.dumps(metadata))
+        for index in range(times * per_copy):
+            source = base / name / "c" / str(index % per_copy)
+            shutil.copytree(source, partial / name / "c" / str(index))
+    partial.rename(path)
+    return grown, path
 
 
-def write(path: Path, values: np.ndarray, way: Way) -> None:
-    ds = xr.Dataset({"t2m": (tuple(SHAPE), values)})
-    if way.suffix == ".nc":
-        ds.to_netcdf(path, encoding={"t2m": {"chunksizes": CHUNKS, **way.encoding}})
-        return
-    store = ZipStore(path, mode="w") if way.suffix == ".zip" else path
-    encoding = {"t2m": {"chunks": CHUNKS, **way.encoding}}
-    ds.to_zarr(store, zarr_format=way.zarr_format, consolidated=False, encoding=encoding)
-    if isinstance(store, ZipStore):
-        store.close()
+def store_at(place: str) -> Any:
+    """What xloader and xarray open: a path as it is, a URL as a store of obstore's."""
+    if "://" not in place:
+        return place
+    from obstore.store import HTTPStore
+    from zarr.storage import ObjectStore
 
-
-def time_epochs(samples: xloader.Samples, num_epochs: int) -> tuple[list[float], Any]:
-    """GB/s of shuffled epochs, and the report of the last."""
-    speeds = []
-    with samples.loader(batch_size=16, memory=MEMORY, output="numpy") as loader:
-        for _ in range(num_epochs):
-            begin, nbytes = time.perf_counter(), 0
-            for batch in loader:
-                nbytes += sum(array.nbytes for array in batch)
-            speeds.append(nbytes / (time.perf_counter() - begin) / 1e9)
-        return speeds, loader.report()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=4)
-    num_epochs = parser.parse_args().epochs
-    values = make_hundredths() / 100
-    heads = f"{'first':>6} {'best':>6} {'reads':>6} {'amp.':>6} {'requests':>8}"
-    print(f"{'kept as':<24} {heads}  how read")
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (name, way) in enumerate(WAYS.items()):
-            path = Path(folder) / f"{number}{way.suffix}"
-            write(path, values, way)
-            samples = xloader.open(way.opened(path)).window(time=3, stride=1)
-            speeds, report = time_epochs(samples, num_epochs)
-            print(
-                f"{name:<24} {speeds[0]:>6.2f} {max(speeds):>6.2f} {report.num_reads:>6} "
-                f"{report.read_amplification:>6.3f} {report.num_requests:>8}  "
-                f"{samples.recipe.source.path_of('t2m')}",
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()
+    options: Any = {"allow_http": True}
+    return ObjectStore(HTTPStore.from_url(place, client_options=options), read_only=True)

@@ -1,0 +1,1 @@
+"""What xloader costs, beside the machine's limit and beside others: ``python -m benchmarks``."""

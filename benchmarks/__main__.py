@@ -1,0 +1,114 @@
+"""What xloader costs, beside the machine's limit and beside others.
+
+python -m benchmarks                          # all of it, in less than ten minutes on two cores
+python -m benchmarks --only steps3,small      # some layouts
+python -m benchmarks --quick                  # small data, to see that it runs
+
+A whole run writes its tables to docs/benchmarks.md and its picture beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import contest, growth, latency, page, picture, reference
+from benchmarks.growth import Growth
+from benchmarks.layouts import LAYOUTS, Layout
+from benchmarks.measure import Effort
+from benchmarks.results import Result
+from benchmarks.rivals import sequential, shuffled
+from benchmarks.stores import ensure_stores
+
+NAMES = (*(layout.name for layout in LAYOUTS), latency.LAYOUT.name, "growth")
+
+QUICK = Effort(num_turns=1, seconds=0.1, most_batch=8)
+
+
+def main() -> None:
+    """Measure what was asked for, print it, and write it down where it is the whole."""
+    options = _parse()
+    begin = time.perf_counter()
+    effort = QUICK if options.quick else Effort()
+    results = _measure_layouts(options.folder, options.only, effort, is_quick=options.quick)
+    grown = []
+    if "growth" in options.only:
+        grown = _measure_growth(options.folder, effort, is_quick=options.quick)
+    made = page.make_page(results, grown, time.perf_counter() - begin)
+    print(made)
+    is_whole = set(options.only) == set(NAMES) and not options.quick
+    if is_whole and options.write:
+        page.PAGE.write_text(page.write_between(page.PAGE.read_text("utf-8"), made), "utf-8")
+        picture.draw(grown, page.PICTURE)
+
+
+def _measure_layouts(
+    folder: Path, names: list[str], effort: Effort, *, is_quick: bool
+) -> list[Result]:
+    chosen = [layout for layout in (*LAYOUTS, latency.LAYOUT) if layout.name in names]
+    layouts = [layout.shrink() if is_quick else layout for layout in chosen]
+    _tell("stores")
+    paths = ensure_stores(folder, [layout.store for layout in layouts])
+    results = []
+    for layout in layouts:
+        _tell(layout.name)
+        results.append(_measure(layout, paths[layout.store], effort))
+    return results
+
+
+def _measure(layout: Layout, path: Path, effort: Effort) -> Result:
+    if layout.name == latency.LAYOUT.name:
+        return latency.hold(layout, path, effort)
+    # What is in memory already is neither read nor decoded.
+    limit = None if layout.is_in_memory else reference.play
+    readers = [] if layout.is_in_memory else list(sequential.WAYS)
+    return contest.hold(
+        layout, str(path), effort, limit=limit, readers=readers, makers=list(shuffled.WAYS)
+    )
+
+
+def _measure_growth(folder: Path, effort: Effort, *, is_quick: bool) -> list[Growth]:
+    _tell("growth")
+    layouts = growth.LAYOUTS
+    if not is_quick:
+        return growth.measure(folder, layouts, growth.TIMES, effort)
+    return growth.measure(folder, [x.shrink() for x in layouts], growth.QUICK_TIMES, effort)
+
+
+def _tell(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="small data, one turn each")
+    parser.add_argument(
+        "--only", type=_names, default=list(NAMES), help=f"some of {', '.join(NAMES)}"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "xloader-bench",
+        help="where stores are made, and found again",
+    )
+    parser.add_argument(
+        "--no-write", dest="write", action="store_false", help="leave docs/ as they are"
+    )
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = sorted(set(names) - set(NAMES))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there is only {', '.join(NAMES)}")
+    return names
+
+
+if __name__ == "__main__":
+    main()

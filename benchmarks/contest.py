@@ -1,0 +1,88 @@
+"""One layout: ours, the machine's limit and everybody else, in turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks import ours
+from benchmarks.layouts import Layout
+from benchmarks.measure import Effort, Speed
+from benchmarks.results import Result
+from benchmarks.rivals import sequential, shuffled
+from benchmarks.turns import Competitor, Play
+
+
+def hold(
+    layout: Layout,
+    place: str,
+    effort: Effort,
+    *,
+    limit: Play | None = None,
+    readers: Collection[str] = (),
+    makers: Collection[str] = (),
+) -> Result:
+    """Measure a layout.
+
+    Parameters
+    ----------
+    layout : Layout
+    place : str
+        Path or URL of its store.
+    effort : Effort
+    limit : callable, optional
+        The reference: `reference.play`, or one like it.
+    readers, makers : collection of str
+        Who reads the store from one end to the other, and who makes shuffled batches; by their
+        names in `rivals.sequential` and `rivals.shuffled`.
+    """
+    with ExitStack() as stack:
+
+        def enter(name: str, play: Play, *args: object) -> Competitor:
+            return stack.enter_context(Competitor(name, play, *args))
+
+        loader = enter("xloader", ours.play, layout, place)
+        others = {
+            name: enter(name, sequential.play, name, layout.store, place, effort)
+            for name in readers
+        } | {name: enter(name, shuffled.play, name, layout, place, effort) for name in makers}
+        plan = require(loader, loader.ready())
+        bare = [enter("reference", limit, layout, place, plan)] if limit is not None else []
+        for competitor in (*bare, *others.values()):
+            competitor.ready()
+        limits, epochs = [], []
+        speeds: dict[str, list[Speed]] = {name: [] for name in others}
+        for number in range(1 + effort.num_turns):
+            epoch = require(loader, loader.turn())
+            limits += [require(c, c.turn(epoch.num_reads)).seconds for c in bare]
+            epochs.append(epoch)
+            for name, competitor in others.items():
+                if (speed := competitor.turn()) is not None and number:
+                    speeds[name].append(speed)
+        found = {name: _best(others[name], speeds[name]) for name in others}
+    return Result(
+        layout=layout,
+        plan=plan,
+        first=epochs[0],
+        epochs=tuple(epochs[1:]),
+        limit_seconds=min(limits[1:], default=None),
+        shuffled={name: found[name] for name in makers},
+        sequential={name: found[name] for name in readers},
+    )
+
+
+def require(competitor: Competitor, said: Any) -> Any:
+    """What it said; without ours and without the reference there is nothing to compare."""
+    if competitor.absence is not None:
+        absence = competitor.absence
+        raise RuntimeError(f"{competitor.name} {absence.reason}\n{absence.details}")
+    return said
+
+
+def _best(competitor: Competitor, speeds: list[Speed]) -> Speed | str:
+    if competitor.absence is None:
+        return max(speeds, key=lambda speed: speed.gb_per_second)
+    print(f"{competitor.name}: {competitor.absence}", file=sys.stderr)
+    return competitor.absence.reason

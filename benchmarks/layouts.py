@@ -1,0 +1,245 @@
+"""What is measured: how stores are laid out, the samples taken of them, and what must hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+DIMS = ("time", "lat", "lon")
+LATS, LONS = 180, 360
+VARIABLES = ("t2m", "u10", "v10", "z500")
+NUM_STEPS = 1440
+QUICK_STEPS = 192
+
+Sizes = tuple[int, int, int]
+"""Elements along time, lat and lon."""
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """A Zarr v3 store: variables over time, lat and lon, compressed as xarray does by default.
+
+    Parameters
+    ----------
+    name : str
+        Names its folder, together with `num_steps`.
+    chunks : tuple of int
+        The smallest part that can be read.
+    shards : tuple of int, optional
+        The stored objects, where they hold many chunks.
+    num_steps : int
+        Size along time.
+    variables : tuple of str
+    is_packed : bool
+        Whether numbers are kept as 16-bit integers, by the CF conventions.
+    digits : int
+        Decimals kept; more of them compress less.
+    is_consolidated : bool
+        Whether one object holds all metadata, for stores that cannot be listed.
+    """
+
+    name: str
+    chunks: Sizes
+    shards: Sizes | None = None
+    num_steps: int = NUM_STEPS
+    variables: tuple[str, ...] = VARIABLES
+    is_packed: bool = False
+    digits: int = 2
+    is_consolidated: bool = False
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the store's folder."""
+        return f"{self.name}-{self.num_steps}.zarr"
+
+    @property
+    def shape(self) -> Sizes:
+        """Shape of each variable."""
+        return (self.num_steps, LATS, LONS)
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded size of a chunk in bytes."""
+        return math.prod(self.chunks) * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number as it is kept."""
+        return 2 if self.is_packed else 4
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded size of all variables in bytes."""
+        return len(self.variables) * math.prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure must be.
+
+    Parameters
+    ----------
+    figure : str
+        Which one, by its name in `results.Result.figures`.
+    bound : float
+        The least that it may be.
+    """
+
+    figure: str
+    bound: float
+
+    def is_held(self, value: float) -> bool:
+        """Whether the figure is what it must be."""
+        return value >= self.bound
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A store, and the samples that are taken of it.
+
+    Parameters
+    ----------
+    name : str
+        As it is chosen on the command line.
+    title : str
+        As it is shown.
+    store : StoreSpec
+    window : dict of str to int
+        Sizes by dimension; dimensions that are not named are taken whole.
+    stride : dict of str to int
+    batch_size : int
+    memory_share : float
+        The loader's memory, as a share of the store's decoded bytes.
+    targets : tuple of Target
+    is_in_memory : bool
+        Whether all of the data is in memory once an epoch has passed, for others as well.
+    """
+
+    name: str
+    title: str
+    store: StoreSpec
+    window: dict[str, int]
+    stride: dict[str, int] = field(default_factory=dict)
+    batch_size: int = 16
+    memory_share: float = 1 / 3
+    targets: tuple[Target, ...] = ()
+    is_in_memory: bool = False
+
+    @property
+    def memory_nbytes(self) -> int:
+        """The loader's memory in bytes."""
+        return int(self.memory_share * self.store.nbytes)
+
+    @property
+    def window_sizes(self) -> Sizes:
+        """Elements of a sample along each dimension."""
+        time, lat, lon = (
+            self.window.get(dim, size) for dim, size in zip(DIMS, self.store.shape, strict=True)
+        )
+        return time, lat, lon
+
+    @property
+    def strides(self) -> Sizes:
+        """Elements between neighbouring samples along each dimension."""
+        time, lat, lon = (
+            self.stride.get(dim, size) for dim, size in zip(DIMS, self.window_sizes, strict=True)
+        )
+        return time, lat, lon
+
+    @property
+    def counts(self) -> Sizes:
+        """Samples along each dimension."""
+        time, lat, lon = (
+            (size - window) // stride + 1
+            for size, window, stride in zip(
+                self.store.shape, self.window_sizes, self.strides, strict=True
+            )
+        )
+        return time, lat, lon
+
+    @property
+    def sample_nbytes(self) -> int:
+        """Bytes that a sample has in a batch."""
+        return len(self.store.variables) * math.prod(self.window_sizes) * 4
+
+    @property
+    def delivered_nbytes(self) -> int:
+        """Bytes that an epoch delivers."""
+        return math.prod(self.counts) * self.sample_nbytes
+
+    def shrink(self) -> Layout:
+        """The same in small, to see that all of it runs."""
+        store = dataclasses.replace(self.store, num_steps=QUICK_STEPS)
+        if store.chunks[0] > QUICK_STEPS:
+            store = dataclasses.replace(store, chunks=(QUICK_STEPS, *store.chunks[1:]))
+        return dataclasses.replace(self, store=store, batch_size=max(self.batch_size // 8, 1))
+
+
+BESIDE_ALL = (Target("xbatcher", 25.0),)
+_WHOLE = (Target("reference", 0.90), *BESIDE_ALL)
+_CUT = (Target("reference", 0.80), *BESIDE_ALL)
+_IN_TURN, _NEARLY = Target("sequential", 1.0), Target("sequential", 0.9)
+
+STEPS = StoreSpec("steps", (16, LATS, LONS))
+TILES = StoreSpec("tiles", (24, 90, 90))
+ONE_STEP = StoreSpec("one-step", (1, LATS, LONS))
+SHARDS = StoreSpec("shards", (4, 90, 90), shards=(48, LATS, LONS))
+PIXELS = StoreSpec("pixels", (NUM_STEPS, 10, 10), variables=VARIABLES[:1])
+PACKED = StoreSpec("packed", (16, LATS, LONS), is_packed=True)
+
+LAYOUTS = (
+    Layout("steps1", "time-chunked, window 1", STEPS, {"time": 1}, targets=(*_WHOLE, _IN_TURN)),
+    Layout(
+        "steps3",
+        "time-chunked, window 3",
+        STEPS,
+        {"time": 3},
+        stride={"time": 1},
+        targets=(*_WHOLE, _IN_TURN),
+    ),
+    Layout(
+        "aligned",
+        "tiled, aligned patches 90 x 90",
+        TILES,
+        {"time": 1, "lat": 90, "lon": 90},
+        targets=(*_CUT, _NEARLY),
+    ),
+    Layout(
+        "small",
+        "tiled, small patches 30 x 30",
+        TILES,
+        {"time": 1, "lat": 30, "lon": 30},
+        targets=(*_CUT, _NEARLY),
+    ),
+    Layout(
+        "straddling",
+        "tiled, straddling patches 60 x 60",
+        TILES,
+        {"time": 1, "lat": 60, "lon": 60},
+        targets=(*_CUT, _NEARLY),
+    ),
+    Layout(
+        "one-step", "one step a chunk, window 1", ONE_STEP, {"time": 1}, targets=(*_WHOLE, _NEARLY)
+    ),
+    Layout(
+        "shard-patches",
+        "shards, patches 60 x 60",
+        SHARDS,
+        {"time": 1, "lat": 60, "lon": 60},
+        targets=_CUT,
+    ),
+    Layout("shard-fields", "shards, whole fields of 4 steps", SHARDS, {"time": 4}, targets=_CUT),
+    Layout(
+        "pixels",
+        "pixel series 24 x 1 x 1, in memory",
+        PIXELS,
+        {"time": 24, "lat": 1, "lon": 1},
+        batch_size=4096,
+        memory_share=2.0,
+        targets=(Target("samples/s", 1e6), *BESIDE_ALL),
+        is_in_memory=True,
+    ),
+    Layout("packed", "time-chunked, int16 packed, window 1", PACKED, {"time": 1}, targets=_WHOLE),
+)
+"""Those of the local disk; `latency.LAYOUT` lies behind a server."""

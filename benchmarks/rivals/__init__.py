@@ -1,0 +1,1 @@
+"""What others do with the same stores: shuffled batches, and all of it in turn."""

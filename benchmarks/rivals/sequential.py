@@ -1,0 +1,135 @@
+"""The same stores read from one end to the other, by those who do nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import zarr
+
+from benchmarks.layouts import StoreSpec
+from benchmarks.measure import Effort, Speed
+
+Read = Callable[[str, tuple[slice, ...]], Any]
+"""Reads a part of a variable."""
+
+Call = tuple[int, int]
+"""The fewest chunks in a call, and how many threads make calls."""
+
+
+def play(
+    way: str, spec: StoreSpec, place: str, effort: Effort
+) -> Generator[Speed | None, Any, None]:
+    """Choose the best way to call; then in each turn read for some seconds, on from where it was.
+
+    A turn ends early where all of the store has been read.
+    """
+    opened, calls = WAYS[way]
+    read = opened(place, spec)
+    readers = [_Reader(read, spec, *call) for call in calls]
+    trial = effort.seconds / len(readers)
+    best = max(readers, key=lambda reader: reader.run(trial).gb_per_second)
+    yield None
+    while True:
+        yield best.run(effort.seconds)
+
+
+class _Reader:
+    """Reads a store round and round, some chunks a call.
+
+    Parameters
+    ----------
+    read : callable
+    spec : StoreSpec
+    num_chunks : int
+        The fewest in a call.
+    num_threads : int
+    """
+
+    def __init__(self, read: Read, spec: StoreSpec, num_chunks: int, num_threads: int) -> None:
+        parts = list(itertools.product(spec.variables, cut_parts(spec, num_chunks)))
+        self._read = read
+        self._nbytes = spec.nbytes
+        self._itemsize = spec.itemsize
+        self._num_threads = num_threads
+        self._coming = itertools.cycle(parts)
+        self._lock = threading.Lock()
+
+    def run(self, seconds: float) -> Speed:
+        """Read for that long, or all of the store."""
+        begin = time.perf_counter()
+        left = [self._nbytes]
+
+        def work(_: int) -> int:
+            nbytes = 0
+            while time.perf_counter() - begin < seconds:
+                with self._lock:
+                    if left[0] <= 0:
+                        break
+                    name, part = next(self._coming)
+                    left[0] -= self._itemsize * math.prod(s.stop - s.start for s in part)
+                nbytes += self._read(name, part).nbytes
+            return nbytes
+
+        if self._num_threads == 1:
+            return Speed(work(0), time.perf_counter() - begin)
+        with ThreadPoolExecutor(self._num_threads) as threads:
+            nbytes = sum(threads.map(work, range(self._num_threads)))
+        return Speed(nbytes, time.perf_counter() - begin)
+
+
+def cut_parts(spec: StoreSpec, num_chunks: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of a variable, each of whole stored objects with at least so many chunks."""
+    sizes = list(spec.shards or spec.chunks)
+    # From the last dimension on, so that a part lies together in the store.
+    for dim in reversed(range(len(sizes))):
+        num_inside = math.prod(n // chunk for n, chunk in zip(sizes, spec.chunks, strict=True))
+        times = -(-num_chunks // num_inside)
+        sizes[dim] = min(times * sizes[dim], spec.shape[dim])
+    starts = (range(0, n, size) for n, size in zip(spec.shape, sizes, strict=True))
+    for start in itertools.product(*starts):
+        yield tuple(
+            slice(first, min(first + size, n))
+            for first, size, n in zip(start, sizes, spec.shape, strict=True)
+        )
+
+
+def _zarr(place: str, spec: StoreSpec) -> Read:
+    arrays: dict[str, Any] = {
+        name: zarr.open_array(f"{place}/{name}", mode="r") for name in spec.variables
+    }
+    return lambda name, part: arrays[name][part]
+
+
+def _zarrs(place: str, spec: StoreSpec) -> Read:
+    import zarrs  # noqa: F401 - it registers itself
+
+    zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
+    return _zarr(place, spec)
+
+
+def _tensorstore(place: str, spec: StoreSpec) -> Read:
+    import tensorstore
+
+    arrays = {
+        name: tensorstore.open(
+            {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{place}/{name}/"}},
+            read=True,
+        ).result()
+        for name in spec.variables
+    }
+    return lambda name, part: arrays[name][part].read().result()
+
+
+WAYS: Final[dict[str, tuple[Callable[[str, StoreSpec], Read], tuple[Call, ...]]]] = {
+    "zarr, 1 thread": (_zarr, ((1, 1), (15, 1))),
+    "zarr, 2 threads": (_zarr, ((1, 2), (15, 2))),
+    "zarrs": (_zarrs, ((15, 1),)),
+    "tensorstore": (_tensorstore, ((1, 2), (4, 1), (15, 1))),
+}
+"""By name, who reads, and the ways to call it of which the best counts."""
