@@ -79,8 +79,9 @@ async def _fetch(store: Any, keys: list[str]) -> None:
 def serve(folder: Path) -> Generator[int, Any, None]:
     """Serve a folder, and give the port."""
     loop = asyncio.new_event_loop()
+    open_ones: set[asyncio.Transport] = set()
     listening = loop.run_until_complete(
-        loop.create_server(lambda: _Connection(folder, loop), "127.0.0.1", 0)
+        loop.create_server(lambda: _Connection(folder, loop, open_ones), "127.0.0.1", 0)
     )
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -89,6 +90,12 @@ def serve(folder: Path) -> Generator[int, Any, None]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        listening.close()
+        for transport in tuple(open_ones):
+            transport.abort()
+        # Sockets are closed in the loop's next round.
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
 
 
 class _Connection(asyncio.Protocol):
@@ -98,11 +105,16 @@ class _Connection(asyncio.Protocol):
     ----------
     folder : pathlib.Path
     loop : asyncio.AbstractEventLoop
+    open_ones : set of asyncio.Transport
+        Where it is while it is open.
     """
 
-    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, folder: Path, loop: asyncio.AbstractEventLoop, open_ones: set[asyncio.Transport]
+    ) -> None:
         self._folder = folder
         self._loop = loop
+        self._open_ones = open_ones
         self._heard = b""
         self._transport: asyncio.Transport | None = None
 
@@ -110,6 +122,12 @@ class _Connection(asyncio.Protocol):
         """Remember where answers go."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._open_ones.add(transport)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Forget it."""
+        assert self._transport is not None
+        self._open_ones.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer later, where a request is whole."""

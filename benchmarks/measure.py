@@ -79,7 +79,7 @@ class Effort:
     """
 
     num_turns: int = 3
-    seconds: float = 1.0
+    seconds: float = 0.5
     most_batch: int = 64
 
 

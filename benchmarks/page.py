@@ -18,6 +18,7 @@ from benchmarks.results import Result
 BEGIN = "<!-- made by `python -m benchmarks`: begin -->"
 END = "<!-- made by `python -m benchmarks`: end -->"
 ROOT = Path(__file__).resolve().parents[1]
+CAPTION = "Planning, peak memory and speed against the size of the data; grey is what is allowed"
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURE = ROOT / "docs" / "_static" / "growth.png"
 _LIBRARIES = (
@@ -60,7 +61,7 @@ def make_page(results: Sequence[Result], grown: Sequence[Growth], seconds: float
         table.show_sequential(results),
     ]
     if grown:
-        parts += ["### Growth", table.show_growth(grown)]
+        parts += ["### Growth", table.show_growth(grown), f"![{CAPTION}](_static/{PICTURE.name})"]
     return "\n\n".join(parts)
 
 

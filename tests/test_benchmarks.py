@@ -1,0 +1,348 @@
+"""The benchmarks run, count what they claim to count, and show what was missed as missed."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from benchmarks import contest, latency, ours, page, reference, table, turns
+from benchmarks.growth import Growth
+from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
+from benchmarks.measure import Effort, PeakMemory, Speed, Usage
+from benchmarks.ours import Epoch, Plan
+from benchmarks.results import Result
+from benchmarks.rivals import sequential, shuffled
+from benchmarks.stores import ensure_grown, ensure_stores
+
+ROOT = Path(__file__).resolve().parents[1]
+TILES = StoreSpec("tiles", (2, 90, 90), num_steps=4, variables=("t2m", "u10"))
+SHARDS = dataclasses.replace(TILES, name="shards", shards=(4, 180, 180))
+PACKED = dataclasses.replace(TILES, name="packed", is_packed=True)
+PATCHES = {"time": 1, "lat": 60, "lon": 60}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> dict[StoreSpec, Path]:
+    return ensure_stores(tmp_path_factory.mktemp("stores"), [TILES, SHARDS, PACKED])
+
+
+def layout_of(spec: StoreSpec, **changes: object) -> Layout:
+    layout = Layout("patches", "patches", spec, PATCHES, batch_size=4, memory_share=0.6)
+    return dataclasses.replace(layout, **changes)
+
+
+# --- all of it
+
+
+def test_a_quick_run_prints_its_tables(tmp_path):
+    pytest.importorskip("torch")
+    before = page.PAGE.read_bytes()
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "steps1"]
+    run = subprocess.run(
+        [*command, "--folder", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    rows = [line for line in run.stdout.splitlines() if line.startswith("| time-chunked")]
+    ratios, figures, in_turn = ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows)
+    num_targets = len(LAYOUTS[0].targets) + 2
+    assert f"of {num_targets} held" in ratios[-1]
+    assert float(ratios[1]) > 0
+    assert ratios[4].endswith(" x")
+    # 4 variables in 12 chunks along time, and 192 samples.
+    assert figures[4:6] == ["48", "1.000"]
+    assert len(in_turn) == 2 + len(sequential.WAYS)
+    assert page.PAGE.read_bytes() == before
+
+
+def test_a_layout_that_there_is_not_is_refused():
+    command = [sys.executable, "-m", "benchmarks", "--only", "steps1,nothing"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 2
+    assert "nothing: there is only steps1, steps3" in run.stderr
+
+
+# --- stores
+
+
+def test_stores_are_made_once_and_as_said(paths):
+    for spec, path in paths.items():
+        array = zarr.open_array(path / "u10", mode="r")
+        assert (array.shape, array.chunks, array.shards) == (spec.shape, spec.chunks, spec.shards)
+    begun = paths[TILES].stat().st_mtime_ns
+    ensure_stores(paths[TILES].parent, [TILES])
+    assert paths[TILES].stat().st_mtime_ns == begun
+    with xr.open_zarr(paths[PACKED], consolidated=False) as packed:
+        exact = xr.open_zarr(paths[TILES], consolidated=False)
+        np.testing.assert_allclose(packed["t2m"], exact["t2m"], atol=1e-6)
+
+
+def test_a_store_that_was_left_half_is_made_anew(tmp_path):
+    (tmp_path / f"{TILES.folder_name}.partial" / "t2m").mkdir(parents=True)
+    paths = ensure_stores(tmp_path, [TILES])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [TILES.folder_name]
+    assert zarr.open_array(paths[TILES] / "t2m", mode="r")[:].std() > 0
+
+
+def test_a_grown_store_repeats_its_chunks(paths):
+    grown, path = ensure_grown(paths[TILES].parent, TILES, 3)
+    assert grown.num_steps == 12
+    for name in TILES.variables:
+        base = zarr.open_array(paths[TILES] / name, mode="r")[:]
+        np.testing.assert_array_equal(
+            zarr.open_array(path / name, mode="r")[:], np.tile(base, (3, 1, 1))
+        )
+
+
+# --- the reference
+
+
+@pytest.mark.parametrize("spec", [TILES, SHARDS, PACKED], ids=lambda spec: spec.name)
+def test_the_reference_decodes_every_chunk(paths, spec):
+    chunks = reference.find_chunks(paths[spec], spec.variables)
+    assert len(chunks) == 2 * 2 * 2 * 4
+    decode = reference.find_decoder(paths[spec] / "t2m")
+    ring = np.zeros(spec.nbytes, np.uint8)
+    num_decoded = reference.decode_all(chunks, decode, ring, spec.chunk_nbytes, num_cores=2)
+    assert num_decoded == len(chunks)
+    # The ring has room for all of them, so each one's values are in it, in whatever order.
+    ds = xr.open_zarr(paths[spec], consolidated=False, mask_and_scale=False)
+    expected = np.sort(np.concatenate([ds[name].values.ravel() for name in spec.variables]))
+    np.testing.assert_array_equal(np.sort(ring.view(expected.dtype)), expected)
+
+
+def test_a_codec_that_the_reference_does_not_know_is_refused(tmp_path):
+    zarr.create_array(tmp_path / "a", shape=(4,), dtype="f4", compressors=zarr.codecs.GzipCodec())
+    with pytest.raises(NotImplementedError, match="gzip"):
+        reference.find_decoder(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (PATCHES, (20, 1, 1, 1, 60, 60)),
+        ({"time": 1, "lat": 30, "lon": 30}, (20, 3, 3, 1, 30, 30)),
+        # What lies in one chunk, of windows that are larger.
+        ({"time": 3}, (10, 1, 1, 2, 90, 90)),
+    ],
+)
+def test_pieces_are_what_samples_take_of_chunks(window, expected):
+    ring = np.arange(20 * 90 * 90, dtype=np.float32).view(np.uint8)
+    pieces = reference.find_pieces(layout_of(TILES, window=window), ring)
+    assert pieces.shape == expected
+    assert pieces[1, 0, 0, 0, 1, 2] == expected[3] * 8100 + 92
+    assert len(np.unique(pieces)) == pieces.size
+
+
+def test_the_reference_copies_every_byte():
+    layout = layout_of(TILES, window={"time": 1, "lat": 30, "lon": 30})
+    ring = np.arange(20 * 90 * 90, dtype=np.float32).view(np.uint8)
+    pieces = reference.find_pieces(layout, ring)
+    batches = reference.make_batches(layout, pieces, num_batches=20)
+    assert batches[0].shape == (1, 3, 3, 1, 30, 30)
+    reference.copy_pieces(pieces, batches, nbytes=ring.nbytes, num_cores=2)
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate(batches), axis=None), np.sort(ring.view("f4"))
+    )
+
+
+# --- ours and others
+
+
+def test_an_epoch_of_ours_is_whole(paths):
+    layout = layout_of(TILES, memory_share=1.0)
+    play = ours.play(layout, str(paths[TILES]))
+    plan, epoch = next(play), next(play)
+    play.close()
+    assert (plan.num_reads, epoch.num_reads) == (32, 32)
+    assert epoch.delivered_nbytes == layout.delivered_nbytes
+    assert 0 < epoch.first_seconds <= epoch.used.seconds
+
+
+@pytest.mark.parametrize("way", list(shuffled.WAYS))
+def test_others_make_the_same_batches(paths, way):
+    pytest.importorskip("torch")
+    if way == "xbatcher":
+        pytest.importorskip("xbatcher")
+    layout = layout_of(TILES)
+    ds = shuffled.open_dataset(str(paths[TILES]), layout, with_dask=way == "dask")
+    assert sum(shuffled.WAYS[way](layout, ds)()) == layout.delivered_nbytes
+
+
+@pytest.mark.parametrize("num_chunks", [1, 3, 100])
+@pytest.mark.parametrize("spec", [TILES, SHARDS], ids=lambda spec: spec.name)
+def test_parts_cover_a_variable_once(spec, num_chunks):
+    seen = np.zeros(spec.shape, np.int64)
+    for part in sequential.cut_parts(spec, num_chunks):
+        seen[part] += 1
+    assert (seen == 1).all()
+
+
+def test_a_turn_of_a_reader_ends_with_the_store(paths):
+    play = sequential.play("zarr, 2 threads", TILES, str(paths[TILES]), Effort(seconds=60.0))
+    assert [next(play), next(play).nbytes] == [None, TILES.nbytes]
+    play.close()
+
+
+# --- turns
+
+
+def counting(start):
+    yield start
+    while True:
+        start += yield start
+
+
+def failing():
+    yield "ready"
+    raise ValueError("broken")
+
+
+def lacking():
+    import a_module_that_is_not_there  # noqa: F401
+
+    yield "ready"
+
+
+@pytest.fixture
+def _no_preload(monkeypatch):
+    monkeypatch.setattr(turns, "PRELOADED", ())
+
+
+@pytest.mark.usefixtures("_no_preload")
+def test_competitors_take_turns_and_may_be_absent():
+    with (
+        turns.Competitor("counting", counting, 3) as counter,
+        turns.Competitor("failing", failing) as broken,
+        turns.Competitor("lacking", lacking) as absent,
+    ):
+        assert [counter.ready(), counter.turn(), counter.turn(4)] == [3, 3, 7]
+        assert [broken.ready(), broken.turn(), broken.turn()] == ["ready", None, None]
+        assert absent.ready() is None
+    assert broken.absence.reason == "failed: ValueError"
+    assert "broken" in broken.absence.details
+    assert absent.absence.reason == "not installed"
+    with pytest.raises(RuntimeError, match="failing failed: ValueError"):
+        contest.require(broken, None)
+
+
+def test_the_server_answers_with_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(latency, "DELAY_SECONDS", 0.0)
+    (tmp_path / "c").write_bytes(b"chunk")
+    server = latency.serve(tmp_path)
+    client = http.client.HTTPConnection("127.0.0.1", next(server))
+    answers = []
+    for method, path in (("GET", "/c"), ("HEAD", "/c"), ("GET", "/d")):
+        client.request(method, path)
+        answer = client.getresponse()
+        answers.append((answer.status, answer.headers["Content-Length"], answer.read()))
+    client.close()
+    server.close()
+    assert answers == [(200, "5", b"chunk"), (200, "5", b""), (404, "0", b"")]
+
+
+def test_peak_memory_is_seen():
+    peak = PeakMemory()
+    before = peak.nbytes
+    np.ones(1 << 26, np.uint8)
+    assert peak.nbytes - before > 1 << 25
+
+
+# --- what came of it
+
+
+def result_of(*targets: Target, **changes: object) -> Result:
+    plan = Plan(0.05, 100, 1 << 30, 1 << 29, 4, 32)
+    used = Usage(seconds=2.0, cpu_seconds=3.0, num_faults=0)
+    epoch = Epoch(used, 0.1, 1000, 4 * 10**9, 32, 1.0, 2.0, 2.0, 1 << 20)
+    slower = dataclasses.replace(epoch, used=dataclasses.replace(used, seconds=4.0))
+    result = Result(layout_of(TILES, targets=targets), plan, slower, (slower, epoch))
+    return dataclasses.replace(result, **changes)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (1.8, "held: reference 0.9 of 0.9"),
+        (1.6, "missed: reference 0.8 of 0.9"),
+        (None, "not measured: reference"),
+    ],
+)
+def test_a_target_is_held_or_missed(limit, expected):
+    result = result_of(Target("reference", 0.9), limit_seconds=limit)
+    assert str(result.verdicts[0]) == expected
+    row = table.show_ratios([result]).splitlines()[-1]
+    if limit == 1.8:
+        assert "3 of 3 held |" in row
+    else:
+        assert f"2 of 3 held; {expected} |" in row
+
+
+def test_ratios_are_ours_over_theirs():
+    others = {"xbatcher": Speed(10**9, 10.0), "dask": "not installed"}
+    in_turn = {"zarrs": Speed(10**9, 1.0), "tensorstore": Speed(2 * 10**9, 1.0)}
+    result = result_of(shuffled=others, sequential=in_turn)
+    assert result.delivered.gb_per_second == 2.0
+    assert result.figures["xbatcher"] == pytest.approx(20.0)
+    decoded = 32 * TILES.chunk_nbytes / 2.0 / 1e9
+    assert result.figures["sequential"] == pytest.approx(decoded / 2.0)
+    row = table.show_ratios([result]).splitlines()[-1]
+    assert "20 x" in row
+    assert "x tensorstore" in row
+    assert "not installed" in row
+
+
+def test_memory_and_plan_are_held_to_what_is_allowed():
+    result = result_of()
+    assert result.allowed_nbytes == int(1.1 * 2**30) + 32 * 2**20
+    assert result.figures["plan"] == pytest.approx((0.05 + 100e-6) / 0.05)
+    over = dataclasses.replace(result.best, peak_nbytes=result.allowed_nbytes + 1)
+    verdicts = dataclasses.replace(result, epochs=(over,)).verdicts
+    assert [(v.target.figure, v.is_held) for v in verdicts] == [("memory", False), ("plan", True)]
+
+
+def test_growth_is_held_where_speed_stays():
+    small = result_of()
+    used = dataclasses.replace(small.best.used, seconds=2.1)
+    large = dataclasses.replace(small, epochs=(dataclasses.replace(small.best, used=used),))
+    assert Growth((small, large)).is_held
+    used = dataclasses.replace(used, seconds=2.3)
+    slow = dataclasses.replace(small, epochs=(dataclasses.replace(small.best, used=used),))
+    assert not Growth((small, slow)).is_held
+    assert "missed: 0.87 of the smallest's GB/s" in table.show_growth([Growth((small, slow))])
+
+
+# --- the page
+
+
+def test_what_was_made_takes_its_place_on_the_page():
+    text = f"before\n{page.BEGIN}\n\nold\n\n{page.END}\nafter\n"
+    written = page.write_between(text, "new")
+    assert written == f"before\n{page.BEGIN}\n\nnew\n\n{page.END}\nafter\n"
+    assert page.write_between(written, "new") == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no markers",
+        page.BEGIN,
+        f"{page.END} {page.BEGIN}",
+        f"{page.BEGIN} {page.END} {page.BEGIN}",
+        f"{page.BEGIN} {page.END} {page.END}",
+    ],
+)
+def test_a_page_without_its_markers_is_left_alone(text):
+    with pytest.raises(ValueError, match="each once"):
+        page.write_between(text, "new")
+
+
+def test_the_page_has_its_markers():
+    page.write_between(page.PAGE.read_text("utf-8"), "new")
