@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -237,15 +237,18 @@ def test_the_server_answers_with_files(tmp_path, monkeypatch):
     monkeypatch.setattr(latency, "DELAY_SECONDS", 0.0)
     (tmp_path / "c").write_bytes(b"chunk")
     server = latency.serve(tmp_path)
-    client = http.client.HTTPConnection("127.0.0.1", next(server))
-    answers = []
-    for method, path in (("GET", "/c"), ("HEAD", "/c"), ("GET", "/d")):
-        client.request(method, path)
-        answer = client.getresponse()
-        answers.append((answer.status, answer.headers["Content-Length"], answer.read()))
-    client.close()
+    asked = [b"GET /c", b"HEAD /c", b"GET /d"]
+    there = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+    expected = [
+        there + b"chunk",
+        there,
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    ]
+    with socket.create_connection(("127.0.0.1", next(server)), timeout=60) as client:
+        for request, answer in zip(asked, expected, strict=True):
+            client.sendall(request + b" HTTP/1.1\r\nHost: there\r\n\r\n")
+            assert client.recv(1000) == answer
     server.close()
-    assert answers == [(200, "5", b"chunk"), (200, "5", b""), (404, "0", b"")]
 
 
 def test_peak_memory_is_seen():
