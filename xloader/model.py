@@ -86,7 +86,7 @@ class Model:
         cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
         epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True)
         lanes = epoch.lanes(range(self._lanes))
-        if max(lane.schedule.peak_nbytes for lane in lanes) > plan.lane_pool_nbytes:
+        if max(lane.schedule.at_work_nbytes for lane in lanes) > plan.lane_pool_nbytes:
             return None
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
         return num_reads / self._footprint.num_needed, [lane.order for lane in lanes]

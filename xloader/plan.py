@@ -228,7 +228,7 @@ class Epoch:
             order = shuffle.lane(lane, spread)
             schedule = self._schedule(order)
             is_final = self.plan.is_resident or self.spread_is_fixed or spread == 0
-            if is_final or schedule.peak_nbytes <= self.plan.lane_pool_nbytes:
+            if is_final or schedule.at_work_nbytes <= self.plan.lane_pool_nbytes:
                 return Lane(order, schedule)
             spread = min(spread, order.num_slots) - 1
 

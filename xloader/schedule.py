@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -87,34 +88,12 @@ class Residences:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """What one lane loads in one epoch, and when.
-
-    Parameters
-    ----------
-    residences : tuple of Residences
-        Per group of the footprint.
-    peak_nbytes : int
-        The most decoded bytes in memory at a time.
-    """
-
-    residences: tuple[Residences, ...]
-    peak_nbytes: int
-
-    @property
-    def num_reads(self) -> int:
-        """(variable, chunk) pairs that are read."""
-        return sum(r.num_reads for r in self.residences)
-
-    @property
-    def read_nbytes(self) -> int:
-        """Decoded bytes of the chunks that are read."""
-        return sum(r.read_nbytes for r in self.residences)
-
-
-@dataclass(frozen=True)
 class _Stays:
-    """Residences of one group before gaps are closed, sorted by block and then slot."""
+    """Residences of one group before gaps are closed, sorted by block and then slot.
+
+    ``rows`` is the entry of each pair of entry and block, by entry; ``by_block`` puts the pairs
+    in the order of the stays, and ``is_new`` marks where one begins.
+    """
 
     group: Group
     block: Ints
@@ -122,7 +101,112 @@ class _Stays:
     last: Ints
     nbytes: Ints
     rows: Ints
-    stay_of_pair: NDArray[np.int32]
+    by_block: Ints
+    is_new: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Of each group, the stays that follow one of the same block, and the gaps before them."""
+
+    row: tuple[Ints, ...]
+    begin: Ints
+    end: Ints
+    nbytes: Ints
+
+    @classmethod
+    def of(cls, stays: Sequence[_Stays]) -> _Gaps:
+        rows = tuple(np.flatnonzero(stay.block[1:] == stay.block[:-1]) + 1 for stay in stays)
+        pairs = list(zip(stays, rows, strict=True))
+        return cls(
+            rows,
+            np.concatenate([stay.last[row - 1] + 1 for stay, row in pairs]),
+            np.concatenate([stay.first[row] for stay, row in pairs]),
+            np.concatenate([stay.nbytes[row] for stay, row in pairs]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What one lane loads in one epoch, and when.
+
+    Only what is at work is worked out at once. Which gaps are kept, and with it the reads, are
+    when they are asked for, since most plans that are tried do not fit; residences are, when the
+    lane is carried out.
+
+    Parameters
+    ----------
+    stays : tuple of _Stays
+        Per group of the footprint.
+    count : numpy.ndarray of int64
+        Samples of each entry.
+    busy : numpy.ndarray of int64
+        Decoded bytes that are needed in each slot.
+    pool_nbytes : int
+        Decoded bytes that may be kept; what is at work at a time is kept in any case.
+    is_resident : bool
+        Whether whatever was read stays until the end.
+    """
+
+    stays: tuple[_Stays, ...]
+    count: Ints
+    busy: Ints
+    pool_nbytes: int
+    is_resident: bool = False
+
+    @cached_property
+    def at_work_nbytes(self) -> int:
+        """The most decoded bytes that are needed at a time."""
+        return int(self.busy.max(initial=0))
+
+    @cached_property
+    def peak_nbytes(self) -> int:
+        """The most decoded bytes in memory at a time."""
+        gaps, is_kept = self._kept
+        held = _held(len(self.busy), gaps.begin[is_kept], gaps.end[is_kept], gaps.nbytes[is_kept])
+        return int((self.busy + held).max(initial=0))
+
+    @property
+    def num_reads(self) -> int:
+        """(variable, chunk) pairs that are read."""
+        return sum(
+            (len(stay.block) - len(rows)) * stay.group.num_reads_per_block
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @property
+    def read_nbytes(self) -> int:
+        """Decoded bytes of the chunks that are read."""
+        return sum(
+            int(stay.group.read_nbytes(stay.block[_others(len(stay.block), rows)]).sum())
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @cached_property
+    def residences(self) -> tuple[Residences, ...]:
+        """Per group of the footprint, what is in memory from when to when."""
+        pairs = zip(self.stays, self._kept_rows, strict=True)
+        return tuple(_close_gaps(stay, rows, self.count) for stay, rows in pairs)
+
+    @cached_property
+    def _kept(self) -> tuple[_Gaps, NDArray[np.bool_]]:
+        """All gaps, and which of them are bridged."""
+        gaps = _Gaps.of(self.stays)
+        is_kept = np.ones(len(gaps), np.bool_)
+        if len(gaps) and not self.is_resident:
+            wanted = _held(len(self.busy), gaps.begin, gaps.end, gaps.nbytes)
+            is_kept = _belady(gaps, wanted, self.pool_nbytes - self.busy)
+        return gaps, is_kept
+
+    @cached_property
+    def _kept_rows(self) -> list[Ints]:
+        """Per group, the stays whose block is still there from the stay before."""
+        gaps, is_kept = self._kept
+        parts = np.split(is_kept, np.cumsum([len(row) for row in gaps.row])[:-1])
+        return [row[part] for row, part in zip(gaps.row, parts, strict=True)]
 
 
 def make_schedule(
@@ -147,32 +231,31 @@ def make_schedule(
         Per entry, whether it hands out anything; if not given, all do.
     """
     # There are never as many slots as int32 holds, and a large epoch has many entries.
-    first_slot = entries.first_slot.astype(np.int32)
-    last_slot = entries.last_slot.astype(np.int32)
+    first_slot = entries.first_slot.astype(np.int32, copy=False)
+    last_slot = entries.last_slot.astype(np.int32, copy=False)
     num_slots = int(last_slot.max(initial=-1)) + 1
-    stays = [
+    stays = tuple(
         _find_stays(footprint, group, entries, first_slot, last_slot, is_needed)
         for group in footprint.groups
-    ]
-    load = np.zeros(num_slots + 1, np.int64)
-    for stay in stays:
-        _occupy(load, stay.first, stay.last + 1, stay.nbytes)
-    busy = np.cumsum(load)[:num_slots]
-    if is_resident:
-        kept = [_gaps(stay)[0] for stay in stays]
-    else:
-        kept = _kept_gaps(stays, busy, pool_nbytes)
-    for stay, rows in zip(stays, kept, strict=True):
-        _occupy(load, stay.last[rows - 1] + 1, stay.first[rows], stay.nbytes[rows])
-    residences = tuple(
-        _close_gaps(stay, rows, entries.count) for stay, rows in zip(stays, kept, strict=True)
     )
-    return Schedule(residences, int(np.cumsum(load).max(initial=0)))
+    busy = np.zeros(num_slots, np.int64)
+    for stay in stays:
+        busy += _held(num_slots, stay.first, stay.last + 1, stay.nbytes)
+    return Schedule(stays, entries.count, busy, pool_nbytes, is_resident)
 
 
-def _occupy(load: Ints, begins: Ints, ends: Ints, nbytes: Ints) -> None:
-    np.add.at(load, begins, nbytes)
-    np.subtract.at(load, ends, nbytes)
+def _held(num_slots: int, begins: Ints, ends: Ints, nbytes: Ints) -> Ints:
+    """Bytes in each slot of what is held from its begin up to its end."""
+    change = np.zeros(num_slots + 1, np.int64)
+    np.add.at(change, begins, nbytes)
+    np.subtract.at(change, ends, nbytes)
+    return np.cumsum(change[:num_slots], out=change[:num_slots])
+
+
+def _others(size: int, rows: Ints) -> NDArray[np.bool_]:
+    is_other = np.ones(size, np.bool_)
+    is_other[rows] = False
+    return is_other
 
 
 def _find_stays(
@@ -187,73 +270,70 @@ def _find_stays(
     if is_needed is not None:
         rows, blocks = rows[is_needed[rows]], blocks[is_needed[rows]]
     num_slots = int(last_slot.max(initial=-1)) + 1
-    by_block = np.argsort(blocks * (num_slots + 1) + first_slot[rows], kind="stable")
-    blocks, first, last = blocks[by_block], first_slot[rows][by_block], last_slot[rows][by_block]
-    is_new = np.diff(blocks, prepend=-1) != 0
+    # Which of two pairs with one block and one slot comes first makes no difference.
+    by_block = np.argsort(blocks * (num_slots + 1) + first_slot[rows])
+    entry = rows[by_block]
+    blocks, first, last = blocks[by_block], first_slot[entry], last_slot[entry]
+    is_new = np.empty(len(blocks), np.bool_)
+    is_new[:1] = True
+    np.not_equal(blocks[1:], blocks[:-1], out=is_new[1:])
     if not is_new.all():
         # One running maximum for all blocks: each one's slots are lifted above those before it.
         lift = np.cumsum(is_new) * (num_slots + 1)
         last = np.maximum.accumulate(last + lift) - lift
         is_new[1:] |= first[1:] > last[:-1] + 1
-    stay_of_pair = np.empty(len(rows), np.int32)
-    stay_of_pair[by_block] = np.cumsum(is_new, dtype=np.int32) - 1
     is_end = np.append(is_new[1:], True)[: len(is_new)]
     blocks, first, last = blocks[is_new], first[is_new], last[is_end]
     nbytes = group.block_nbytes(blocks)
-    return _Stays(group, blocks, first, last, nbytes, rows, stay_of_pair)
+    return _Stays(group, blocks, first, last, nbytes, rows, by_block, is_new)
 
 
-def _gaps(stay: _Stays) -> tuple[Ints, Ints, Ints]:
-    """Stays that follow one of the same block, and the gap before each: begin and end slot."""
-    rows = np.flatnonzero(np.diff(stay.block) == 0) + 1
-    return rows, stay.last[rows - 1] + 1, stay.first[rows]
+def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
+    """Which gaps to keep so that they fit the room of every slot.
 
-
-def _kept_gaps(stays: Sequence[_Stays], busy: Ints, pool_nbytes: int) -> list[Ints]:
-    """Per group, the stays whose block is still there from the stay before."""
-    gaps = [_gaps(stay) for stay in stays]
-    group = np.repeat(np.arange(len(stays)), [len(rows) for rows, _, _ in gaps])
-    if not len(group):
-        return [rows for rows, _, _ in gaps]
-    row, begin, end = (np.concatenate(parts) for parts in zip(*gaps, strict=True))
-    nbytes = np.concatenate([s.nbytes[g[0]] for s, g in zip(stays, gaps, strict=True)])
-    room = pool_nbytes - busy
-    wanted = np.zeros(len(busy) + 1, np.int64)
-    _occupy(wanted, begin, end, nbytes)
-    is_kept = np.ones(len(group), np.bool_)
-    if (np.cumsum(wanted)[:-1] > room).any():
-        is_kept = _belady(begin, end, nbytes, room)
-    return [row[is_kept & (group == index)] for index in range(len(stays))]
-
-
-def _belady(begin: Ints, end: Ints, nbytes: Ints, room: Ints) -> NDArray[np.bool_]:
-    """Which gaps to keep so that they fit the room of every slot."""
-    is_kept = np.ones(len(begin), np.bool_)
-    by_begin = np.argsort(begin, kind="stable")
-    edges = np.searchsorted(begin[by_begin], np.arange(len(room) + 1))
-    by_end = np.argsort(end, kind="stable")
-    end_edges = np.searchsorted(end[by_end], np.arange(len(room) + 1))
-    held = 0
+    Parameters
+    ----------
+    gaps : _Gaps
+    wanted : numpy.ndarray of int64
+        Bytes in each slot if all of them were kept. Where that fits, nothing need be dropped.
+    room : numpy.ndarray of int64
+        Bytes of each slot that are not at work.
+    """
+    is_kept = np.ones(len(gaps), np.bool_)
+    full = np.flatnonzero(wanted > np.maximum(room, 0))
+    by_begin = np.argsort(gaps.begin, kind="stable")
+    begins = np.searchsorted(gaps.begin[by_begin], full, side="right")
+    line, ends, nbytes = by_begin.tolist(), gaps.end.tolist(), gaps.nbytes.tolist()
     farthest: list[tuple[int, int]] = []
-    for slot, space in enumerate(room.tolist()):
-        for gap in by_end[end_edges[slot] : end_edges[slot + 1]].tolist():
-            held -= int(nbytes[gap]) if is_kept[gap] else 0
-        for gap in by_begin[edges[slot] : edges[slot + 1]].tolist():
-            heapq.heappush(farthest, (-int(end[gap]), gap))
-            held += int(nbytes[gap])
-        while held > max(space, 0):
+    dropped: list[tuple[int, int]] = []
+    begun = missing = 0
+    for slot, until, over in zip(
+        full.tolist(),
+        begins.tolist(),
+        (wanted[full] - np.maximum(room[full], 0)).tolist(),
+        strict=True,
+    ):
+        while dropped and dropped[0][0] <= slot:
+            missing -= heapq.heappop(dropped)[1]
+        if over <= missing:
+            continue
+        for gap in line[begun:until]:
+            heapq.heappush(farthest, (-ends[gap], gap))
+        begun = until
+        while over > missing:
             _, gap = heapq.heappop(farthest)
-            if end[gap] > slot and is_kept[gap]:
-                is_kept[gap] = False
-                held -= int(nbytes[gap])
+            is_kept[gap] = False
+            heapq.heappush(dropped, (ends[gap], nbytes[gap]))
+            missing += nbytes[gap]
     return is_kept
 
 
 def _close_gaps(stay: _Stays, kept: Ints, count: Ints) -> Residences:
-    block, first, last, members = stay.block, stay.first, stay.last, stay.stay_of_pair
+    block, first, last = stay.block, stay.first, stay.last
+    members = np.empty(len(stay.rows), np.int32)
+    members[stay.by_block] = np.cumsum(stay.is_new, dtype=np.int32) - 1
     if len(kept):
-        is_begin = np.ones(len(block), np.bool_)
-        is_begin[kept] = False
+        is_begin = _others(len(block), kept)
         members = (np.cumsum(is_begin, dtype=np.int32) - 1)[members]
         block, first, last = block[is_begin], first[is_begin], last[np.append(is_begin[1:], True)]
     num_samples = np.zeros(len(block), np.int64)
