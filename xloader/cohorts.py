@@ -115,7 +115,7 @@ class Cohorts:
     def __len__(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def tiles(self) -> Ints:
         """Home tile of every cohort, counted in C order over ``home_shape``."""
         tile = np.zeros((1,) * len(self.shape), np.int64)
@@ -145,7 +145,7 @@ class Cohorts:
             return self.boxes(cohorts).num_samples
         return self.members.offsets[cohorts + 1] - self.members.offsets[cohorts]
 
-    @property
+    @cached_property
     def num_samples(self) -> Ints:
         """Number of samples of every cohort."""
         if self.members is not None:

@@ -107,6 +107,7 @@ def measure_mixing(
     lanes: Sequence[AnyOrder],
     share: int,
     most_samples: int = _EXACT_SAMPLES,
+    num_spots: int = _NUM_SPOTS,
 ) -> float:
     """Mean number of regions in the full global batches of an order.
 
@@ -120,8 +121,10 @@ def measure_mixing(
     share : int
         Samples that each lane gives to a batch.
     most_samples : int
-        Up to so many samples every batch is looked at; beyond that, batches at 8 places
+        Up to so many samples every batch is looked at; beyond that, batches at a few places
         drawn by a fixed key.
+    num_spots : int
+        How many places those are.
     """
     num_samples = max(lane.num_samples for lane in lanes)
     # A batch may ask for more than there is.
@@ -131,12 +134,14 @@ def measure_mixing(
     num_batches = max(min(lane.num_samples for lane in lanes) // share, 1)
     spots, per_spot = np.zeros(1, np.int64), num_batches
     if num_samples * len(lanes) > most_samples:
-        per_spot = max(most_samples // (_NUM_SPOTS * share * len(lanes)), 1)
-        per_spot = min(per_spot, -(-num_batches // _NUM_SPOTS))
+        per_spot = max(most_samples // (num_spots * share * len(lanes)), 1)
+        per_spot = min(per_spot, -(-num_batches // num_spots))
         bound = num_batches - per_spot + 1
         # A draw below 2**32 is spread over longer epochs.
         stretch = -(-bound // (1 << 32))
-        spots = draw_below(derive_key(0), np.arange(_NUM_SPOTS), bound // stretch) * stretch
+        drawn = draw_below(derive_key(0), np.arange(num_spots), bound // stretch)
+        # One in each part of the epoch: how it ends is not how it goes in its middle.
+        spots = (np.arange(num_spots) * (bound // stretch) + drawn) // num_spots * stretch
     tellers = [_teller(footprint, dim, lane) for lane in lanes]
     means = []
     for spot in spots.tolist():

@@ -7,23 +7,27 @@ lanes: what is chosen by is what will be counted, and there is no formula to get
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from xloader.cohorts import cut_pieces
+from xloader.cohorts import Cohorts, cut_cohorts, cut_pieces
 from xloader.footprint import Demand, Footprint
 from xloader.grid import Axis, Ints
 from xloader.mixing import measure_mixing, region_dim
 from xloader.order import AnyOrder
-from xloader.plan import Epoch, Plan
+from xloader.plan import Epoch, Lane, Plan
 from xloader.subset import Subset
 from xloader.windows import Windows
 
 _FEW_TILES = 1024
-_NUM_SAMPLES = 1 << 13
+_LUCKY_TILES = 512
+_MIXED_EPOCHS = 3
+_NUM_SAMPLES = 1 << 14
+_NUM_SPOTS = 4
 _SEED = 20_241_109
-_MOST_LANES = 4
+_MOST_LANES = 2
 
 
 @dataclass(frozen=True)
@@ -41,59 +45,124 @@ class Model:
     Parameters
     ----------
     footprint : Footprint
+    cohorts : Cohorts
+        All of its cohorts.
     tiling : tuple of int
-        As of `Pace`.
+        As of `Pace`, and what the cohorts were cut with.
     run_dim : int
         The dimension that keeps most of its length.
     spread : int
         The most tiles at work that will be tried.
     lanes : int
         The lanes of the plans.
+
+    Attributes
+    ----------
+    num_tiles : int
+        Tiles of a lane of the model.
+    row_size : int
+        Tiles of the model along the runs.
+    run_factor : float
+        How many times as long runs are to be as on the model.
     """
 
     def __init__(
-        self, footprint: Footprint, tiling: tuple[int, ...], run_dim: int, spread: int, lanes: int
+        self,
+        footprint: Footprint,
+        cohorts: Cohorts,
+        tiling: tuple[int, ...],
+        run_dim: int,
+        spread: int,
+        lanes: int,
     ) -> None:
         num_tiles = max(_FEW_TILES, 4 * spread)
         self._lanes = model_lanes(lanes)
         self._footprint = _truncate(footprint, tiling, run_dim, num_tiles * self._lanes)
         self._region_dim = region_dim(self._footprint)
+        cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
+        self._cut = None if self._footprint.is_weighted else cut
+        self.num_tiles = max(cut.num_used_tiles // self._lanes, 1)
+        self.row_size = cut.home_shape[run_dim]
+        self.run_factor = max(cohorts.num_used_tiles / lanes / self.num_tiles, 1.0)
+        self._reach = cohorts.pieces[run_dim].reach
+        self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
         # Where tiles are few, luck makes one epoch unlike another.
-        self._num_epochs = 8 if num_tiles <= _FEW_TILES else 3
+        self._num_epochs = 8 if self.num_tiles < _LUCKY_TILES else 3
 
-    def measure(self, plan: Plan) -> Candidate | None:
-        """Amplification and mixing of one epoch; ``None`` if its chunks do not fit."""
-        trial = self._try_epoch(plan, 0)
-        return trial and Candidate(plan, trial[0], self._mixing(plan, trial[1]))
+    def at_work_nbytes(self, plan: Plan) -> int:
+        """The most bytes that a lane of one epoch needs at a time, with one line of runs."""
+        return max(lane.schedule.at_work_nbytes for lane in self._lanes_of(plan, 0, draws=1))
 
-    def confirm(self, candidate: Candidate, enough: float) -> Candidate | None:
-        """The candidate by the worst of more epochs; the first beyond ``enough`` ends it."""
+    def measure(
+        self, plan: Plan, hopeless: float, *, is_picky: bool = False
+    ) -> Candidate | None:
+        """Amplification and mixing of one epoch; ``None`` if its chunks do not fit.
+
+        Where the first line of runs reads more than ``hopeless``, no others are drawn; and if
+        one is picky, the plan is not looked at any further.
+        """
+        trial = self._try_epoch(plan, 0, hopeless)
+        if trial is None or (is_picky and trial[0] > hopeless):
+            return None
+        return Candidate(plan, trial[0], self._mixing(plan, trial[1]))
+
+    def confirm(self, candidate: Candidate) -> Candidate | None:
+        """The candidate by the worst of more epochs; the first beyond what is allowed ends it."""
+        plan = candidate.plan
         worst, mixing = candidate.amplification, [candidate.mixing]
+        if worst == 1.0 and plan.pace.run == 1:
+            # With nothing that straddles there is no luck in it.
+            return candidate
         for index in range(1, self._num_epochs):
-            trial = self._try_epoch(candidate.plan, index)
+            trial = self._try_epoch(plan, index)
             if trial is None:
                 return None
             worst = max(worst, trial[0])
-            if worst > enough:
+            if worst > plan.max_amplification:
                 break
-            if index < 3:
-                mixing.append(self._mixing(candidate.plan, trial[1]))
+            if index < _MIXED_EPOCHS:
+                mixing.append(self._mixing(plan, trial[1]))
         mean = sum(mixing) / len(mixing)
         return dataclasses.replace(candidate, amplification=worst, mixing=mean)
 
-    def _try_epoch(self, plan: Plan, index: int) -> tuple[float, list[AnyOrder]] | None:
-        pace = dataclasses.replace(plan.pace, lanes=self._lanes)
-        cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
-        epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True)
-        lanes = epoch.lanes(range(self._lanes))
+    def _try_epoch(
+        self, plan: Plan, index: int, hopeless: float = math.inf
+    ) -> tuple[float, list[AnyOrder]] | None:
+        lanes = self._lanes_of(plan, index, draws=1)
         if max(lane.schedule.at_work_nbytes for lane in lanes) > plan.lane_pool_nbytes:
             return None
+        found = self._amplification(plan, lanes)
+        if plan.max_amplification < found < hopeless and plan.pace.draws > 1:
+            lanes = self._lanes_of(plan, index, plan.pace.draws)
+            found = self._amplification(plan, lanes)
+        return found, [lane.order for lane in lanes]
+
+    def _lanes_of(self, plan: Plan, index: int, draws: int) -> list[Lane]:
+        pace = dataclasses.replace(plan.pace, lanes=self._lanes, draws=draws)
+        cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
+        epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=self._cut)
+        return epoch.lanes(range(self._lanes))
+
+    def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
+        """Reads a chunk, with runs as long as they are to be.
+
+        Along runs alone, chunks are read again at run ends only: there are as many fewer of them
+        as runs are longer than on the model.
+        """
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        return num_reads / self._footprint.num_needed, [lane.order for lane in lanes]
+        found = num_reads / self._footprint.num_needed
+        if plan.pace.run > 1 and self._is_line and self._reach <= plan.pace.spread:
+            found = 1 + (found - 1) / self.run_factor
+        return found
 
     def _mixing(self, plan: Plan, orders: list[AnyOrder]) -> float:
         return measure_mixing(
-            self._footprint, self._region_dim, orders, plan.lane_share, _NUM_SAMPLES
+            self._footprint,
+            self._region_dim,
+            orders,
+            plan.lane_share,
+            most_samples=_NUM_SAMPLES,
+            num_spots=_NUM_SPOTS,
         )
 
 

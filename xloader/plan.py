@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from xloader.ascend import Ascent
-from xloader.cohorts import cut_cohorts
+from xloader.cohorts import Cohorts, cut_cohorts
 from xloader.errors import MemoryBudgetError
 from xloader.footprint import Footprint
 from xloader.order import AnyOrder
@@ -179,6 +179,8 @@ class Epoch:
         Whether the samples that do not fill a global batch are left out.
     spread_is_fixed : bool
         Whether to keep the plan's spread even where its chunks do not fit.
+    cut : Cohorts, optional
+        The cohorts of the plan's tiling, where they are known and the same in every epoch.
     """
 
     footprint: Footprint
@@ -187,6 +189,7 @@ class Epoch:
     epoch: int
     drop_last: bool = False
     spread_is_fixed: bool = False
+    cut: Cohorts | None = None
 
     @property
     def num_steps(self) -> int:
@@ -202,7 +205,9 @@ class Epoch:
         """
         missing = [lane for lane in chosen if lane not in self._lanes]
         if missing and self.plan.pace.is_shuffled:
-            shuffle = self._draw()
+            shuffle, known = self._draw()
+            self._lanes.update(known)
+            missing = [lane for lane in missing if lane not in known]
             self._lanes.update({lane: self._fitting_lane(shuffle, lane) for lane in missing})
         elif missing:
             ascent = Ascent(
@@ -232,25 +237,29 @@ class Epoch:
                 return Lane(order, schedule)
             spread = min(spread, order.num_slots) - 1
 
-    def _draw(self) -> Shuffle:
-        """The epoch's line of runs: the first that reads no more than is allowed, or the least."""
+    def _draw(self) -> tuple[Shuffle, dict[int, Lane]]:
+        """The epoch's line of runs: the first that reads no more than is allowed, or the least.
+
+        With it come its lanes, where they had to be known to choose it.
+        """
         pace = self.plan.pace
-        cohorts = cut_cohorts(self.footprint, pace.tiling, seed=self.seed, epoch=self.epoch)
+        cohorts = self.cut or cut_cohorts(
+            self.footprint, pace.tiling, seed=self.seed, epoch=self.epoch
+        )
         enough = self.plan.max_amplification * self.footprint.num_needed
-        best: tuple[int, Shuffle] | None = None
+        best: tuple[int, Shuffle, dict[int, Lane]] | None = None
         for number in range(pace.draws):
             shuffle = Shuffle(self.footprint.windows, cohorts, pace, self.seed, self.epoch, number)
-            num_reads = self._num_reads(shuffle) if pace.draws > 1 else 0
+            if pace.draws == 1:
+                return shuffle, {}
+            lanes = {lane: self._fitting_lane(shuffle, lane) for lane in range(pace.lanes)}
+            num_reads = sum(lane.schedule.num_reads for lane in lanes.values())
             if best is None or num_reads < best[0]:
-                best = num_reads, shuffle
+                best = num_reads, shuffle, lanes
             if num_reads <= enough:
                 break
         assert best is not None
-        return best[1]
-
-    def _num_reads(self, shuffle: Shuffle) -> int:
-        lanes = range(self.plan.pace.lanes)
-        return sum(self._fitting_lane(shuffle, lane).schedule.num_reads for lane in lanes)
+        return best[1:]
 
     def _schedule(self, order: AnyOrder) -> Schedule:
         cutoff = self.num_steps * self.plan.lane_share
