@@ -73,7 +73,7 @@ def permutation(key: int, size: int) -> Ints:
     return np.argsort(draw(key, np.arange(size)), kind="stable").astype(np.int64)
 
 
-def bijection(keys: Words, sizes: Ints, ranks: Ints) -> Ints:
+def bijection(keys: Words, sizes: Ints, ranks: Ints, which: Ints | None = None) -> Ints:
     """Where each rank stands in its own keyed permutation, with nothing stored.
 
     Element ``i`` of the result is ``p(ranks[i])``, ``p`` being a permutation of
@@ -85,6 +85,8 @@ def bijection(keys: Words, sizes: Ints, ranks: Ints) -> Ints:
     keys : numpy.ndarray of uint64
     sizes, ranks : numpy.ndarray of int64
         With ``0 <= ranks < sizes < 2**62``.
+    which : numpy.ndarray of int64, optional
+        Which key and size is whose, where many ranks share few; by default, each has its own.
 
     Examples
     --------
@@ -92,41 +94,49 @@ def bijection(keys: Words, sizes: Ints, ranks: Ints) -> Ints:
     >>> sorted(bijection(keys, np.full(7, 7), np.arange(7)).tolist())
     [0, 1, 2, 3, 4, 5, 6]
     """
+    which = np.arange(len(ranks)) if which is None else which
+    bounds = sizes.astype(np.uint64)
     num_rows = np.ceil(np.sqrt(sizes)).astype(np.uint64)
     # The square root of a number near 2**62 may round down; one row more is always enough.
-    num_rows += (num_rows * num_rows < sizes.astype(np.uint64)).astype(np.uint64)
-    num_columns = (sizes.astype(np.uint64) + num_rows - np.uint64(1)) // num_rows
+    num_rows += (num_rows * num_rows < bounds).astype(np.uint64)
+    num_columns = (bounds + num_rows - np.uint64(1)) // np.maximum(num_rows, np.uint64(1))
     round_keys = [
         _mix(keys + np.uint64((i + 1) * int(_GOLDEN) & _MASK)) for i in range(_NUM_ROUNDS)
     ]
-    found = _feistel(round_keys, num_rows, num_columns, ranks.astype(np.uint64))
-    outside = np.flatnonzero(found >= sizes.astype(np.uint64))
+    found = _feistel(round_keys, num_rows, num_columns, ranks.astype(np.uint64), which)
+    outside = np.flatnonzero(found >= bounds[which])
     while len(outside):
-        found[outside] = _feistel(
-            [k[outside] for k in round_keys],
-            num_rows[outside],
-            num_columns[outside],
-            found[outside],
-        )
-        outside = outside[found[outside] >= sizes[outside].astype(np.uint64)]
+        near = which[outside]
+        found[outside] = _feistel(round_keys, num_rows, num_columns, found[outside], near)
+        outside = outside[found[outside] >= bounds[near]]
     return found.astype(np.int64)
 
 
-def _feistel(round_keys: list[Words], num_rows: Words, num_columns: Words, values: Words) -> Words:
-    row, column = values // num_columns, values % num_columns
+def _feistel(
+    round_keys: list[Words], num_rows: Words, num_columns: Words, values: Words, which: Ints
+) -> Words:
+    num_rows, num_columns = num_rows[which], num_columns[which]
+    row = values // num_columns
+    column = values - row * num_columns
+    mixed = np.empty_like(values)
+    spare = np.empty_like(values)
     for i, key in enumerate(round_keys):
-        if i % 2:
-            column = _add_modulo(
-                column, _scale(_mix(row * _GOLDEN + key), num_columns), num_columns
-            )
-        else:
-            row = _add_modulo(row, _scale(_mix(column * _GOLDEN + key), num_rows), num_rows)
-    return np.asarray(row * num_columns + column, np.uint64)
-
-
-def _add_modulo(a: Words, b: Words, modulus: Words) -> Words:
-    total = a + b
-    return np.asarray(np.where(total >= modulus, total - modulus, total), np.uint64)
+        half, other, size = (column, row, num_columns) if i % 2 else (row, column, num_rows)
+        np.multiply(other, _GOLDEN, out=mixed)
+        np.take(key, which, out=spare, mode="clip")
+        mixed += spare
+        _mix_in_place(mixed, spare)
+        # The upper 32 bits as a number in [0, size), added modulo size: where the sum stays below
+        # it, what is left of taking size away wraps round and is the larger of the two.
+        mixed >>= np.uint64(32)
+        mixed *= size
+        mixed >>= np.uint64(32)
+        half += mixed
+        np.subtract(half, size, out=spare)
+        np.minimum(half, spare, out=half)
+    row *= num_columns
+    row += column
+    return row
 
 
 def _scale(bits: Words, bound: Words | np.uint64) -> Words:
@@ -135,6 +145,17 @@ def _scale(bits: Words, bound: Words | np.uint64) -> Words:
 
 
 def _mix(x: Words) -> Words:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)), np.uint64)
+    mixed = np.array(x, np.uint64)
+    _mix_in_place(mixed, np.empty_like(mixed))
+    return mixed
+
+
+def _mix_in_place(x: Words, spare: Words) -> None:
+    np.right_shift(x, np.uint64(30), out=spare)
+    x ^= spare
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(x, np.uint64(27), out=spare)
+    x ^= spare
+    x *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(x, np.uint64(31), out=spare)
+    x ^= spare

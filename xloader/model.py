@@ -75,8 +75,8 @@ class Model:
         spread: int,
         lanes: int,
     ) -> None:
-        num_tiles = max(_FEW_TILES, 4 * spread)
         self._lanes = model_lanes(lanes)
+        num_tiles = max(_FEW_TILES // self._lanes, 4 * spread)
         self._footprint = _truncate(footprint, tiling, run_dim, num_tiles * self._lanes)
         self._region_dim = region_dim(self._footprint)
         cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
@@ -87,7 +87,7 @@ class Model:
         self._reach = cohorts.pieces[run_dim].reach
         self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
         # Where tiles are few, luck makes one epoch unlike another.
-        self._num_epochs = 8 if self.num_tiles < _LUCKY_TILES else 3
+        self._num_epochs = max(8 // self._lanes, 3) if self.num_tiles < _LUCKY_TILES else 3
 
     def at_work_nbytes(self, plan: Plan) -> int:
         """The most bytes that a lane of one epoch needs at a time, with one line of runs."""
@@ -120,7 +120,7 @@ class Model:
             worst = max(worst, trial[0])
             if worst > plan.max_amplification:
                 break
-            if index < _MIXED_EPOCHS:
+            if index < _MIXED_EPOCHS or self.num_tiles < _FEW_TILES // 4:
                 mixing.append(self._mixing(plan, trial[1]))
         mean = sum(mixing) / len(mixing)
         return dataclasses.replace(candidate, amplification=worst, mixing=mean)

@@ -17,6 +17,7 @@ nothing per sample.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -154,20 +155,30 @@ class LaneOrder:
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample id at a rank of an entry."""
-        cohorts, members = self.cohort[entries], self.cohorts.members
-        ranks = ranks + np.where(cohorts == self.cut_cohort, self.num_skipped, 0)
+        # What is the same for all samples of an entry is worked out once for each entry.
+        distinct, which = _distinct(entries)
+        cohorts, members = self.cohort[distinct], self.cohorts.members
+        if self.num_skipped:
+            ranks = ranks + np.where(cohorts == self.cut_cohort, self.num_skipped, 0)[which]
+        boxes = self.cohorts.boxes(cohorts)
         if self.permutation_key is not None:
             keys = draw(self.permutation_key, cohorts)
-            ranks = bijection(keys, self.cohorts.counts_of(cohorts), ranks)
+            sizes = boxes.num_samples if members is None else self.cohorts.counts_of(cohorts)
+            ranks = bijection(keys, sizes, ranks, which)
         if members is not None:
-            return np.asarray(members.ids[members.offsets[cohorts] + ranks], np.int64)
-        boxes = self.cohorts.boxes(cohorts)
+            return np.asarray(members.ids[members.offsets[cohorts][which] + ranks], np.int64)
         ids = np.zeros(len(ranks), np.int64)
         weight = 1
         for dim in reversed(range(len(boxes.lo))):
-            size = boxes.hi[dim] - boxes.lo[dim]
-            ids += (boxes.lo[dim] + ranks % size) * weight
-            ranks = ranks // size
+            sizes = boxes.hi[dim] - boxes.lo[dim]
+            ids += (boxes.lo[dim] * weight)[which]
+            if not dim:
+                ids += ranks * weight
+            elif (sizes > 1).any():
+                size = sizes[which]
+                above = ranks // size
+                ids += (ranks - above * size) * weight
+                ranks = above
             weight *= self.windows.num_positions[dim]
         return ids
 
@@ -184,10 +195,7 @@ class LaneOrder:
     def places(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
         """As `segments`, with the entry and the rank of each sample, and no ids drawn."""
         edges, num_passed = self._edges(begin)
-        for entries, ranks in self._walk(edges):
-            if num_passed < len(entries):
-                yield entries[num_passed:], ranks[num_passed:]
-            num_passed = max(num_passed - len(entries), 0)
+        yield from self._walk(edges, num_passed)
 
     def entries_before(self, place: int) -> NDArray[np.bool_]:
         """Per entry, whether one of its samples comes before ``place``."""
@@ -205,24 +213,46 @@ class LaneOrder:
                 break
         return found
 
-    def _walk(self, edges: NDArray[np.float64]) -> Iterator[tuple[Ints, Ints]]:
-        """Entries and ranks in order, a segment for each stretch between two edges."""
+    def _walk(
+        self, edges: NDArray[np.float64], num_passed: int = 0
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Entries and ranks in order, but for the first so many, in pieces between edges."""
         active = self._begun(edges[0])[1]
         started = int(np.searchsorted(self.start, edges[0], side="left"))
         given = self.num_before(active, edges[0])
-        for edge in edges[1:]:
+        for first, edge in itertools.pairwise(edges.tolist()):
             until = int(np.searchsorted(self.start, edge, side="left"))
             active = np.concatenate([active, np.arange(started, until)])
             given = np.concatenate([given, np.zeros(until - started, np.int64)])
             started = until
             reached = self.num_before(active, edge)
-            rows, ranks = expand_ranges(given, reached)
-            entries = active[rows]
-            # lexsort is stable, so samples of one cohort with equal keys keep their ranks' order.
-            line = np.lexsort((self.cohort[entries], self.keys(entries, ranks)))
-            yield entries[line], ranks[line]
+            num_here = int(reached.sum() - given.sum())
+            if num_passed >= num_here:
+                num_passed -= num_here
+            elif edge == np.nextafter(first, np.inf):
+                yield from self._at_one_key(active, given, reached, num_passed)
+                num_passed = 0
+            else:
+                rows, ranks = expand_ranges(given, reached)
+                entries = active[rows]
+                # Samples of one cohort with equal keys keep their ranks' order: sorts are stable.
+                line = np.lexsort((self.cohort[entries], self.keys(entries, ranks)))[num_passed:]
+                yield entries[line], ranks[line]
+                num_passed = 0
             is_left = reached < self.count[active]
             active, given = active[is_left], reached[is_left]
+
+    def _at_one_key(
+        self, active: Ints, given: Ints, reached: Ints, num_passed: int
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Samples that all have one key, and so go by cohort: there may be millions of them."""
+        by_cohort = np.argsort(self.cohort[active])
+        active, given, reached = active[by_cohort], given[by_cohort], reached[by_cohort]
+        before = np.concatenate([[0], np.cumsum(reached - given)])
+        for begin in range(num_passed, int(before[-1]), self._segment_size):
+            places = np.arange(begin, min(begin + self._segment_size, int(before[-1])))
+            rows = np.searchsorted(before, places, side="right") - 1
+            yield active[rows], given[rows] + places - before[rows]
 
     @cached_property
     def _num_of_earlier(self) -> Ints:
@@ -252,6 +282,13 @@ class LaneOrder:
         return np.concatenate([[0.0], np.cumsum(np.maximum(per_slot, 0.0))])
 
     @cached_property
+    def _crowded(self) -> NDArray[np.float64]:
+        """Keys that more samples have than a segment holds."""
+        at_once = self.length == 0
+        num_samples = np.bincount(self.start[at_once], self.count[at_once])
+        return np.flatnonzero(num_samples > self._segment_size).astype(np.float64)
+
+    @cached_property
     def _segment_size(self) -> int:
         """At least twice the entries at work, so that a segment's cost is in its samples."""
         ends = np.sort(self.start + np.maximum(self.length, 1))
@@ -273,7 +310,20 @@ class LaneOrder:
                 first, step = max(first - step, 0.0), 2 * step
         passed = self._num_samples_before(first) if first else 0
         inner = np.interp(targets, before, slots)
-        return np.concatenate([[first], inner[inner > first], [np.inf]]), begin - passed
+        inner = np.concatenate([inner, self._crowded, np.nextafter(self._crowded, np.inf)])
+        inner = np.unique(inner[inner > first])
+        return np.concatenate([[first], inner, [np.inf]]), begin - passed
+
+
+def _distinct(entries: Ints) -> tuple[Ints, Ints]:
+    """The entries without repeats, or few that are near, and where in them each is found."""
+    first = int(entries.min()) if len(entries) else 0
+    num_near = int(entries.max(initial=0)) + 1 - first
+    if num_near <= len(entries):
+        # Entries at work stand close together: no search is needed.
+        return np.arange(first, first + num_near), entries - first
+    distinct, which = np.unique(entries, return_inverse=True)
+    return distinct, which
 
 
 def lane_part(line: Ints, total: Ints, lane: int, lanes: int) -> tuple[Ints, Ints, int]:

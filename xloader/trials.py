@@ -35,6 +35,7 @@ _LOWER_SPREADS = (0.92, 0.84, 0.75)
 _LONGER_RUNS = 1.25
 _NUM_CHAINS = 2
 _NUM_DESCENTS = 4
+_MANY_RUNS = 4.0
 _HOPELESS = 2.0
 """Times the reads allowed beyond one a chunk, from which on no luck of a draw brings a plan within."""
 
@@ -143,6 +144,8 @@ class Trials:
         if max((c.mixing for c in scored), default=0.0) < least_mixing:
             return []
         by_mixing = sorted(scored, key=lambda c: -c.mixing)
+        if (plain := self._without_runs(by_mixing)) is not None:
+            return [plain]
         found: list[Candidate] = []
         for number, first in enumerate(by_mixing):
             best = max((c.mixing for c in found), default=0.0)
@@ -152,6 +155,13 @@ class Trials:
             rank = preference(self.wish, self.full)
             found = self._confirmed(sorted(scored, key=rank))
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
+
+    def _without_runs(self, by_mixing: list[Candidate]) -> Candidate | None:
+        """The order without runs, if it reads no more than allowed: runs only bring together."""
+        for trial in by_mixing:
+            if trial.plan.pace.run == 1 and trial.mixing >= 0.98 * by_mixing[0].mixing:
+                return self._confirm(trial)
+        return None
 
     @cached_property
     def tile_nbytes(self) -> int:
@@ -210,7 +220,9 @@ class Trials:
     def _runs_a_stream(self) -> float:
         # With fewer runs than streams, every epoch would make the same sweep; with few tiles,
         # runs cannot be short.
-        return 1.0 if self._is_small else 2.0
+        if self._is_small:
+            return 1.0
+        return 2.0 if self._model.run_factor < _MANY_RUNS else 4.0
 
     def _scored(self, is_picky: bool) -> Iterator[Candidate]:
         """For each share of streams, one epoch at the largest spread that fits."""
@@ -305,7 +317,7 @@ class Trials:
             return []
         if self._is_small:
             # Runs that fill all streams to their ends.
-            found = {self._model.num_tiles // run for run in range(2, 13)}
+            found = {-(-self._model.num_tiles // run) for run in range(2, 13)}
             lower = sorted((s for s in found if 2 < s < 0.95 * pace.spread), reverse=True)
             return lower[:_NUM_DESCENTS] or [int(pace.spread * 0.8)]
         return [int(pace.spread * share) for share in _LOWER_SPREADS]
