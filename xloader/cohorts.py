@@ -195,10 +195,7 @@ def cut_cohorts(
 
 def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, ...]:
     """Cut each windowed dimension into pieces; the tiling is as of `cut_cohorts`."""
-    return tuple(
-        _cut_dim(footprint, dim, tile_edges(footprint, dim, size))
-        for dim, size in enumerate(tiling)
-    )
+    return tuple(_cut_dim(footprint, dim, size) for dim, size in enumerate(tiling))
 
 
 def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
@@ -218,8 +215,9 @@ def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
     return np.append(axis.edges[:-1][::num_blocks], size)
 
 
-def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
+def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     windows = footprint.windows
+    axis, edges = leading_axis(footprint, dim), tile_edges(footprint, dim, num_blocks)
     stride, num_positions = windows.strides[dim], windows.num_positions[dim]
     spans = sorted(
         {
@@ -241,8 +239,10 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
     starts = starts[np.diff(starts, prepend=-1) > 0]
 
     def tile_of(offset: int) -> Ints:
-        found = np.searchsorted(edges, starts * stride + offset, side="right") - 1
-        return np.asarray(found, np.int64)
+        if axis is None or not num_blocks:
+            return np.zeros(len(starts), np.int64)
+        blocks = axis.block_of(starts * stride + offset)
+        return blocks if num_blocks == 1 else blocks // num_blocks
 
     home_tile = tile_of(spans[0][0])
     is_new_home = np.diff(home_tile, prepend=-1) > 0
@@ -253,8 +253,10 @@ def _cut_dim(footprint: Footprint, dim: int, edges: Ints) -> Pieces:
     if not reach:
         # Each piece touches its home alone, and nothing need be kept of that.
         lo, hi = lo[:0], hi[:0]
-    touch_lo = np.searchsorted(homes, lo).astype(np.int64)
-    touch_hi = np.searchsorted(homes, hi, side="right").astype(np.int64)
+    is_home = np.zeros(len(edges), np.int64)
+    is_home[homes + 1] = 1
+    homes_before = np.cumsum(is_home)
+    touch_lo, touch_hi = homes_before[lo], homes_before[hi + 1]
     return Pieces(
         tile_edges=edges,
         starts=np.append(starts, num_positions),

@@ -11,6 +11,7 @@ the chunks of its variables there, the unwindowed dimensions being whole::
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -180,7 +181,11 @@ class Footprint:
     ) -> Footprint:
         """Group what is needed together, in the order of the demands."""
         members: dict[tuple[object, ...], list[Demand]] = {}
+        known: dict[Axis | None, Axis | None] = {}
         for demand in demands:
+            # Axes that are equal are one, so that the edges of their blocks are found once.
+            axes = tuple(known.setdefault(axis, axis) for axis in demand.axes)
+            demand = dataclasses.replace(demand, axes=axes)
             members.setdefault((demand.axes, demand.accesses), []).append(demand)
         groups = tuple(
             Group(tuple(group), group[0].axes, _contiguous_accesses(group[0]))

@@ -81,10 +81,12 @@ class ListedOrder:
         """The sample id at a rank of a visit."""
         return np.asarray(self.listed[self.begins[entries] + ranks], np.int64)
 
-    def places(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
+    def places(
+        self, begin: int = 0, size: int = _SEGMENT_SIZE
+    ) -> Iterator[tuple[Ints, Ints]]:
         """The visit and the rank there of each sample from place ``begin`` on, in pieces."""
-        for first in range(begin, len(self.listed), _SEGMENT_SIZE):
-            places = np.arange(first, min(first + _SEGMENT_SIZE, len(self.listed)))
+        for first in range(begin, len(self.listed), size):
+            places = np.arange(first, min(first + size, len(self.listed)))
             visits = np.searchsorted(self.begins, places, side="right") - 1
             yield visits, places - self.begins[visits]
 

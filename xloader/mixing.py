@@ -24,6 +24,7 @@ REGION_CHUNKS = 4
 
 _EXACT_SAMPLES = 1 << 17
 _NUM_SPOTS = 8
+_PIECE_SIZE = 1 << 13
 
 
 def region_dim(footprint: Footprint) -> int:
@@ -179,7 +180,7 @@ def _rows(
     """Regions of one lane's part of some batches, ``(num_batches, share)``; -1 where it ended."""
     rows = np.full(num_batches * share, -1, np.int64)
     found = 0
-    for entries, ranks in lane.places(first * share):
+    for entries, ranks in lane.places(first * share, min(len(rows), _PIECE_SIZE)):
         take = min(len(entries), len(rows) - found)
         rows[found : found + take] = tell(entries[:take], ranks[:take])
         found += take

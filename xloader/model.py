@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xloader.cohorts import Cohorts, cut_cohorts, cut_pieces
+from xloader.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.footprint import Demand, Footprint
 from xloader.grid import Axis, Ints
 from xloader.mixing import measure_mixing, region_dim
@@ -77,7 +77,7 @@ class Model:
     ) -> None:
         self._lanes = model_lanes(lanes)
         num_tiles = max(_FEW_TILES // self._lanes, 4 * spread)
-        self._footprint = _truncate(footprint, tiling, run_dim, num_tiles * self._lanes)
+        self._footprint = _truncate(footprint, cohorts.pieces, run_dim, num_tiles * self._lanes)
         self._region_dim = region_dim(self._footprint)
         cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
         self._cut = None if self._footprint.is_weighted else cut
@@ -172,7 +172,7 @@ def model_lanes(lanes: int) -> int:
 
 
 def _truncate(
-    footprint: Footprint, tiling: tuple[int, ...], run_dim: int, num_tiles: int
+    footprint: Footprint, all_pieces: tuple[Pieces, ...], run_dim: int, num_tiles: int
 ) -> Footprint:
     """A part of a selection, about ``num_tiles`` tiles of it, longest along the runs.
 
@@ -180,11 +180,11 @@ def _truncate(
     middle one, whichever has more of them.
     """
     if footprint.subset is None:
-        return _cut_out(footprint, tiling, run_dim, num_tiles, None, [0] * len(tiling))
+        return _cut_out(footprint, all_pieces, run_dim, num_tiles, None, [0] * len(all_pieces))
     drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
     in_order = np.lexsort(drawn.T[::-1])
     parts = [
-        _cut_out(footprint, tiling, run_dim, num_tiles, drawn, drawn[sample].tolist())
+        _cut_out(footprint, all_pieces, run_dim, num_tiles, drawn, drawn[sample].tolist())
         for sample in (in_order[0], in_order[len(in_order) // 2])
     ]
     return max(parts, key=lambda part: part.num_samples)
@@ -192,7 +192,7 @@ def _truncate(
 
 def _cut_out(
     footprint: Footprint,
-    tiling: tuple[int, ...],
+    all_pieces: tuple[Pieces, ...],
     run_dim: int,
     num_tiles: int,
     drawn: Ints | None,
@@ -202,7 +202,6 @@ def _cut_out(
     windows = footprint.windows
     left = num_tiles
     parts = [slice(0, size) for size in windows.dim_sizes]
-    all_pieces = cut_pieces(footprint, tiling)
     for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
         pieces, edges, stride = all_pieces[dim], all_pieces[dim].tile_edges, windows.strides[dim]
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])

@@ -36,7 +36,7 @@ from xloader.windows import Windows
 PHASE_STEPS = 1 << 20
 """Phases are whole multiples of 1 / PHASE_STEPS, so that they are exact in floating point."""
 
-_SEGMENT_SIZE = 4096
+_SEGMENT_SIZE = 1 << 14
 """Samples of a segment, about: large enough that NumPy's calls cost little beside the work."""
 
 
@@ -61,8 +61,8 @@ class AnyOrder(Entries, Protocol):
         """The ids from place ``begin`` on, with the entry of each, in pieces."""
         ...
 
-    def places(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """As `segments`, with the entry and the rank of each sample."""
+    def places(self, begin: int = 0, size: int = ...) -> Iterator[tuple[Ints, Ints]]:
+        """As `segments`, with the entry and the rank of each sample, about ``size`` at a time."""
         ...
 
     def entries_before(self, place: int) -> NDArray[np.bool_]:
@@ -192,9 +192,19 @@ class LaneOrder:
         for entries, ranks in self.places(begin):
             yield self.ids(entries, ranks), entries
 
-    def places(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """As `segments`, with the entry and the rank of each sample, and no ids drawn."""
-        edges, num_passed = self._edges(begin)
+    def places(
+        self, begin: int = 0, size: int = _SEGMENT_SIZE
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """As `segments`, with the entry and the rank of each sample, and no ids drawn.
+
+        Parameters
+        ----------
+        begin : int
+            The first place.
+        size : int
+            Samples of a piece, about; where more entries are at work, there are more.
+        """
+        edges, num_passed = self._edges(begin, size)
         yield from self._walk(edges, num_passed)
 
     def entries_before(self, place: int) -> NDArray[np.bool_]:
@@ -249,8 +259,8 @@ class LaneOrder:
         by_cohort = np.argsort(self.cohort[active])
         active, given, reached = active[by_cohort], given[by_cohort], reached[by_cohort]
         before = np.concatenate([[0], np.cumsum(reached - given)])
-        for begin in range(num_passed, int(before[-1]), self._segment_size):
-            places = np.arange(begin, min(begin + self._segment_size, int(before[-1])))
+        for begin in range(num_passed, int(before[-1]), _SEGMENT_SIZE):
+            places = np.arange(begin, min(begin + _SEGMENT_SIZE, int(before[-1])))
             rows = np.searchsorted(before, places, side="right") - 1
             yield active[rows], given[rows] + places - before[rows]
 
@@ -286,20 +296,22 @@ class LaneOrder:
         """Keys that more samples have than a segment holds."""
         at_once = self.length == 0
         num_samples = np.bincount(self.start[at_once], self.count[at_once])
-        return np.flatnonzero(num_samples > self._segment_size).astype(np.float64)
+        return np.flatnonzero(num_samples > _SEGMENT_SIZE).astype(np.float64)
 
     @cached_property
-    def _segment_size(self) -> int:
-        """At least twice the entries at work, so that a segment's cost is in its samples."""
+    def _least_size(self) -> int:
+        """Twice the entries at work, so that a segment's cost is in its samples."""
         ends = np.sort(self.start + np.maximum(self.length, 1))
         num_ended = np.searchsorted(ends, self.start, side="right")
         num_at_work = int((np.arange(1, len(ends) + 1) - num_ended).max(initial=0))
-        return max(_SEGMENT_SIZE, 2 * num_at_work)
+        return 2 * num_at_work
 
-    def _edges(self, begin: int) -> tuple[NDArray[np.float64], int]:
+    def _edges(
+        self, begin: int, size: int = _SEGMENT_SIZE
+    ) -> tuple[NDArray[np.float64], int]:
         """Keys that cut the samples from place ``begin`` on, and how many to pass over."""
         before = self._samples_before_slot
-        targets = np.arange(begin, before[-1], self._segment_size)[1:]
+        targets = np.arange(begin, before[-1], max(size, self._least_size))[1:]
         slots = np.arange(len(before), dtype=np.float64)
         first = 0.0
         if begin:
