@@ -15,7 +15,18 @@ MAX_FUNCTION_LINES = 60
 
 PURE = frozenset(
     {"errors", "grid", "world", "windows", "keyed", "packing", "subset", "footprint", "cohorts"}
-    | {"schedule", "order", "listed", "pace", "ascend", "model", "search", "mixing", "plan"}
+    | {
+        "schedule",
+        "order",
+        "listed",
+        "pace",
+        "ascend",
+        "model",
+        "trials",
+        "search",
+        "mixing",
+        "plan",
+    }
     | {"recipe", "layout"}
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""

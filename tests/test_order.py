@@ -95,12 +95,25 @@ def test_a_segment_from_anywhere_is_the_tail(
 
 
 def test_a_segment_from_anywhere_of_an_order_of_many_segments() -> None:
-    footprint = line_footprint(40_000, 16, 3)
+    footprint = line_footprint(160_000, 16, 3)
     lane = shuffle_of(footprint, Pace((1,), 0, 48, 20, 20, 2), 0, 3).lane(1, 20)
     whole = all_ids(lane)
     num_segments = sum(1 for _ in lane.segments())
     assert num_segments >= 3
-    for begin in [0, 1, 15, 4095, 4096, 4097, 11_111, len(whole) - 1, len(whole)]:
+    for begin in [
+        0,
+        1,
+        15,
+        4095,
+        4096,
+        4097,
+        16_383,
+        16_384,
+        16_385,
+        11_111,
+        len(whole) - 1,
+        len(whole),
+    ]:
         assert all_ids(lane, begin) == whole[begin:]
 
 
@@ -228,5 +241,5 @@ def test_a_place_in_a_long_slot_is_found_without_passing_all_before_it() -> None
     for begin in (600_000, 2_700_001, 4_999_990):
         ids, _ = next(lane.segments(begin))
         assert len(ids) >= 2
-        num_passed = lane._edges(begin)[1]
+        num_passed = lane._first_edge(begin)[1]
         assert 0 <= num_passed < 20_000

@@ -24,7 +24,8 @@ from xloader.footprint import Footprint
 from xloader.keyed import permutation
 from xloader.pace import _RUN_ORDER, Pace, Shuffle, _positions
 from xloader.plan import Budget, Epoch
-from xloader.search import Wish, find_plan
+from xloader.search import find_plan
+from xloader.trials import Wish
 
 
 def slow_runs(shuffle: Shuffle) -> list[list[int]]:

@@ -20,7 +20,8 @@ from xloader.options import LoaderOptions
 from xloader.pace import Pace
 from xloader.plan import Budget, Epoch, Plan
 from xloader.planning import make_plan
-from xloader.search import Wish, find_plan
+from xloader.search import find_plan
+from xloader.trials import Wish
 
 
 @given(
@@ -167,7 +168,8 @@ BILLION = """
 import resource
 from tests.ground import line_footprint
 from xloader.plan import Budget, Epoch
-from xloader.search import Wish, find_plan
+from xloader.search import find_plan
+from xloader.trials import Wish
 
 def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -17,7 +17,8 @@ from xloader.mixing import full_mixing, measure_mixing, region_dim
 from xloader.model import Candidate
 from xloader.pace import Pace
 from xloader.plan import Budget, Epoch, Plan
-from xloader.search import Wish, _best, _preference, find_ascent, find_plan
+from xloader.search import _best, find_ascent, find_plan
+from xloader.trials import Wish, preference
 from xloader.windows import Windows
 
 
@@ -218,7 +219,7 @@ def test_the_rules_of_choice(trials: list[tuple[float, float]], best: int) -> No
     wish, full = Wish(16, 1, max_amplification=1.05), 16.0
     assert candidates.index(_best(candidates, wish, full)) == best
     # What is looked at first is what will be chosen, but for the last percent of mixing.
-    first = min(candidates, key=_preference(wish, full))
+    first = min(candidates, key=preference(wish, full))
     assert first.mixing >= 0.99 * candidates[best].mixing
     assert first == candidates[best] or first.amplification <= wish.max_amplification
 

@@ -37,7 +37,7 @@ def derive_key(*words: int) -> int:
     """
     key, golden = 0, int(_GOLDEN)
     for word in words:
-        # As `_mix` has it, in Python's integers: for one word, NumPy's calls take ten times as long.
+        # `_mix` in Python's integers: for one word, NumPy's calls take ten times as long.
         x = ((word & _MASK) * golden + key + golden) & _MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK

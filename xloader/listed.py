@@ -81,9 +81,7 @@ class ListedOrder:
         """The sample id at a rank of a visit."""
         return np.asarray(self.listed[self.begins[entries] + ranks], np.int64)
 
-    def places(
-        self, begin: int = 0, size: int = _SEGMENT_SIZE
-    ) -> Iterator[tuple[Ints, Ints]]:
+    def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
         """The visit and the rank there of each sample from place ``begin`` on, in pieces."""
         for first in range(begin, len(self.listed), size):
             places = np.arange(first, min(first + size, len(self.listed)))

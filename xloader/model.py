@@ -93,9 +93,7 @@ class Model:
         """The most bytes that a lane of one epoch needs at a time, with one line of runs."""
         return max(lane.schedule.at_work_nbytes for lane in self._lanes_of(plan, 0, draws=1))
 
-    def measure(
-        self, plan: Plan, hopeless: float, *, is_picky: bool = False
-    ) -> Candidate | None:
+    def measure(self, plan: Plan, hopeless: float, *, is_picky: bool = False) -> Candidate | None:
         """Amplification and mixing of one epoch; ``None`` if its chunks do not fit.
 
         Where the first line of runs reads more than ``hopeless``, no others are drawn; and if

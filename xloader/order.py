@@ -18,6 +18,7 @@ nothing per sample.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,9 @@ PHASE_STEPS = 1 << 20
 
 _SEGMENT_SIZE = 1 << 14
 """Samples of a segment, about: large enough that NumPy's calls cost little beside the work."""
+
+_NUM_EDGES = 256
+"""Segments whose ends are worked out together."""
 
 
 class AnyOrder(Entries, Protocol):
@@ -192,9 +196,7 @@ class LaneOrder:
         for entries, ranks in self.places(begin):
             yield self.ids(entries, ranks), entries
 
-    def places(
-        self, begin: int = 0, size: int = _SEGMENT_SIZE
-    ) -> Iterator[tuple[Ints, Ints]]:
+    def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
         """As `segments`, with the entry and the rank of each sample, and no ids drawn.
 
         Parameters
@@ -204,19 +206,19 @@ class LaneOrder:
         size : int
             Samples of a piece, about; where more entries are at work, there are more.
         """
-        edges, num_passed = self._edges(begin, size)
-        yield from self._walk(edges, num_passed)
+        first, num_passed = self._first_edge(begin)
+        yield from self._walk(first, self._edges(first, begin, size), num_passed)
 
     def entries_before(self, place: int) -> NDArray[np.bool_]:
         """Per entry, whether one of its samples comes before ``place``."""
         if place >= self.num_samples:
             return np.ones(len(self.cohort), np.bool_)
-        edges, num_left = self._edges(place)
-        done, active = self._begun(edges[0])
+        first, num_left = self._first_edge(place)
+        done, active = self._begun(first)
         found = np.zeros(len(self.cohort), np.bool_)
         found[:done] = True
-        found[active] = self.num_before(active, edges[0]) > 0
-        for entries, _ in self._walk(edges):
+        found[active] = self.num_before(active, first) > 0
+        for entries, _ in self._walk(first, self._edges(first, place)):
             found[entries[:num_left]] = True
             num_left = max(num_left - len(entries), 0)
             if not num_left:
@@ -224,13 +226,13 @@ class LaneOrder:
         return found
 
     def _walk(
-        self, edges: NDArray[np.float64], num_passed: int = 0
+        self, first: float, edges: Iterator[float], num_passed: int = 0
     ) -> Iterator[tuple[Ints, Ints]]:
         """Entries and ranks in order, but for the first so many, in pieces between edges."""
-        active = self._begun(edges[0])[1]
-        started = int(np.searchsorted(self.start, edges[0], side="left"))
-        given = self.num_before(active, edges[0])
-        for first, edge in itertools.pairwise(edges.tolist()):
+        active = self._begun(first)[1]
+        started = int(np.searchsorted(self.start, first, side="left"))
+        given = self.num_before(active, first)
+        for previous, edge in itertools.pairwise(itertools.chain([first], edges)):
             until = int(np.searchsorted(self.start, edge, side="left"))
             active = np.concatenate([active, np.arange(started, until)])
             given = np.concatenate([given, np.zeros(until - started, np.int64)])
@@ -239,7 +241,7 @@ class LaneOrder:
             num_here = int(reached.sum() - given.sum())
             if num_passed >= num_here:
                 num_passed -= num_here
-            elif edge == np.nextafter(first, np.inf):
+            elif edge == np.nextafter(previous, np.inf):
                 yield from self._at_one_key(active, given, reached, num_passed)
                 num_passed = 0
             else:
@@ -306,25 +308,34 @@ class LaneOrder:
         num_at_work = int((np.arange(1, len(ends) + 1) - num_ended).max(initial=0))
         return 2 * num_at_work
 
-    def _edges(
-        self, begin: int, size: int = _SEGMENT_SIZE
-    ) -> tuple[NDArray[np.float64], int]:
-        """Keys that cut the samples from place ``begin`` on, and how many to pass over."""
+    def _first_edge(self, begin: int) -> tuple[float, int]:
+        """A key not far before place ``begin``, and the samples to pass over from there."""
         before = self._samples_before_slot
-        targets = np.arange(begin, before[-1], max(size, self._least_size))[1:]
-        slots = np.arange(len(before), dtype=np.float64)
         first = 0.0
         if begin:
             # The estimate can be late by a few samples: step back until it is not. A slot may
             # hold millions of samples, which are not to be passed over one by one.
+            slots = np.arange(len(before), dtype=np.float64)
             first, step = float(np.interp(begin, before, slots)), 2.0**-10
             while first > 0 and self._num_samples_before(first) > begin:
                 first, step = max(first - step, 0.0), 2 * step
-        passed = self._num_samples_before(first) if first else 0
-        inner = np.interp(targets, before, slots)
-        inner = np.concatenate([inner, self._crowded, np.nextafter(self._crowded, np.inf)])
-        inner = np.unique(inner[inner > first])
-        return np.concatenate([[first], inner, [np.inf]]), begin - passed
+        return first, begin - (self._num_samples_before(first) if first else 0)
+
+    def _edges(self, first: float, begin: int, size: int = _SEGMENT_SIZE) -> Iterator[float]:
+        """Keys beyond the first one that cut the samples from place ``begin`` on."""
+        before, step = self._samples_before_slot, max(size, self._least_size)
+        slots = np.arange(len(before), dtype=np.float64)
+        crowded = np.concatenate([self._crowded, np.nextafter(self._crowded, np.inf)])
+        # A part at a time: who looks at one batch of a billion has no need of all edges.
+        for place in range(begin + step, math.ceil(before[-1]) + step, _NUM_EDGES * step):
+            targets = np.arange(place, place + _NUM_EDGES * step, step, dtype=np.float64)
+            inner = np.interp(targets[targets < before[-1]], before, slots)
+            last = inner[-1] if len(inner) == _NUM_EDGES else np.inf
+            near = crowded[(crowded > first) & (crowded <= last)]
+            inner = np.unique(np.concatenate([inner[inner > first], near]))
+            yield from inner.tolist()
+            first = float(last)
+        yield math.inf
 
 
 def _distinct(entries: Ints) -> tuple[Ints, Ints]:

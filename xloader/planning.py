@@ -9,8 +9,9 @@ from xloader.layout import FieldLayout
 from xloader.mixing import full_mixing, measure_mixing, region_dim
 from xloader.options import LoaderOptions
 from xloader.plan import Budget, Epoch, Plan
-from xloader.search import Wish, find_ascent, find_plan
+from xloader.search import find_ascent, find_plan
 from xloader.sources.base import MOST_INDEX_NBYTES
+from xloader.trials import Wish
 
 
 def make_plan(

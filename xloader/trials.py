@@ -1,12 +1,12 @@
-"""Trying plans of one tiling on a model, with few trials however many tiles there are.
+"""Trying plans of one tiling on a model: a few of them, however many tiles there are.
 
 What mixes is streams, and what bounds them is the spread that fits. So the search goes in steps,
-each of which asks for less of the model than the next::
+the first of which ask least of the model::
 
     fit       for a few shares of streams, the largest spread whose chunks fit: no reads counted
     score     one epoch of each, with its reads and its mixing
-    refine    of the best, smaller spreads and other runs, as the reads ask for
-    confirm   of the best, more epochs: where tiles are few, luck makes one unlike another
+    confirm   more epochs of the best: where tiles are few, luck makes one unlike another
+    descend   to smaller spreads, where one of them reads more than allowed
 """
 
 from __future__ import annotations
@@ -26,18 +26,28 @@ from xloader.plan import Budget, Plan
 FEW_TILES = 256
 """Tiles of a lane below which an epoch draws several lines of runs."""
 
-MODEL_DRAWS = 8
+_MODEL_DRAWS = 8
 _NUM_FINALISTS, _MOST_FAILED = 3, 6
 _MOST_DESCENTS = 6
+"""Times that a spread which does not fit is cut down in proportion to what it needs."""
+
 _STREAM_SHARES = (1.0, 0.85, 0.7, 0.5)
 _COMPANION_SHARES = (1.0, 0.8, 0.65, 0.5, 0.35, 0.2)
 _LOWER_SPREADS = (0.92, 0.84, 0.75)
-_LONGER_RUNS = 1.25
-_NUM_CHAINS = 2
 _NUM_DESCENTS = 4
-_MANY_RUNS = 4.0
-_HOPELESS = 2.0
-"""Times the reads allowed beyond one a chunk, from which on no luck of a draw brings a plan within."""
+_NUM_CHAINS = 2
+"""First looks that are followed down to smaller spreads."""
+
+_FEW_READS = 1.02
+"""Reads of a chunk up to which no smaller spread is tried for fewer of them."""
+
+_LONGER_RUNS = 1.25
+_MANY_RUNS = 8.0
+"""From runs so many times as long as on the model on, more of them cost nothing."""
+
+# In reads allowed beyond one a chunk: where no luck of a draw brings a plan within them, and where
+# no smaller spread does.
+_HOPELESS, _FAR_BEYOND = 2.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -149,9 +159,11 @@ class Trials:
         found: list[Candidate] = []
         for number, first in enumerate(by_mixing):
             best = max((c.mixing for c in found), default=0.0)
-            if (number < _NUM_CHAINS or not found) and first.mixing >= 0.99 * best:
-                found += self._within(first)
-        if not found:
+            if (
+                number < _NUM_CHAINS or not (found or least_mixing)
+            ) and first.mixing >= 0.99 * best:
+                found += self._within(first, least_mixing)
+        if not found and not least_mixing:
             rank = preference(self.wish, self.full)
             found = self._confirmed(sorted(scored, key=rank))
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
@@ -186,9 +198,7 @@ class Trials:
     @cached_property
     def _model(self) -> Model:
         most = self._most if self.wish.spread is None else self.wish.spread
-        return Model(
-            self.footprint, self.cohorts, self.tiling, self.run_dim, most, self.wish.lanes
-        )
+        return Model(self.footprint, self.cohorts, self.tiling, self.run_dim, most, self.wish.lanes)
 
     @cached_property
     def _reach(self) -> int:
@@ -199,8 +209,8 @@ class Trials:
         return self._num_tiles < FEW_TILES
 
     def _plan(self, spread: int, share: float = 0.0, runs_a_stream: float = 1.0) -> Plan | None:
-        """A plan of the model's: with runs in a share of the streams that could be, or with none."""
-        draws = MODEL_DRAWS if self._is_small else 1
+        """A plan of the model's: with runs in a share of the streams that could be, or none."""
+        draws = _MODEL_DRAWS if self._is_small else 1
         run = streams = 1
         if share:
             # Beyond so many streams, neighbours would lie too far apart to meet.
@@ -245,18 +255,17 @@ class Trials:
         is_line = self.cohorts.pieces[self.run_dim].num_homes == 1
         has_companions = self._reach > most
         # Without runs all that straddles is read again, which may be little of a subset.
-        if is_line or self.footprint.subset is not None or self.wish.max_amplification > 1.2:
-            yield 0.0, most
-        if is_line:
-            return
-        if has_companions:
-            # Far chunks are held beside their tiles, which leaves room for fewer.
-            for spread in _COMPANION_SHARES if self.wish.spread is None else (1.0,):
-                yield 0.0, int(most * spread)
-                yield 0.85, int(most * spread)
-            return
-        for share in _STREAM_SHARES:
-            yield share, most
+        is_loose = self.footprint.subset is not None or self.wish.max_amplification > 1.2
+        # Far chunks are held beside their tiles, which leaves room for fewer.
+        shares = _COMPANION_SHARES if has_companions and self.wish.spread is None else (1.0,)
+        for spread in dict.fromkeys(int(most * share) for share in shares):
+            if is_line or is_loose or not spread:
+                yield 0.0, spread
+            if has_companions and not is_line:
+                yield 1.0, spread
+        if not is_line and not has_companions:
+            for share in _STREAM_SHARES[: 3 if self._is_small else 4]:
+                yield share, most
 
     def _fitting(self, share: float, most: int) -> Plan | None:
         """The plan with the largest spread that fits, or the one that was asked for."""
@@ -286,12 +295,14 @@ class Trials:
         run = min(int(pace.run * self._model.run_factor), self.cohorts.home_shape[self.run_dim])
         return dataclasses.replace(plan, pace=dataclasses.replace(pace, run=run))
 
-    def _within(self, first: Candidate) -> Iterator[Candidate]:
+    def _within(self, first: Candidate, least_mixing: float) -> Iterator[Candidate]:
         """A candidate, or the next below it, that stays within the amplification in all epochs.
 
         A smaller spread leaves more room to keep what run ends need again, at a little mixing.
         """
         pace = first.plan.pace
+        if first.amplification > 1 + _FAR_BEYOND * (self.wish.max_amplification - 1):
+            return
         reach = self._reach if 0 < self._reach <= pace.spread else 1
         share = pace.streams * reach / max(pace.spread, 1) if pace.run > 1 else 0.0
         num_wanted = 2 if self._is_small else 1
@@ -299,12 +310,16 @@ class Trials:
         for spread in [pace.spread, *self._lower_spreads(pace)]:
             if trial is None:
                 trial = self._measured(self._plan(spread, share, self._runs_a_stream))
+            if trial is not None and trial.mixing < least_mixing:
+                return
             confirmed = self._confirm(trial)
             trial = None
             if confirmed is not None:
                 yield confirmed
                 num_wanted -= 1
-                if not num_wanted:
+                if num_wanted <= 0 and confirmed.amplification <= _FEW_READS:
+                    break
+                if num_wanted < 0:
                     break
         if self._is_small or not share:
             return
@@ -317,7 +332,7 @@ class Trials:
             return []
         if self._is_small:
             # Runs that fill all streams to their ends.
-            found = {-(-self._model.num_tiles // run) for run in range(2, 13)}
+            found = {-(-self._model.num_tiles // run) for run in range(2, 33)}
             lower = sorted((s for s in found if 2 < s < 0.95 * pace.spread), reverse=True)
             return lower[:_NUM_DESCENTS] or [int(pace.spread * 0.8)]
         return [int(pace.spread * share) for share in _LOWER_SPREADS]

@@ -1,0 +1,99 @@
+"""How much is tried before a plan is chosen: counted, as no test may depend on a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from tests.ground import box_footprint, line_footprint
+from tests.test_search import room_for
+from xloader.footprint import Footprint
+from xloader.model import Model
+from xloader.order import AnyOrder
+from xloader.plan import Epoch, Plan
+from xloader.schedule import Schedule
+from xloader.search import find_plan
+from xloader.trials import Wish
+
+MOST_ENTRIES = 100_000
+"""Entries of all schedules that a search along one dimension may simulate."""
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """The entries of each order whose schedule is made meanwhile."""
+    found: list[int] = []
+    make = Epoch._schedule
+
+    def schedule(epoch: Epoch, order: AnyOrder) -> Schedule:
+        found.append(len(order.count))
+        return make(epoch, order)
+
+    with patch.object(Epoch, "_schedule", schedule):
+        yield found
+
+
+@pytest.mark.parametrize("room", [12, 40, 400])
+@pytest.mark.parametrize("num_tiles", [500, 2000, 20_000, 200_000])
+def test_the_work_of_a_search_does_not_grow_with_the_tiles(num_tiles: int, room: int) -> None:
+    footprint = line_footprint(16 * num_tiles, 16, 3)
+    with counted() as entries:
+        plan = find_plan(footprint, room_for(room * 16), Wish(16, 1))
+    assert not plan.is_resident
+    assert 0 < len(entries) <= 60
+    assert sum(entries) <= MOST_ENTRIES
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8])
+@pytest.mark.parametrize("num_tiles", [20, 90, 250])
+def test_few_tiles_are_drawn_often_but_are_few(num_tiles: int, lanes: int) -> None:
+    footprint = line_footprint(16 * num_tiles * lanes, 16, 3)
+    with counted() as entries:
+        find_plan(footprint, room_for(max(num_tiles // 5, 6) * 16, lanes=lanes), Wish(16, lanes))
+    assert sum(entries) <= 2 * MOST_ENTRIES
+
+
+@pytest.mark.parametrize("num_rows", [6, 40])
+def test_a_search_in_three_dimensions_is_bounded_too(num_rows: int) -> None:
+    footprint = box_footprint((8 * num_rows, 8 * num_rows, 64), (8, 8, 8), (1, 3, 3))
+    with counted() as entries:
+        find_plan(footprint, room_for(64 * 8**3), Wish(16, 1))
+    assert len(entries) <= 250
+    assert sum(entries) <= 4 * MOST_ENTRIES
+
+
+def test_without_straddling_nothing_is_tried() -> None:
+    with counted() as entries:
+        find_plan(line_footprint(16 * 5000, 16, 1), room_for(40 * 16), Wish(16, 1))
+    assert entries == []
+
+
+def test_no_tiling_is_tried_twice() -> None:
+    """With two blocks along a dimension, four of them are all of it."""
+    footprint = box_footprint((400, 16, 64), (8, 8, 8), (1, 3, 3))
+    tried: list[tuple[int, ...]] = []
+    make = Model.__init__
+
+    def init(model: Model, footprint: Footprint, cohorts, tiling, *rest) -> None:  # type: ignore[no-untyped-def]
+        tried.append(tiling)
+        make(model, footprint, cohorts, tiling, *rest)
+
+    with patch.object(Model, "__init__", init):
+        find_plan(footprint, room_for(30 * 8**3), Wish(16, 1))
+    assert len(tried) == len(set(tried)) > 1
+    assert all(sizes[1] in (0, 1) for sizes in tried)
+
+
+def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
+    """Few of a million tiles are on the model: runs in proportion read less at run ends."""
+
+    def plan_of(num_tiles: int) -> Plan:
+        footprint = line_footprint(16 * num_tiles, 16, 3)
+        return find_plan(footprint, room_for(40 * 16), Wish(16, 1))
+
+    few, many = plan_of(1000).pace, plan_of(100_000).pace
+    assert many.run >= 20 * few.run
+    assert many.streams >= few.streams
