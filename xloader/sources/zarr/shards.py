@@ -175,6 +175,8 @@ class ShardReader:
         if absent or num_requests:
             yield Part([(number, None) for number in absent], num_requests)
         there = [(number, span) for number, span in enumerate(spans) if span is not None]
+        if not there:
+            return
         joined = coalesce([span for _, span in there])
         guard = self._guard_nbytes
         ranges = self._objects.get_ranges(
