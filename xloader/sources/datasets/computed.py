@@ -173,8 +173,7 @@ def _cluster() -> Callable[..., Any] | None:
         client = distributed.default_client()
     except ValueError:
         return None
-    is_at_work = not client.asynchronous and client.status not in ("closing", "closed")
-    return client.get if is_at_work else None
+    return None if client.asynchronous else client.get
 
 
 class _Keys:

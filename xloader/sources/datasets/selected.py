@@ -58,6 +58,8 @@ class _View:
             Axis(size, chunks, range(kept, kept + 1) if isinstance(kept, int) else kept)
             for size, chunks, kept in zip(base.shape, base.chunks, selected.kept, strict=True)
         )
+        # Most dimensions of most views, whose blocks are the stored chunks.
+        self._is_whole = [axis.selection == range(axis.stored_size) for axis in self.axes]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,21 +87,27 @@ class _View:
         return tuple(int(axis) for axis in np.argsort(order)), self.selected.dropped
 
     def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        blocks = self._stored(chunk, 0)
-        return tuple(axis.stored_chunk(b) for axis, b in zip(self.axes, blocks, strict=True))
+        return tuple(map(self._chunk_along, range(len(self.axes)), self._stored(chunk, 0)))
 
     def read(self, read: Read) -> Read:
         """The same read, of the stored variable."""
+        dims = range(len(self.axes))
         blocks = self._stored(read.chunk, 0)
         cuts = self._stored(read.cut, slice(0, 1))
         return Read(
             variable=self.selected.base,
-            chunk=tuple(axis.stored_chunk(b) for axis, b in zip(self.axes, blocks, strict=True)),
-            cut=tuple(
-                _compose(axis.cut(block), cut)
-                for axis, block, cut in zip(self.axes, blocks, cuts, strict=True)
-            ),
+            chunk=tuple(map(self._chunk_along, dims, blocks)),
+            cut=tuple(map(_compose, map(self._cut_along, dims, blocks), cuts)),
         )
+
+    def _chunk_along(self, dim: int, block: int) -> int:
+        return block if self._is_whole[dim] else self.axes[dim].stored_chunk(block)
+
+    def _cut_along(self, dim: int, block: int) -> slice | Ints:
+        axis = self.axes[dim]
+        if self._is_whole[dim]:
+            return slice(0, int(axis.edges[block + 1] - axis.edges[block]))
+        return axis.cut(block)
 
     def place(self, out: NDArray[Any]) -> NDArray[Any]:
         """A view of what is read into, as the stored variable has its dimensions."""
