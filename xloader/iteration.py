@@ -66,7 +66,7 @@ class Progress:
         tally, expected = self.tally, self.expected
         seconds = self.end - self.begin if self.num_steps else tally.wait_seconds
         busy = {
-            "load": tally.load_seconds,
+            "load": tally.fetch_seconds + tally.decode_seconds,
             "gather": tally.gather_seconds,
             "transforms": tally.finish_seconds,
         }
@@ -123,7 +123,7 @@ class Pass:
         move_on: Callable[[], None],
         count_regions: Callable[[Ints], int] | None,
     ) -> None:
-        self._num_steps = job.num_steps
+        self._num_steps = job.walker.num_steps
         self._is_over = False
         self._deliver = deliver
         self._move_on = move_on

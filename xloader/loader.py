@@ -14,10 +14,11 @@ from xloader.batch import Batch
 from xloader.demands import make_footprint
 from xloader.engine.blocks import BlockReader, Stored
 from xloader.engine.gather import Gatherer
-from xloader.engine.job import Block, Delivery, FieldShape, Job
+from xloader.engine.job import Delivery, FieldShape, Job
 from xloader.engine.pool import BatchPool, BlockPool
 from xloader.engine.run import Run
-from xloader.engine.steps import Key, walk
+from xloader.engine.shelf import Shelf
+from xloader.engine.steps import Walker
 from xloader.errors import (
     AmplificationWarning,
     ClosedError,
@@ -146,15 +147,14 @@ class Loader:
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         epoch = self._epoch()
         # A run under way may add to these meanwhile.
-        kept = [key for key, block in list(self._kept.items()) if block.is_loaded]
+        kept = set() if self._shelf is None else self._shelf.loaded()
         if scope == "rank" and (epoch.epoch, len(kept)) in self._explained:
             return self._explained[epoch.epoch, len(kept)]
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         if scope == "world":
             return explain_world(epoch, self.options.world.world_size, paths)
-        cached = {(key.group, key.number) for key in kept}
-        expected = explain_epoch(epoch, self.options.own_lanes, paths, cached)
+        expected = explain_epoch(epoch, self.options.own_lanes, paths, kept)
         self._explained = {(epoch.epoch, len(kept)): expected}
         return expected
 
@@ -234,7 +234,7 @@ class Loader:
     def _make_pools(self) -> None:
         """Memory of this process, none of it in use."""
         self._pid = os.getpid()
-        self._kept: dict[Key, Block] = {}
+        self._shelf: Shelf | None = None
         self._pool = BlockPool(self.plan.pool_nbytes(len(self.options.own_lanes)))
         self._batches = BatchPool(self.options.prefetch + 2)
 
@@ -309,18 +309,26 @@ class Loader:
         together = plan.budget.in_flight_nbytes // num_threads
         copied = [y.sample_nbytes // len(y.parts) for y in layouts]
         is_wide = sum(copied) >= _WIDE_NBYTES * len(copied)
+        gatherer = Gatherer(self.footprint, layouts, stored)
+        walker = Walker(
+            self.footprint,
+            gatherer.accesses,
+            lanes,
+            plan.lane_share,
+            epoch.num_steps,
+            is_resident=plan.is_resident,
+        )
+        shelf = self._shelf or Shelf(
+            self.footprint.groups, [len(needs.blocks) for needs in walker.groups]
+        )
+        if plan.is_resident:
+            self._shelf = shelf
         return Job(
-            steps=walk(
-                self.footprint,
-                lanes,
-                plan.lane_share,
-                epoch.num_steps,
-                is_resident=plan.is_resident,
-            ),
-            num_steps=epoch.num_steps,
+            walker=walker,
+            groups=self.footprint.groups,
             fields=tuple(FieldShape(y.name, y.shape, y.dtype) for y in layouts),
             reader=BlockReader(recipe.source, stored, windows.dims, together),
-            gatherer=Gatherer(windows, layouts, stored),
+            gatherer=gatherer,
             finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
             batch_size=most_rows(self.footprint, options),
             is_padded=options.world.world_size > 1,
@@ -329,8 +337,9 @@ class Loader:
             num_gatherers=num_threads if is_wide else 1,
             pool=self._pool,
             batches=self._batches,
-            kept=self._kept,
+            shelf=shelf,
             is_resident=plan.is_resident,
+            in_flight_nbytes=plan.budget.in_flight_nbytes,
             fixed_nbytes=plan.budget.fixed_nbytes,
         )
 

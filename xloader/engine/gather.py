@@ -1,86 +1,86 @@
-"""Copying rows of decoded blocks into the arrays of a batch.
+"""Copying what rows take of decoded blocks into the arrays of a batch.
 
-Along one dimension, the window of a row against a block::
+Wide rows are copied one by one, which is as fast as memory is. Narrow ones of many blocks are
+copied in one call::
 
-    block        |. . . . . . . . . . . .|
-    window             x     x     x     |    x         access (first, step, count)
-    taken              0     1     2                    0 <= k < 3 of the window
-    source             3     6     9                    elements of the block
+    block 7   |. . . x x x . . .|             one view of memory, from the lowest block on:
+    block 2       |. x x x . . . . .|         its row i is what a row would take that
+    block 9               |x x x . . . .|     began at element i, wherever that is
+                     |
+                     rows where hits begin  ->  batch[rows]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.engine.blocks import Stored
-from xloader.footprint import Access, Group
+from xloader.engine.hits import Hits
+from xloader.engine.shelf import Shelf
+from xloader.footprint import Access, Footprint
 from xloader.grid import Ints
 from xloader.layout import FieldLayout, Part
 from xloader.packing import Packing
-from xloader.windows import Windows
 
-_SMALL_NBYTES = 1 << 14
-_MANY_ROWS = 24
-"""Rows of fewer bytes are gathered by fancy indexing where there are so many of them: its second
-copy then costs less than a call for each row. Fewer rows are cheaper as plain integers."""
+_NARROW_NBYTES = 1 << 14
+"""Rows of fewer bytes are copied in one call where there are so many of them: a second copy
+then costs less than a call for each row."""
 
+_MANY_ROWS = 12
 
-class _Hit(NamedTuple):
-    """What one row takes of a block: per windowed dimension, where from and where to."""
+_PART_NBYTES = 1 << 18
+"""Copied in one call at most: what lies between its two copies stays in the processor's cache."""
 
-    row: int
-    source: list[slice]
-    place: list[slice]
+_ALL_OF_MEMORY = 1 << 46
+"""Elements of a view of whatever lies behind a block. More than there is memory."""
 
 
 @dataclass(frozen=True)
-class _Hits:
-    """As `_Hit` for many rows that take the same part of their windows.
+class Target:
+    """One variable's place in one field.
 
     Parameters
     ----------
-    rows : numpy.ndarray of int64, shape (n,)
-    begins : list of numpy.ndarray of int64
-        Per windowed dimension, each row's first element in the block.
-    steps : list of int
-    place : list of slice
+    field : str
+    part : Part
+    column : int
+        Which of its group's variables it is.
+    windowed : tuple of (int or None)
+        Per dimension of the variable, which of the windowed ones it is.
+    packing : Packing or None
+    row_nbytes : int
+        What it gives to a sample.
+    is_direct : bool
+        Whether the field has the values, and the dimensions, as they are stored.
     """
-
-    rows: Ints
-    begins: list[Ints]
-    steps: list[int]
-    place: list[slice]
-
-
-@dataclass(frozen=True)
-class _Target:
-    """One variable's place in one field."""
 
     field: str
     part: Part
+    column: int
     windowed: tuple[int | None, ...]
     packing: Packing | None
-
-    def unpack(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values as the field has them."""
-        return values if self.packing is None else self.packing.unpack(values)
+    row_nbytes: int
+    is_direct: bool
 
     def write(self, values: NDArray[Any], place: NDArray[Any]) -> None:
         """Write values as the field has them to their place."""
-        if self.packing is not None and values.shape == place.shape:
+        if self.packing is None:
+            place[...] = values
+        elif values.shape == place.shape:
             self.packing.unpack_into(values, place)
         else:
             # Along dimensions that the variable lacks, one value goes to many places.
-            place[...] = self.unpack(values)
+            place[...] = self.packing.unpack(values)
 
 
-Views = Mapping[str, list[tuple[_Target, NDArray[Any]]]]
-"""Per variable, where it goes, with the view of the batch's field that it is written to."""
+Views = Sequence[NDArray[Any]]
+"""Per target, the view of the batch's field that it is written to."""
 
 
 class Gatherer:
@@ -88,7 +88,7 @@ class Gatherer:
 
     Parameters
     ----------
-    windows : Windows
+    footprint : Footprint
     layouts : tuple of FieldLayout
     stored : mapping of str to Stored
         Per variable, how it is stored.
@@ -96,195 +96,240 @@ class Gatherer:
 
     def __init__(
         self,
-        windows: Windows,
+        footprint: Footprint,
         layouts: tuple[FieldLayout, ...],
         stored: Mapping[str, Stored],
     ) -> None:
-        self._strides = np.asarray(windows.strides)
-        self._targets: dict[str, list[_Target]] = {}
+        dims = footprint.windows.dims
+        columns = {
+            demand.variable: (number, column)
+            for number, group in enumerate(footprint.groups)
+            for column, demand in enumerate(group.demands)
+        }
+        self._targets: list[Target] = []
+        self._of_access: list[dict[Access, list[int]]] = [{} for _ in footprint.groups]
         for layout in layouts:
             for part in layout.parts:
-                windowed = tuple(
-                    windows.dims.index(dim) if dim in windows.dims else None
-                    for dim in stored[part.variable].dims
+                kept = stored[part.variable]
+                group, column = columns[part.variable]
+                windowed = tuple(dims.index(d) if d in dims else None for d in kept.dims)
+                known = self._of_access[group].setdefault(part.accesses, [])
+                known.append(len(self._targets))
+                self._targets.append(
+                    Target(
+                        field=layout.name,
+                        part=part,
+                        column=column,
+                        windowed=windowed,
+                        packing=kept.packing,
+                        row_nbytes=_row_nbytes(part, kept, windowed),
+                        is_direct=_is_direct(part, kept, layout.dtype),
+                    )
                 )
-                packing = stored[part.variable].packing
-                target = _Target(layout.name, part, windowed, packing)
-                self._targets.setdefault(part.variable, []).append(target)
+
+    @property
+    def accesses(self) -> list[tuple[Access, ...]]:
+        """Per group, what fields take of its variables."""
+        return [tuple(targets) for targets in self._of_access]
+
+    def row_nbytes(self, group: int) -> int:
+        """What the variables of a group give to a sample."""
+        targets = self._of_access[group].values()
+        return sum(self._targets[t].row_nbytes for own in targets for t in own)
 
     def views(self, arrays: Mapping[str, NDArray[Any]]) -> Views:
-        """Per variable, its places in a batch's fields, made once for all blocks."""
-        return {
-            name: [(target, target.part.view(arrays[target.field])) for target in targets]
-            for name, targets in self._targets.items()
-        }
+        """The place of each target in a batch's fields, made once for all blocks."""
+        return [target.part.view(arrays[target.field]) for target in self._targets]
+
+    def is_direct(self, group: int) -> bool:
+        """Whether a chunk that is a window may be decoded straight into its row."""
+        if len(self._of_access[group]) > 1:
+            return False
+        targets = [self._targets[t] for own in self._of_access[group].values() for t in own]
+        names = {target.part.variable for target in targets}
+        return len(names) == len(targets) and all(target.is_direct for target in targets)
+
+    def rows_of(self, group: int, views: Views, row: int) -> dict[str, NDArray[Any]]:
+        """Per variable of a group, one row of the field that it alone fills."""
+        numbers = [t for own in self._of_access[group].values() for t in own]
+        return {self._targets[t].part.variable: views[t][row] for t in numbers}
 
     def gather(
-        self,
-        group: Group,
-        block: tuple[int, ...],
-        values: Mapping[str, NDArray[Any]],
-        views: Views,
-        rows: Ints,
-        positions: Ints,
+        self, group: int, access: int, hits: Hits, shelf: Shelf, slots: Ints, views: Views
     ) -> None:
-        """Copy what some rows need of one block.
+        """Copy what some rows take of loaded blocks.
 
         Parameters
         ----------
-        group : Group
-        block : tuple of int
-            Index of the block along each windowed dimension.
-        values : mapping of str to numpy.ndarray
-            The decoded block of each of the group's variables, in stored dimensions.
-        views : mapping
+        group, access : int
+            What the hits are of.
+        hits : Hits
+        shelf : Shelf
+            Where the blocks are.
+        slots : numpy.ndarray of int64, shape (n,)
+            Per hit, the slot of its block.
+        views : sequence of numpy.ndarray
             What `views` made of the batch's fields.
-        rows : numpy.ndarray of int64, shape (n,)
-            Rows of the batch.
-        positions : numpy.ndarray of int64, shape (n, num_dims)
-            Their positions.
         """
-        bounds = [
-            None if axis is None else (int(axis.edges[index]), int(axis.edges[index + 1]))
-            for axis, index in zip(group.axes, block, strict=True)
-        ]
-        firsts = positions * self._strides
-        found: dict[Access, list[_Hit] | _Hits] = {}
-        for demand in group.demands:
-            source = values[demand.variable]
-            for target, view in views[demand.variable]:
-                access = target.part.accesses
-                if access not in found:
-                    found[access] = _find_hits(access, bounds, rows, firsts)
-                hits = found[access]
-                if isinstance(hits, _Hits):
-                    if _row_nbytes(source, target, hits) < _SMALL_NBYTES:
-                        _copy_many(source, view, target, hits)
-                        continue
-                    hits = found[access] = _one_by_one(hits)
-                _copy(source, view, target, hits)
+        spans, numbers = list(self._of_access[group].items())[access]
+        targets = [self._targets[number] for number in numbers]
+        own = [views[number] for number in numbers]
+        is_narrow = [t.row_nbytes < _NARROW_NBYTES for t in targets]
+        alike, rest = _alike(hits) if any(is_narrow) else ([], slice(None))
+        for kind in alike:
+            same, at = hits.take(kind), slots[kind]
+            for target, view, narrow in zip(targets, own, is_narrow, strict=True):
+                if narrow:
+                    _copy_alike(same, spans, shelf, at, target, view)
+                else:
+                    _copy_each(same, spans, shelf, at, [target], [view])
+        if rest is not None:
+            _copy_each(hits.take(rest) if alike else hits, spans, shelf, slots[rest], targets, own)
 
 
-def _find_hits(
-    access: Access, bounds: list[tuple[int, int] | None], rows: Ints, firsts: Ints
-) -> list[_Hit] | _Hits:
-    if len(rows) >= _MANY_ROWS:
-        return _find_many(access, bounds, rows, firsts)
-    hits = []
-    spans = list(zip(access, bounds, strict=True))
-    for row, first in zip(rows.tolist(), firsts.tolist(), strict=True):
-        source, place = [], []
-        for (span, bound), base in zip(spans, first, strict=True):
-            if span is None or bound is None:
-                source.append(slice(None))
-                place.append(slice(None))
-                continue
-            offset, step, count = span
-            begin = base + offset - bound[0]
-            lo = max(-(begin // step), 0)
-            hi = min(-((begin - bound[1] + bound[0]) // step), count)
-            if hi <= lo:
-                break
-            begin += lo * step
-            source.append(slice(begin, begin + (hi - lo - 1) * step + 1, step))
-            place.append(slice(lo, hi))
-        else:
-            hits.append(_Hit(row, source, place))
-    return hits
-
-
-def _find_many(
-    access: Access, bounds: list[tuple[int, int] | None], rows: Ints, firsts: Ints
-) -> list[_Hit] | _Hits:
-    """The hits of many rows; as one if all take the same part of their windows."""
-    is_hit = np.ones(len(rows), np.bool_)
-    columns = []
-    for dim, (span, bound) in enumerate(zip(access, bounds, strict=True)):
-        if span is None or bound is None:
-            zeros = np.zeros(len(rows), np.int64)
-            columns.append((zeros, zeros, zeros, 0))
-            continue
-        offset, step, count = span
-        begin = firsts[:, dim] + (offset - bound[0])
-        lo = np.maximum(-(begin // step), 0)
-        hi = np.minimum(-((begin - (bound[1] - bound[0])) // step), count)
-        is_hit &= hi > lo
-        columns.append((lo, hi, begin + lo * step, step))
-    if not is_hit.any():
-        return []
-    columns = [(lo[is_hit], hi[is_hit], begin[is_hit], step) for lo, hi, begin, step in columns]
-    rows = rows[is_hit]
-    if all((lo == lo[0]).all() and (hi == hi[0]).all() for lo, hi, _, _ in columns):
-        place = [slice(int(lo[0]), int(hi[0])) if s else slice(None) for lo, hi, _, s in columns]
-        return _Hits(rows, [begin for _, _, begin, _ in columns], [c[3] for c in columns], place)
-    lists = [(lo.tolist(), hi.tolist(), begin.tolist(), step) for lo, hi, begin, step in columns]
-    return [
-        _Hit(
-            row,
-            [_run(b[i], h[i] - lo[i], step) for lo, h, b, step in lists],
-            [slice(lo[i], h[i]) if step else slice(None) for lo, h, _, step in lists],
-        )
-        for i, row in enumerate(rows.tolist())
-    ]
-
-
-def _one_by_one(hits: _Hits) -> list[_Hit]:
-    sizes = [(p.stop or 0) - (p.start or 0) for p in hits.place]
-    begins = [begin.tolist() for begin in hits.begins]
-    return [
-        _Hit(
-            row,
-            [_run(b[i], n, step) for b, n, step in zip(begins, sizes, hits.steps, strict=True)],
-            hits.place,
-        )
-        for i, row in enumerate(hits.rows.tolist())
-    ]
-
-
-def _run(begin: int, count: int, step: int) -> slice:
-    """``count`` elements from ``begin`` on; all of them where the step is 0."""
-    return slice(begin, begin + (count - 1) * step + 1, step) if step else slice(None)
-
-
-def _copy(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: list[_Hit]) -> None:
-    whole = slice(None)
-    for row, source, place in hits:
-        taken = tuple(whole if d is None else source[d] for d in target.windowed)
-        given = (whole if d is None else place[d] for d in target.windowed)
-        index: Any = (row, ..., *given)
-        target.write(values[taken], view[index])
-
-
-def _row_nbytes(values: NDArray[Any], target: _Target, hits: _Hits) -> int:
-    nbytes: int = values.itemsize
-    for dim, size in zip(target.windowed, values.shape, strict=True):
-        if dim is None or not hits.steps[dim]:
-            nbytes *= size
-        else:
-            nbytes *= hits.place[dim].stop - hits.place[dim].start
+def _row_nbytes(part: Part, stored: Stored, windowed: tuple[int | None, ...]) -> int:
+    nbytes = stored.dtype.itemsize
+    for axis, dim in zip(stored.axes, windowed, strict=True):
+        span = None if dim is None else part.accesses[dim]
+        nbytes *= axis.size if span is None else span[2]
     return nbytes
 
 
-def _copy_many(values: NDArray[Any], view: NDArray[Any], target: _Target, hits: _Hits) -> None:
-    """Copy rows that take the same part of their windows, in one call."""
-    num_dims = values.ndim
-    index: list[Ints] = []
-    place: list[slice] = []
-    for axis, (dim, size) in enumerate(zip(target.windowed, values.shape, strict=True)):
-        shape = [1] * (num_dims + 1)
-        if dim is None or not hits.steps[dim]:
-            shape[axis + 1] = size
-            index.append(np.arange(size).reshape(shape))
-            place.append(slice(None))
+def _is_direct(part: Part, stored: Stored, dtype: np.dtype) -> bool:
+    is_plain = stored.packing is None and stored.dtype == dtype
+    return is_plain and len(part.axes) == len(stored.dims)
+
+
+def _alike(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
+    """Which hits are many of a kind, kind by kind, and which ones are left."""
+    everything = slice(None)
+    if len(hits) < _MANY_ROWS:
+        return [], everything
+    if (hits.kinds == hits.kinds[0]).all():
+        return [everything], None
+    if max(Counter(hits.kinds.tolist()).values()) < _MANY_ROWS:
+        return [], everything
+    line = np.argsort(hits.kinds, kind="stable")
+    cuts = np.flatnonzero(np.diff(hits.kinds[line])) + 1
+    kinds = np.split(line, cuts)
+    many = [kind for kind in kinds if len(kind) >= _MANY_ROWS]
+    few = [kind for kind in kinds if len(kind) < _MANY_ROWS]
+    return list(many), np.concatenate(few) if few else None
+
+
+def _copy_each(
+    hits: Hits,
+    spans: Access,
+    shelf: Shelf,
+    slots: Ints,
+    targets: Sequence[Target],
+    views: Sequence[NDArray[Any]],
+) -> None:
+    """Copy row by row."""
+    rows = hits.rows.tolist()
+    blocks = [shelf.blocks[slot] for slot in slots.tolist()]
+    cuts = _cuts(hits, spans)
+    indices: dict[tuple[int | None, ...], list[tuple[Any, Any]]] = {}
+    for target, view in zip(targets, views, strict=True):
+        if target.windowed not in indices:
+            indices[target.windowed] = _indices(target.windowed, rows, cuts)
+        name = target.part.variable
+        every = [block.values[name] for block in blocks]  # type: ignore[union-attr]
+        if target.packing is None:
+            for values, (source, place) in zip(every, indices[target.windowed], strict=True):
+                view[place] = values[source]
             continue
-        count = hits.place[dim].stop - hits.place[dim].start
-        shape[axis + 1] = count
-        along = (np.arange(count) * hits.steps[dim]).reshape(shape)
-        index.append(hits.begins[dim].reshape(-1, *[1] * num_dims) + along)
-        place.append(hits.place[dim])
-    # A variable without dimensions is the same for all rows.
-    found = target.unpack(values[tuple(index)] if index else values.reshape(1))
-    num_missing = view.ndim - found.ndim
-    found = found.reshape(len(found), *[1] * num_missing, *found.shape[1:])
-    index_of_rows: Any = (hits.rows, ..., *place)
-    view[index_of_rows] = found
+        for values, (source, place) in zip(every, indices[target.windowed], strict=True):
+            target.write(values[source], view[place])
+
+
+def _cuts(hits: Hits, spans: Access) -> list[list[tuple[slice, slice]] | None]:
+    """Per windowed dimension, where each hit takes from and where to."""
+    cuts: list[list[tuple[slice, slice]] | None] = []
+    for dim, span in enumerate(spans):
+        if span is None:
+            cuts.append(None)
+            continue
+        step = span[1]
+        los, sizes, begins = (c[dim].tolist() for c in (hits.lo, hits.size, hits.begin))
+        cuts.append(
+            [
+                (slice(b, b + (n - 1) * step + 1, step), slice(lo, lo + n))
+                for lo, n, b in zip(los, sizes, begins, strict=True)
+            ]
+        )
+    return cuts
+
+
+def _indices(
+    windowed: tuple[int | None, ...],
+    rows: list[int],
+    cuts: list[list[tuple[slice, slice]] | None],
+) -> list[tuple[Any, Any]]:
+    """Per hit, the index into a block and that into the view of a field."""
+    every = [(slice(None), slice(None))] * len(rows)
+    along = [every if d is None or cuts[d] is None else cuts[d] for d in windowed]
+    if not along:
+        return [((), (row, ...)) for row in rows]
+    return [
+        (tuple(cut[0] for cut in own), (row, ..., *(cut[1] for cut in own)))
+        for row, own in zip(rows, zip(*along, strict=True), strict=True)  # type: ignore[arg-type]
+    ]
+
+
+def _copy_alike(
+    hits: Hits, spans: Access, shelf: Shelf, slots: Ints, target: Target, view: NDArray[Any]
+) -> None:
+    """Copy rows that take the same part of their windows, of blocks of one shape, at once."""
+    first = shelf.blocks[int(slots[0])]
+    assert first is not None
+    values = first.values[target.part.variable]
+    addresses = shelf.addresses[slots, target.column]
+    origin = int(addresses.min())
+    begins = (addresses - origin) // values.itemsize
+    shape: list[int] = []
+    strides: list[int] = []
+    place: list[slice] = []
+    for axis, dim in enumerate(target.windowed):
+        span = None if dim is None else spans[dim]
+        stride = values.strides[axis]
+        if dim is None or span is None:
+            shape.append(values.shape[axis])
+            place.append(slice(None))
+        else:
+            begins += hits.begin[dim] * (stride // values.itemsize)
+            lo, size = int(hits.lo[dim, 0]), int(hits.size[dim, 0])
+            shape.append(size)
+            stride *= span[1]
+            place.append(slice(lo, lo + size))
+        strides.append(stride)
+    memory = _memory(values, origin, tuple(shape), tuple(strides))
+    per_part = max(1, _PART_NBYTES // max(target.row_nbytes, 1))
+    missing = (1,) * (view.ndim - memory.ndim)
+    for lo in range(0, len(begins), per_part):
+        found = memory[begins[lo : lo + per_part]]
+        if target.packing is not None:
+            found = target.packing.unpack(found)
+        index: Any = (hits.rows[lo : lo + per_part], ..., *place)
+        view[index] = found.reshape(len(found), *missing, *found.shape[1:]) if missing else found
+
+
+class _Memory:
+    """What NumPy takes for the memory from an address on."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _memory(
+    values: NDArray[Any], origin: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> NDArray[Any]:
+    """A view with a row for each element from ``origin`` on, which only holders of blocks read."""
+    interface = {
+        "version": 3,
+        "typestr": values.dtype.str,
+        "data": (origin, True),
+        "shape": (_ALL_OF_MEMORY, *shape),
+        "strides": (values.itemsize, *strides),
+    }
+    return np.asarray(_Memory(interface))

@@ -1,8 +1,8 @@
-"""What a run is given, what it counts, and what it has under way."""
+"""What a run is given, what it counts, and what it delivers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from xloader.engine.blocks import BlockReader
 from xloader.engine.gather import Gatherer, Views
-from xloader.engine.pool import BatchPool, BlockPool, Buffer
-from xloader.engine.steps import Key, Need, Step
+from xloader.engine.pool import BatchPool, BlockPool
+from xloader.engine.shelf import Shelf
+from xloader.engine.steps import Step, Walker
+from xloader.footprint import Group
 from xloader.grid import Ints
 
 Arrays = dict[str, NDArray[Any]]
@@ -33,9 +35,8 @@ class Job:
 
     Parameters
     ----------
-    steps : iterator of Step
-    num_steps : int
-        How many steps that gives.
+    walker : Walker
+    groups : tuple of Group
     fields : tuple of FieldShape
     reader : BlockReader
     gatherer : Gatherer
@@ -51,15 +52,17 @@ class Job:
         Threads, and how many of them may gather at a time.
     pool : BlockPool
     batches : BatchPool
-    kept : dict
-        Blocks that stay from run to run; used only where the pool holds the whole selection.
+    shelf : Shelf
+        Blocks that stay from run to run, where the pool holds the whole selection; else empty.
     is_resident : bool
+    in_flight_nbytes : int
+        Bytes that may be fetched ahead.
     fixed_nbytes : int
         Bytes beside the pool: batches and reads in flight.
     """
 
-    steps: Iterator[Step]
-    num_steps: int
+    walker: Walker
+    groups: tuple[Group, ...]
     fields: tuple[FieldShape, ...]
     reader: BlockReader
     gatherer: Gatherer
@@ -71,20 +74,22 @@ class Job:
     num_gatherers: int
     pool: BlockPool
     batches: BatchPool
-    kept: dict[Key, Block]
+    shelf: Shelf
     is_resident: bool
+    in_flight_nbytes: int
     fixed_nbytes: int
 
 
 @dataclass
 class Tally:
-    """What a run has done so far."""
+    """What a run has done so far. Seconds are summed over its threads."""
 
     num_reads: int = 0
     read_nbytes: int = 0
     num_missing: int = 0
     num_requests: int = 0
-    load_seconds: float = 0.0
+    fetch_seconds: float = 0.0
+    decode_seconds: float = 0.0
     gather_seconds: float = 0.0
     finish_seconds: float = 0.0
     wait_seconds: float = 0.0
@@ -101,32 +106,23 @@ class Delivery:
 
 
 @dataclass(eq=False)
-class Block:
-    """A residence under way: its memory, and who waits for it."""
-
-    need: Need
-    num_left: int
-    buffer: Buffer | None = None
-    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    num_reads_left: int = -1
-    error: BaseException | None = None
-    waiting: list[tuple[Filling, Ints]] = field(default_factory=list)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether its rows can be gathered."""
-        return self.num_reads_left == 0
-
-
-@dataclass(eq=False)
 class Filling:
-    """A batch under way, and what it waits for."""
+    """A batch under way, and what it waits for.
+
+    Parameters
+    ----------
+    step : Step
+    num_missing : int
+        Hits that are not gathered yet.
+    arrays, views
+        Its fields, once it is open.
+    """
 
     step: Step
     num_missing: int
     arrays: Arrays | None = None
-    views: Views = field(default_factory=dict)
-    pending: list[tuple[Block, Ints]] = field(default_factory=list)
+    views: Views = ()
     is_final: bool = False
     is_finishing: bool = False
     error: BaseException | None = None
+    left: dict[int, Ints] = field(default_factory=dict)

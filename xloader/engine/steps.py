@@ -1,51 +1,48 @@
-"""The steps of an epoch, and what each row of them needs."""
+"""The steps of an epoch: their samples, what begins with them, and what their rows take.
+
+Everything is found for thousands of rows at once, so that a small batch costs little.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xloader.footprint import Footprint, Group, expand_ranges
+from xloader.engine.hits import Hits, find_hits
+from xloader.footprint import Access, Footprint, Group, expand_ranges
 from xloader.grid import Ints
 from xloader.plan import Lane
 
-
-@dataclass(frozen=True)
-class Key:
-    """Names one residence: of a lane, or of the whole run where blocks stay for good."""
-
-    lane: int
-    group: int
-    number: int
+_LOOK_SIZE = 1 << 12
+"""Rows that are looked at together, at least: then NumPy's calls cost little for each."""
 
 
-@dataclass(frozen=True)
-class Need:
-    """One residence that a step needs, and the rows that need it.
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A residence that a step is the first to need.
 
     Parameters
     ----------
-    key : Key
-    group : Group
+    group, residence : int
     block : tuple of int
         Index of the block along each windowed dimension.
     read_nbytes : int
         Decoded bytes of its chunks.
     num_samples : int
-        Rows that will need this residence in the whole epoch.
-    rows : numpy.ndarray of int64
-        Rows of this step, ascending.
+        Samples of the entries that need it.
+    row : int
+        The first row of the step that needs it.
     """
 
-    key: Key
-    group: Group
+    group: int
+    residence: int
     block: tuple[int, ...]
     read_nbytes: int
     num_samples: int
-    rows: Ints
+    row: int
 
 
 @dataclass(frozen=True)
@@ -56,121 +53,237 @@ class Step:
     ----------
     index : int
     ids : numpy.ndarray of int64, shape (n,)
-    positions : numpy.ndarray of int64, shape (n, num_dims)
-    needs : tuple of Need
-        In the order of the first row that needs each.
+    entries : numpy.ndarray of int64, shape (n,)
+        The entry of each, counted over all lanes.
+    hits : tuple of (tuple of Hits)
+        Per group and access.
+    begins : list of Begin
+        By the first row that needs each.
     """
 
     index: int
     ids: Ints
-    positions: Ints
-    needs: tuple[Need, ...]
+    entries: Ints
+    hits: tuple[tuple[Hits, ...], ...]
+    begins: list[Begin]
 
 
-def walk(
-    footprint: Footprint,
-    lanes: Sequence[Lane],
-    share: int,
-    num_steps: int,
-    first_step: int = 0,
-    *,
-    is_resident: bool = False,
-) -> Iterator[Step]:
-    """The steps of an epoch in order.
+class Walker:
+    """Walks over the steps of an epoch in order.
 
     Parameters
     ----------
     footprint : Footprint
+    accesses : sequence of (tuple of Access)
+        Per group, what fields take of its variables.
     lanes : sequence of Lane
         The lanes of this rank.
     share : int
         Rows that each lane gives to a step.
-    num_steps, first_step : int
-        Where the epoch ends, and where to begin.
+    num_steps : int
     is_resident : bool
-        Whether lanes share blocks, which stay for good.
+        Whether lanes share blocks, which stay for good. Then a residence is a block.
     """
-    hands = [_Hand(lane, share, first_step * share) for lane in lanes]
-    for index in range(first_step, num_steps):
-        ids, needs, num_rows = [], [], 0
-        for number, hand in enumerate(hands):
-            taken, entries = hand.take()
-            ids.append(taken)
-            needs += _needs(lanes[number], number, entries, num_rows, is_resident)
-            num_rows += len(taken)
-        all_ids = np.concatenate(ids)
+
+    def __init__(
+        self,
+        footprint: Footprint,
+        accesses: Sequence[tuple[Access, ...]],
+        lanes: Sequence[Lane],
+        share: int,
+        num_steps: int,
+        *,
+        is_resident: bool,
+    ) -> None:
+        self.num_steps = num_steps
+        self.groups = [
+            GroupNeeds(group, lanes, number, is_resident=is_resident)
+            for number, group in enumerate(footprint.groups)
+        ]
+        self._footprint = footprint
+        self._accesses = accesses
+        self._hands = [_Hand(lane) for lane in lanes]
+        self._share = share
+        self.entry_counts = np.concatenate([lane.order.count for lane in lanes])
+        self._entry_bases = np.cumsum([0, *(len(lane.order.count) for lane in lanes)]).tolist()
+        self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
+
+    def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[Step]:
+        """The steps in order.
+
+        Parameters
+        ----------
+        known : sequence of numpy.ndarray of bool
+            Per group and residence, whether it need not begin. Written to.
+        """
+        per_look = max(1, _LOOK_SIZE // (self._share * len(self._hands)))
+        for first in range(0, self.num_steps, per_look):
+            yield from self._look(first, min(per_look, self.num_steps - first), known)
+
+    def _look(
+        self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]
+    ) -> Iterator[Step]:
+        ids, entries, edges = self._rows(num_steps)
+        positions = self._footprint.positions_of(ids)
+        begins: list[list[Begin]] = [[] for _ in range(num_steps)]
+        new = np.flatnonzero(~self._is_begun[entries])
+        if len(new):
+            new_entries, at = np.unique(entries[new], return_index=True)
+            self._is_begun[new_entries] = True
+            for needs, is_known in zip(self.groups, known, strict=True):
+                needs.begin(new_entries, new[at], edges, is_known, begins)
+        cut = [
+            [hits.cut(edges) for hits in self._hits(number, entries, positions)]
+            for number in range(len(self.groups))
+        ]
+        cuts = edges.tolist()
+        for index, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+            begins[index].sort(key=lambda begin: begin.row)
+            hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
+            yield Step(first + index, ids[lo:hi], entries[lo:hi], hits, begins[index])
+
+    def _rows(self, num_steps: int) -> tuple[Ints, Ints, Ints]:
+        """Ids and entries of the next steps, and where each step's rows begin and end."""
+        taken = [hand.take(num_steps * self._share) for hand in self._hands]
+        ids = np.concatenate([ids for ids, _ in taken])
+        entries = np.concatenate(
+            [own + base for (_, own), base in zip(taken, self._entry_bases, strict=False)]
+        )
+        steps = np.concatenate([np.arange(len(own)) // self._share for own, _ in taken])
+        if len(taken) > 1:
+            # Rows of a step lie lane by lane: a stable sort keeps their order in each.
+            line = np.argsort(steps, kind="stable")
+            ids, entries, steps = ids[line], entries[line], steps[line]
+        return ids, entries, np.searchsorted(steps, np.arange(num_steps + 1))
+
+    def _hits(self, number: int, entries: Ints, positions: Ints) -> Iterator[Hits]:
+        needs, strides = self.groups[number], self._footprint.windows.strides
+        firsts = positions * strides
+        for access in self._accesses[number]:
+            hits, blocks = find_hits(needs.group, access, firsts)
+            yield hits.with_residences(needs.residences_of(entries[hits.rows], blocks))
+
+
+class GroupNeeds:
+    """The residences of one group's blocks in all lanes of a process, numbered in one row.
+
+    Parameters
+    ----------
+    group : Group
+    lanes : sequence of Lane
+    number : int
+        Of the group.
+    is_resident : bool
+        Whether a residence is a block.
+    """
+
+    def __init__(
+        self, group: Group, lanes: Sequence[Lane], number: int, *, is_resident: bool
+    ) -> None:
+        self.group = group
+        self._number = number
+        self._is_resident = is_resident
+        own = [lane.schedule.residences[number] for lane in lanes]
+        ends = np.cumsum([0, *(len(r.members) for r in own)])
+        self._offsets = _joined([r.offsets[:-1] for r in own], ends)
+        self._offsets = np.append(self._offsets, ends[-1])
         if is_resident:
-            needs = _merged(needs)
-        needs.sort(key=lambda need: int(need.rows[0]))
-        yield Step(index, all_ids, footprint.positions_of(all_ids), tuple(needs))
+            self._members = _joined([r.block[r.members] for r in own])
+            self.blocks: Ints = np.arange(group.num_blocks)
+            self._num_samples = np.zeros(group.num_blocks, np.int64)
+        else:
+            self._members = _joined(
+                [r.members for r in own], np.cumsum([0, *(len(r.block) for r in own)])
+            )
+            self.blocks = _joined([r.block for r in own])
+            self._num_samples = _joined([r.num_samples for r in own])
+
+    def num_entries(self) -> Ints:
+        """Per residence, how many entries need it."""
+        return np.bincount(self._members, minlength=len(self.blocks))
+
+    def members_of(self, entries: Ints) -> tuple[Ints, Ints]:
+        """Pairs of a row of ``entries`` and a residence that the entry there needs."""
+        rows, places = expand_ranges(self._offsets[entries], self._offsets[entries + 1])
+        return rows, self._members[places]
+
+    def residences_of(self, entries: Ints, blocks: Ints) -> Ints:
+        """The residence in which each entry finds a block that it needs."""
+        if self._is_resident:
+            return blocks
+        # An entry's members ascend by block: a bisection, of all entries at once.
+        lo = self._offsets[entries]
+        num_left = self._offsets[entries + 1] - lo
+        while num_left.max(initial=0) > 1:
+            half = num_left // 2
+            is_above = self.blocks[self._members[lo + half]] <= blocks
+            lo = np.where(is_above, lo + half, lo)
+            num_left = np.where(is_above, num_left - half, half)
+        return self._members[lo]
+
+    def begin(
+        self,
+        entries: Ints,
+        rows: Ints,
+        edges: Ints,
+        known: NDArray[np.bool_],
+        begins: list[list[Begin]],
+    ) -> None:
+        """Add what begins with entries that come for the first time.
+
+        Parameters
+        ----------
+        entries, rows : numpy.ndarray of int64
+            The entries, and the row with which each comes.
+        edges : numpy.ndarray of int64
+            Where each step's rows begin and end.
+        known : numpy.ndarray of bool
+            As of `Walker.steps`.
+        begins : list of (list of Begin)
+            Per step.
+        """
+        at, residences = self.members_of(entries)
+        is_new = ~known[residences]
+        at, residences = rows[at[is_new]], residences[is_new]
+        by_row = np.argsort(at, kind="stable")
+        residences, first = np.unique(residences[by_row], return_index=True)
+        at = at[by_row][first]
+        known[residences] = True
+        blocks = self.blocks[residences]
+        steps = np.searchsorted(edges, at, side="right") - 1
+        columns = (
+            residences.tolist(),
+            zip(*(i.tolist() for i in np.unravel_index(blocks, self.group.shape)), strict=True),
+            self.group.read_nbytes(blocks).tolist(),
+            self._num_samples[residences].tolist(),
+            (at - edges[steps]).tolist(),
+        )
+        for step, *rest in zip(steps.tolist(), *columns, strict=True):
+            begins[step].append(Begin(self._number, *rest))
 
 
 class _Hand:
-    """Deals one lane's samples, a share at a time."""
+    """Deals one lane's samples."""
 
-    def __init__(self, lane: Lane, share: int, begin: int) -> None:
-        self._segments = lane.order.segments(begin)
-        self._share = share
+    def __init__(self, lane: Lane) -> None:
+        self._segments = lane.order.segments()
         self._ids = self._entries = np.zeros(0, np.int64)
 
-    def take(self) -> tuple[Ints, Ints]:
-        """The next ids and their entries; fewer than a share, or none, at the lane's end."""
+    def take(self, size: int) -> tuple[Ints, Ints]:
+        """The next ids and their entries; fewer than ``size``, or none, at the lane's end."""
         parts = [(self._ids, self._entries)]
-        num_left = self._share - len(self._ids)
+        num_left = size - len(self._ids)
         while num_left > 0 and (segment := next(self._segments, None)) is not None:
             parts.append(segment)
             num_left -= len(segment[0])
         ids, entries = (np.concatenate(column) for column in zip(*parts, strict=True))
-        self._ids, self._entries = ids[self._share :], entries[self._share :]
-        return ids[: self._share], entries[: self._share]
+        self._ids, self._entries = ids[size:], entries[size:]
+        return ids[:size], entries[:size]
 
 
-def _needs(lane: Lane, number: int, entries: Ints, shift: int, is_resident: bool) -> list[Need]:
-    needs = []
-    for index, residences in enumerate(lane.schedule.residences):
-        offsets = residences.offsets
-        rows, slots = expand_ranges(offsets[entries], offsets[entries + 1])
-        members = residences.members[slots]
-        by_member = np.argsort(members, kind="stable")
-        members, rows = members[by_member], rows[by_member] + shift
-        begins = np.flatnonzero(np.diff(members, prepend=-1))
-        found = members[begins]
-        blocks = residences.block[found]
-        nbytes = residences.group.read_nbytes(blocks)
-        for member, block, read_nbytes, own in zip(
-            found.tolist(),
-            blocks.tolist(),
-            nbytes.tolist(),
-            np.split(rows, begins[1:])[: len(found)],
-            strict=True,
-        ):
-            key = Key(-1, index, block) if is_resident else Key(number, index, member)
-            needs.append(
-                Need(
-                    key=key,
-                    group=residences.group,
-                    block=_unravel(block, residences.group.shape),
-                    read_nbytes=read_nbytes,
-                    num_samples=int(residences.num_samples[member]),
-                    rows=own,
-                )
-            )
-    return needs
-
-
-def _merged(needs: list[Need]) -> list[Need]:
-    """Needs of several lanes for one block, as one."""
-    merged: dict[Key, Need] = {}
-    for need in needs:
-        other = merged.get(need.key)
-        rows = need.rows if other is None else np.concatenate([other.rows, need.rows])
-        merged[need.key] = dataclasses.replace(need, rows=rows)
-    return list(merged.values())
-
-
-def _unravel(block: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        block, rest = divmod(block, size)
-        index.append(rest)
-    return tuple(reversed(index))
+def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:
+    if len(parts) == 1:
+        return parts[0]
+    if shifts is None:
+        return np.concatenate(parts)
+    return np.concatenate([part + shift for part, shift in zip(parts, shifts, strict=False)])

@@ -1,0 +1,281 @@
+"""Filling batches: rows gathered as their blocks come in, then finished as a whole."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.engine.hits import Hits
+from xloader.engine.job import Arrays, Delivery, Filling, Job, Tally
+from xloader.engine.shelf import Block
+from xloader.engine.steps import Step
+from xloader.engine.uses import Uses
+from xloader.grid import Ints
+
+_CLAIM_NBYTES = 4 << 20
+"""What a worker gathers at a time, about: small enough that several share a large batch."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Part:
+    """Hits of one batch that can be gathered together."""
+
+    filling: Filling
+    group: int
+    access: int
+    hits: Hits
+    slots: Ints
+
+
+class Fillings:
+    """The batches of a run that are under way. The run's lock guards it.
+
+    Parameters
+    ----------
+    job : Job
+    tally : Tally
+    changed : threading.Condition
+        Holds the run's lock, and wakes its threads.
+    """
+
+    def __init__(self, job: Job, tally: Tally, changed: threading.Condition) -> None:
+        self._job = job
+        self._tally = tally
+        self._changed = changed
+        self._queue: deque[Filling] = deque()
+        self._num_opened = 0
+        self._gathers: deque[_Part] = deque()
+        self._num_gathering = 0
+        self._row_nbytes = [job.gatherer.row_nbytes(group) for group in range(len(job.groups))]
+        self._uses = (
+            None
+            if job.is_resident
+            else [Uses(needs, job.walker.entry_counts) for needs in job.walker.groups]
+        )
+        self._last_rows: Arrays | None = None
+        self._last_id = -1
+        self.is_wanted = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def num_ahead(self) -> int:
+        """Batches that are known and not open yet."""
+        return len(self._queue) - self._num_opened
+
+    @property
+    def num_rows_ahead(self) -> int:
+        """Rows of the batches that are not open yet, about."""
+        return self.num_ahead * self._job.batch_size
+
+    @property
+    def head_is_ready(self) -> bool:
+        """Whether the next batch can be delivered."""
+        return bool(self._queue) and self._queue[0].is_final
+
+    def add(self, filling: Filling) -> None:
+        """Add the batch that follows."""
+        self._queue.append(filling)
+
+    def pop(self) -> Filling:
+        """Take the next batch, which is ready."""
+        self._num_opened -= 1
+        return self._queue.popleft()
+
+    def clear(self) -> None:
+        """Forget all batches."""
+        self._queue.clear()
+        self._gathers.clear()
+
+    def delivery(self, filling: Filling) -> Delivery:
+        """A finished batch as it is handed over."""
+        assert filling.arrays is not None
+        return Delivery(filling.step.index, filling.arrays, *self._padded_ids(filling.step))
+
+    def next_task(self) -> Callable[[], None] | None:
+        """What to finish or to gather, claimed for the caller."""
+        self._open()
+        for index in range(min(self._num_opened, len(self._queue))):
+            filling = self._queue[index]
+            if not filling.num_missing and not filling.is_finishing and self._may_finish(filling):
+                filling.is_finishing = True
+                return lambda: self._finish(filling)
+        if not self._gathers or self._num_gathering >= self._job.num_gatherers:
+            return None
+        parts, nbytes = [self._gathers.popleft()], 0
+        while self._gathers:
+            nbytes += len(parts[-1].hits) * self._row_nbytes[parts[-1].group]
+            if nbytes >= _CLAIM_NBYTES:
+                break
+            parts.append(self._gathers.popleft())
+        self._num_gathering += 1
+        return lambda: self._gather(parts)
+
+    def on_loaded(self, block: Block, filling: Filling | None) -> None:
+        """Gather what waited for a block; nothing is left to do where it was decoded in place."""
+        self._job.shelf.set_loaded(block)
+        if filling is None:
+            self._gathers.extend(block.waiting)
+            block.waiting.clear()
+            return
+        for part in block.waiting:
+            self._pass(part)
+
+    def _may_finish(self, filling: Filling) -> bool:
+        """A batch without rows of its own repeats one of the batch before it."""
+        if len(filling.step.ids):
+            return True
+        return self._last_rows is not None
+
+    def _open(self) -> None:
+        # One more only once the consumer asks: till then it may hold two, the last and this one.
+        most = self._job.prefetch + self.is_wanted
+        while self._num_opened < min(most, len(self._queue)):
+            filling = self._queue[self._num_opened]
+            self._num_opened += 1
+            num_rows = self._job.batch_size if self._job.is_padded else len(filling.step.ids)
+            # A short batch is a part of a full one's buffer, which then serves again.
+            filling.arrays = {
+                f.name: self._job.batches.take((self._job.batch_size, *f.shape), f.dtype)[:num_rows]
+                for f in self._job.fields
+            }
+            filling.views = self._job.gatherer.views(filling.arrays)
+            for group, accesses in enumerate(filling.step.hits):
+                for access, hits in enumerate(accesses):
+                    self._sort(filling, group, access, hits)
+            self._changed.notify_all()
+
+    def _sort(self, filling: Filling, group: int, access: int, hits: Hits) -> None:
+        """Queue the hits of loaded blocks, and let the others wait for theirs."""
+        shelf = self._job.shelf
+        slots = shelf.slots_of(group, hits.residences)
+        is_there = shelf.is_loaded[slots]
+        there = np.flatnonzero(is_there)
+        per_part = max(1, _CLAIM_NBYTES // max(self._row_nbytes[group], 1))
+        for lo in range(0, len(there), per_part):
+            own = there[lo : lo + per_part]
+            is_all = len(own) == len(slots)
+            part = hits if is_all else hits.take(own)
+            self._gathers.append(_Part(filling, group, access, part, slots[own]))
+        if len(there) == len(slots):
+            return
+        missing = np.flatnonzero(~is_there)
+        missing = missing[np.argsort(slots[missing], kind="stable")]
+        cuts = np.flatnonzero(np.diff(slots[missing])) + 1
+        for own in np.split(missing, cuts):
+            block = shelf.blocks[int(slots[own[0]])]
+            assert block is not None
+            block.waiting.append(_Part(filling, group, access, hits.take(own), slots[own]))
+
+    # Gathering
+
+    def _gather(self, parts: list[_Part]) -> None:
+        begin = time.perf_counter()
+        job = self._job
+        for part in parts:
+            job.gatherer.gather(
+                part.group, part.access, part.hits, job.shelf, part.slots, part.filling.views
+            )
+        with self._changed:
+            self._tally.gather_seconds += time.perf_counter() - begin
+            self._num_gathering -= 1
+            is_news = bool(self._gathers)
+            for part in parts:
+                is_news |= self._pass(part)
+            if is_news:
+                self._changed.notify_all()
+
+    def _pass(self, part: _Part) -> bool:
+        """Count gathered hits; whether that gives others something to do. The lock is held."""
+        filling = part.filling
+        if self._job.shelf.num_failed:
+            blocks = {self._job.shelf.blocks[slot] for slot in part.slots.tolist()}
+            errors = [b.error for b in blocks if b is not None and b.error is not None]
+            filling.error = filling.error or next(iter(errors), None)
+        filling.num_missing -= len(part.hits)
+        if self._uses is None:
+            return not filling.num_missing
+        is_over = False
+        rows = self._done_rows(part)
+        if len(rows):
+            entries = filling.step.entries[rows]
+            for residence in self._uses[part.group].count_down(entries):
+                block = self._job.shelf.find(part.group, residence)
+                assert block is not None
+                self._evict(block)
+                is_over = True
+        return is_over or not filling.num_missing
+
+    @staticmethod
+    def _done_rows(part: _Part) -> Ints:
+        """The rows that have all they need of a group, now that a part of it is there."""
+        accesses = part.filling.step.hits[part.group]
+        num_rows = len(part.filling.step.ids)
+        if len(accesses) == 1 and len(part.hits) == len(accesses[0]):
+            return np.arange(num_rows)
+        left = part.filling.left.get(part.group)
+        if left is None:
+            left = sum(
+                (np.bincount(hits.rows, minlength=num_rows) for hits in accesses),
+                np.zeros(num_rows, np.int64),
+            )
+            part.filling.left[part.group] = left
+        left -= np.bincount(part.hits.rows, minlength=num_rows)
+        rows = part.hits.rows[left[part.hits.rows] == 0]
+        return np.unique(rows)
+
+    def _evict(self, block: Block) -> None:
+        self._job.shelf.take_off(block)
+        if block.buffer is not None:
+            self._job.pool.give_back(block.buffer)
+        block.values, block.buffer = {}, None
+
+    # Finishing
+
+    def _finish(self, filling: Filling) -> None:
+        begin = time.perf_counter()
+        step = filling.step
+        try:
+            if filling.error is None:
+                self._pad(filling)
+                assert filling.arrays is not None
+                filling.arrays = self._job.finish(filling.arrays, self._padded_ids(step)[0])
+        except Exception as error:
+            filling.error = error
+        with self._changed:
+            self._tally.finish_seconds += time.perf_counter() - begin
+            filling.is_final = True
+            filling.views = ()
+            self._changed.notify_all()
+
+    def _padded_ids(self, step: Step) -> tuple[Ints, NDArray[np.bool_]]:
+        """Ids of all rows, and which rows only repeat the last real one."""
+        size = self._job.batch_size if self._job.is_padded else len(step.ids)
+        ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
+        ids[: len(step.ids)] = step.ids
+        return ids, np.arange(size) >= len(step.ids)
+
+    def _pad(self, filling: Filling) -> None:
+        """Repeat the last real row, of this batch or the one before it."""
+        assert filling.arrays is not None
+        if not self._job.is_padded:
+            return
+        num_rows = len(filling.step.ids)
+        for name, array in filling.arrays.items():
+            if num_rows:
+                array[num_rows:] = array[num_rows - 1]
+            else:
+                assert self._last_rows is not None
+                array[:] = self._last_rows[name]
+        if filling.step.index + 2 == self._job.walker.num_steps:
+            rows = {name: array[num_rows - 1].copy() for name, array in filling.arrays.items()}
+            with self._changed:
+                self._last_id = int(filling.step.ids[-1])
+                self._last_rows = rows

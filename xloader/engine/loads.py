@@ -1,0 +1,243 @@
+"""Loading blocks: bytes fetched ahead, memory given in order, chunks decoded.
+
+::
+
+    added      in the order of the first row that needs each
+    fetched    ahead of memory, where a store has to be waited for: many requests at a time,
+               bounded in number and by the bytes in flight
+    given      memory, strictly in order: of the pool, or of a batch's row
+    decoded    on the workers
+
+The plan has made room for all that is needed at any place, so the block at the head of the
+queue can always be given memory once the rows before it are gathered. What is fetched ahead is
+fetched in the same order, so that a block with memory never waits for room in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from xloader.engine.blocks import Bundle
+from xloader.engine.job import Filling, Job, Tally
+from xloader.engine.shelf import Block
+from xloader.sources.base import Outcome
+
+_MOST_REQUESTS = 64
+"""Bundles that are fetched at a time."""
+
+_CLAIM_NBYTES = 1 << 19
+"""Small chunks are decoded several at a time, so that taking the lock costs little beside."""
+
+
+class _Load:
+    """A block that is read: its memory and its bundles, whichever come first."""
+
+    def __init__(self, block: Block, filling: Filling | None) -> None:
+        self.block = block
+        self.filling = filling
+        self.bundles: list[Bundle] = []
+        self.has_memory = False
+
+
+class Loads:
+    """The blocks of a run that are being read. The run's lock guards it.
+
+    Parameters
+    ----------
+    job : Job
+    tally : Tally
+    changed : threading.Condition
+        Holds the run's lock, and wakes its threads.
+    on_loaded : callable
+        Called with the lock held, once for each block.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        tally: Tally,
+        changed: threading.Condition,
+        on_loaded: Callable[[Block, Filling | None], None],
+    ) -> None:
+        self._job = job
+        self._tally = tally
+        self._changed = changed
+        self._on_loaded = on_loaded
+        self._without_memory: deque[_Load] = deque()
+        self._to_fetch: deque[tuple[_Load, Bundle]] = deque()
+        self._to_decode: deque[tuple[_Load, Bundle]] = deque()
+        self._num_fetching = 0
+        self._in_flight_nbytes = 0
+        self._is_closed = False
+        self._fetchers = (
+            ThreadPoolExecutor(_MOST_REQUESTS, "xloader-fetch") if job.reader.is_waiting else None
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to be given memory, or to be fetched."""
+        return not self._without_memory and not self._to_fetch
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether more blocks would be of use to fetch ahead."""
+        return self._fetchers is not None and not self._to_fetch and self._has_room(0)
+
+    def add(self, block: Block, filling: Filling | None) -> None:
+        """Load a block: to a row of a batch, where one is given."""
+        load = _Load(block, filling)
+        self._without_memory.append(load)
+        if self._fetchers is not None:
+            self._list(load)
+            self._to_fetch.extend((load, b) for b in load.bundles if b.is_waiting)
+            self._fetch()
+
+    def next_task(self) -> Callable[[], None] | None:
+        """Chunks to decode, claimed for the caller."""
+        self._give_memory()
+        if not self._to_decode:
+            return None
+        load, bundle = self._to_decode.popleft()
+        claimed, nbytes = [(load, bundle)], bundle.nbytes
+        most = len(self._to_decode) // self._job.num_threads
+        while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
+            claimed.append(self._to_decode.popleft())
+            nbytes += claimed[-1][1].nbytes
+        return lambda: self._decode(claimed)
+
+    def close(self) -> None:
+        """Begin nothing more. The lock is held."""
+        self._is_closed = True
+        self._to_fetch.clear()
+
+    def join(self) -> None:
+        """Wait until nothing is fetched any more. The lock is not held."""
+        if self._fetchers is not None:
+            self._fetchers.shutdown(wait=True, cancel_futures=True)
+
+    def _list(self, load: _Load) -> None:
+        """Find a block's bundles."""
+        begin = load.block.begin
+        group = self._job.groups[begin.group]
+        load.bundles = self._job.reader.bundles(group, begin.block)
+        load.block.num_reads_left = sum(len(bundle.reads) for bundle in load.bundles)
+
+    def _give_memory(self) -> None:
+        """Give memory to the blocks at the head of the queue, as far as there is any."""
+        while self._without_memory and len(self._to_decode) < self._job.num_threads:
+            load = self._without_memory[0]
+            if not self._take_memory(load):
+                return
+            self._without_memory.popleft()
+            load.has_memory = True
+            if not load.bundles:
+                self._list(load)
+            ready = [b for b in load.bundles if self._is_ready(b)]
+            self._to_decode.extend((load, bundle) for bundle in ready)
+            if len(ready) > 1:
+                self._changed.notify_all()
+
+    @staticmethod
+    def _is_ready(bundle: Bundle) -> bool:
+        return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
+
+    def _take_memory(self, load: _Load) -> bool:
+        job, block, begin = self._job, load.block, load.block.begin
+        group = job.groups[begin.group]
+        if load.filling is not None:
+            if load.filling.arrays is None:
+                return False
+            rows = job.gatherer.rows_of(begin.group, load.filling.views, begin.row)
+            assert rows is not None
+            block.values = rows
+            return True
+        shapes = job.reader.shapes(group, begin.block)
+        nbytes = job.reader.nbytes(shapes)
+        if not job.pool.has_room(nbytes):
+            return False
+        block.buffer = job.pool.take(nbytes)
+        block.values = job.reader.views(shapes, block.buffer)
+        return True
+
+    # Fetching ahead
+
+    def _has_room(self, nbytes: int) -> bool:
+        if self._num_fetching >= _MOST_REQUESTS or self._is_closed:
+            return False
+        # One that is larger than all the room there is must still come.
+        is_within = self._in_flight_nbytes + nbytes <= self._job.in_flight_nbytes
+        return is_within or not self._in_flight_nbytes
+
+    def _fetch(self) -> None:
+        while self._to_fetch and self._has_room(self._to_fetch[0][1].nbytes):
+            load, bundle = self._to_fetch.popleft()
+            self._in_flight_nbytes += bundle.nbytes
+            self._num_fetching += 1
+            assert self._fetchers is not None
+            self._fetchers.submit(self._fetch_one, load, bundle)
+
+    def _fetch_one(self, load: _Load, bundle: Bundle) -> None:
+        begin = time.perf_counter()
+        try:
+            bundle.fetched = self._job.reader.fetch(bundle)
+        except BaseException as problem:
+            bundle.error = problem
+        bundle.fetch_seconds = time.perf_counter() - begin
+        with self._changed:
+            self._num_fetching -= 1
+            held = 0 if bundle.fetched is None else bundle.fetched.nbytes
+            self._in_flight_nbytes += held - bundle.nbytes
+            if load.has_memory:
+                self._to_decode.append((load, bundle))
+                self._changed.notify_all()
+            self._fetch()
+
+    # Decoding
+
+    def _decode(self, claimed: list[tuple[_Load, Bundle]]) -> None:
+        done = [self._decode_one(load, bundle) for load, bundle in claimed]
+        with self._changed:
+            for (load, bundle), (outcome, held, seconds) in zip(claimed, done, strict=True):
+                self._in_flight_nbytes -= held
+                self._count(bundle, outcome, seconds)
+                self._finish(load, bundle)
+
+    def _decode_one(self, load: _Load, bundle: Bundle) -> tuple[Outcome, int, float]:
+        """What came of it, the bytes that were held for it, and how long it took."""
+        begin, held = time.perf_counter(), 0
+        outcome = Outcome(num_missing=0, num_requests=len(bundle.reads), fetch_seconds=0.0)
+        try:
+            if bundle.error is None:
+                fetched = bundle.fetched or self._job.reader.fetch(bundle)
+                held = fetched.nbytes if bundle.is_waiting else 0
+                values = load.block.values
+                outcome = fetched.decode([values[name][place] for name, place in bundle.places])
+        except Exception as problem:
+            bundle.error = problem
+        bundle.fetched = None
+        return outcome, held, time.perf_counter() - begin
+
+    def _count(self, bundle: Bundle, outcome: Outcome, seconds: float) -> None:
+        tally = self._tally
+        tally.num_reads += len(bundle.reads)
+        tally.num_missing += outcome.num_missing
+        tally.num_requests += outcome.num_requests
+        # What was fetched ahead is counted there; else the source says how long it waited.
+        inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
+        tally.fetch_seconds += bundle.fetch_seconds + inside
+        tally.decode_seconds += seconds - inside
+
+    def _finish(self, load: _Load, bundle: Bundle) -> None:
+        block = load.block
+        block.error = block.error or bundle.error
+        block.num_reads_left -= len(bundle.reads)
+        if self._fetchers is not None:
+            self._fetch()
+        if block.is_loaded:
+            self._tally.read_nbytes += block.begin.read_nbytes
+            self._on_loaded(block, load.filling)
+            self._changed.notify_all()
