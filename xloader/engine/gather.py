@@ -234,7 +234,7 @@ def _copy_each(
         if target.windowed not in indices:
             indices[target.windowed] = _indices(target.windowed, rows, cuts)
         name = target.part.variable
-        every = [block.values[name] for block in blocks]  # type: ignore[union-attr]
+        every = [block.values[name] for block in blocks]
         if target.packing is None:
             for values, (source, place) in zip(every, indices[target.windowed], strict=True):
                 view[place] = values[source]
@@ -273,7 +273,7 @@ def _indices(
         return [((), (row, ...)) for row in rows]
     return [
         (tuple(cut[0] for cut in own), (row, ..., *(cut[1] for cut in own)))
-        for row, own in zip(rows, zip(*along, strict=True), strict=True)  # type: ignore[arg-type]
+        for row, own in zip(rows, zip(*along, strict=True), strict=True)
     ]
 
 

@@ -182,12 +182,14 @@ class Loads:
 
     def _fetch_one(self, load: _Load, bundle: Bundle) -> None:
         begin = time.perf_counter()
+        fetched, error = None, None
         try:
-            bundle.fetched = self._job.reader.fetch(bundle)
+            fetched = self._job.reader.fetch(bundle)
         except BaseException as problem:
-            bundle.error = problem
-        bundle.fetch_seconds = time.perf_counter() - begin
+            error = problem
         with self._changed:
+            bundle.fetched, bundle.error = fetched, error
+            bundle.fetch_seconds = time.perf_counter() - begin
             self._num_fetching -= 1
             held = 0 if bundle.fetched is None else bundle.fetched.nbytes
             self._in_flight_nbytes += held - bundle.nbytes

@@ -5,6 +5,7 @@ Everything is found for thousands of rows at once, so that a small batch costs l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -137,7 +138,7 @@ class Walker:
             for number in range(len(self.groups))
         ]
         cuts = edges.tolist()
-        for index, (lo, hi) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        for index, (lo, hi) in enumerate(itertools.pairwise(cuts)):
             begins[index].sort(key=lambda begin: begin.row)
             hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
             yield Step(first + index, ids[lo:hi], entries[lo:hi], hits, begins[index])
