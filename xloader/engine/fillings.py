@@ -118,15 +118,28 @@ class Fillings:
         self._num_gathering += 1
         return lambda: self._gather(parts)
 
-    def on_loaded(self, block: Block, filling: Filling | None) -> None:
-        """Gather what waited for a block; nothing is left to do where it was decoded in place."""
+    def on_loaded(self, block: Block, filling: Filling, is_row: bool) -> None:
+        """Gather what waited for a block.
+
+        Parameters
+        ----------
+        block : Block
+        filling : Filling
+            The batch that it began with.
+        is_row : bool
+            Whether it was decoded in place, so that there is nothing left to copy.
+        """
         self._job.shelf.set_loaded(block)
-        if filling is None:
-            self._gathers.extend(block.waiting)
-            block.waiting.clear()
-            return
-        for part in block.waiting:
-            self._pass(part)
+        filling.num_missing -= 1
+        filling.error = filling.error or block.error
+        waiting, block.waiting = block.waiting, []
+        if block.is_over:
+            self._evict(block)
+        elif is_row:
+            for part in waiting:
+                self._pass(part)
+        else:
+            self._gathers.extend(waiting)
 
     def _may_finish(self, filling: Filling) -> bool:
         """A batch without rows of its own repeats one of the batch before it."""
@@ -209,8 +222,10 @@ class Fillings:
             for residence in self._uses[part.group].count_down(entries):
                 block = self._job.shelf.find(part.group, residence)
                 assert block is not None
-                self._evict(block)
-                is_over = True
+                block.is_over = True
+                if block.is_loaded:
+                    self._evict(block)
+                    is_over = True
         return is_over or not filling.num_missing
 
     @staticmethod

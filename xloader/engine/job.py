@@ -113,7 +113,7 @@ class Filling:
     ----------
     step : Step
     num_missing : int
-        Hits that are not gathered yet.
+        Hits that are not gathered yet, and blocks that begin with it and are not loaded.
     arrays, views
         Its fields, once it is open.
     """

@@ -36,9 +36,10 @@ _CLAIM_NBYTES = 1 << 19
 class _Load:
     """A block that is read: its memory and its bundles, whichever come first."""
 
-    def __init__(self, block: Block, filling: Filling | None) -> None:
+    def __init__(self, block: Block, filling: Filling, is_row: bool) -> None:
         self.block = block
         self.filling = filling
+        self.is_row = is_row
         self.bundles: list[Bundle] = []
         self.has_memory = False
 
@@ -61,7 +62,7 @@ class Loads:
         job: Job,
         tally: Tally,
         changed: threading.Condition,
-        on_loaded: Callable[[Block, Filling | None], None],
+        on_loaded: Callable[[Block, Filling, bool], None],
     ) -> None:
         self._job = job
         self._tally = tally
@@ -87,9 +88,9 @@ class Loads:
         """Whether more blocks would be of use to fetch ahead."""
         return self._fetchers is not None and not self._to_fetch and self._has_room(0)
 
-    def add(self, block: Block, filling: Filling | None) -> None:
-        """Load a block: to a row of a batch, where one is given."""
-        load = _Load(block, filling)
+    def add(self, block: Block, filling: Filling, is_row: bool) -> None:
+        """Load a block that begins with a batch, or that is a row of it."""
+        load = _Load(block, filling, is_row)
         self._without_memory.append(load)
         if self._fetchers is not None:
             self._list(load)
@@ -148,7 +149,7 @@ class Loads:
     def _take_memory(self, load: _Load) -> bool:
         job, block, begin = self._job, load.block, load.block.begin
         group = job.groups[begin.group]
-        if load.filling is not None:
+        if load.is_row:
             if load.filling.arrays is None:
                 return False
             rows = job.gatherer.rows_of(begin.group, load.filling.views, begin.row)
@@ -241,5 +242,5 @@ class Loads:
             self._fetch()
         if block.is_loaded:
             self._tally.read_nbytes += block.begin.read_nbytes
-            self._on_loaded(block, load.filling)
+            self._on_loaded(block, load.filling, load.is_row)
             self._changed.notify_all()

@@ -182,10 +182,9 @@ class Run:
     def _add(self, step: Step) -> None:
         """Queue a batch, and what begins with it. The lock is held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
-        filling = Filling(step, num_missing=num_hits)
+        filling = Filling(step, num_missing=num_hits + len(step.begins))
         for begin in step.begins:
-            block = self._job.shelf.put(begin)
-            self._loads.add(block, filling if self._is_row(step, begin) else None)
+            self._loads.add(self._job.shelf.put(begin), filling, self._is_row(step, begin))
         self._fillings.add(filling)
 
     def _is_row(self, step: Step, begin: Begin) -> bool:

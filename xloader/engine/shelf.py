@@ -17,7 +17,26 @@ from xloader.grid import Ints
 
 @dataclass(eq=False)
 class Block:
-    """A residence under way: where its values are, and what is still to be read."""
+    """A residence under way: where its values are, and what is still to be read.
+
+    Parameters
+    ----------
+    begin : Begin
+    slot : int
+    buffer : Buffer, optional
+        Its memory in the pool.
+    values : mapping of str to numpy.ndarray
+        Per variable, where it is decoded to.
+    num_reads_left : int
+        Chunks to come; -1 where they are not known yet.
+    error : BaseException, optional
+        Why it has no values.
+    waiting : list
+        What can be gathered once it is loaded.
+    is_over : bool
+        Whether no row needs it any more: so it is for a lane that shares samples of an entry
+        with another one, whose blocks it loads as well.
+    """
 
     begin: Begin
     slot: int
@@ -26,6 +45,7 @@ class Block:
     num_reads_left: int = -1
     error: BaseException | None = None
     waiting: list[Any] = field(default_factory=list)
+    is_over: bool = False
 
     @property
     def is_loaded(self) -> bool:
