@@ -37,9 +37,11 @@ def main() -> None:
     grown = []
     if "growth" in options.only:
         grown = _measure_growth(options.folder, effort, is_quick=options.quick)
-    made = page.make_page(results, grown, time.perf_counter() - begin)
-    print(made)
     is_whole = set(options.only) == set(NAMES) and not options.quick
+    command = "python -m benchmarks" + " --quick" * options.quick
+    about = page.describe_run(command, time.perf_counter() - begin)
+    made = page.make_page(about, results, grown)
+    print(made)
     if is_whole and options.write:
         page.PAGE.write_text(page.write_between(page.PAGE.read_text("utf-8"), made), "utf-8")
         picture.draw(grown, page.PICTURE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 import time
@@ -86,12 +87,12 @@ class Effort:
 class PeakMemory:
     """The most bytes that this process has in memory, over those at the start.
 
-    Linux is asked to forget the peak so far. Elsewhere the peak of the whole process counts, so
-    that what was used before may hide what is used now.
+    Linux is asked to forget the peak so far. Elsewhere, and where it may not be asked, what was
+    used before counts as well.
     """
 
     def __init__(self) -> None:
-        if _STATUS.exists():
+        with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
         self._begin = _read_status("VmRSS") if _STATUS.exists() else _peak_nbytes()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,10 +49,10 @@ def write_between(text: str, made: str) -> str:
     return f"{before}{BEGIN}\n\n{made}\n\n{END}{after}"
 
 
-def make_page(results: Sequence[Result], grown: Sequence[Growth], seconds: float) -> str:
-    """What lies between the markers."""
+def make_page(about: str, results: Sequence[Result], grown: Sequence[Growth]) -> str:
+    """What lies between the markers, after what `describe_run` has to say."""
     parts = [
-        describe_run(seconds),
+        about,
         table.show_ratios(results),
         "### Figures",
         table.show_figures(results),
@@ -65,12 +64,11 @@ def make_page(results: Sequence[Result], grown: Sequence[Growth], seconds: float
     return "\n\n".join(parts)
 
 
-def describe_run(seconds: float) -> str:
-    """Where, when and with what it was measured."""
+def describe_run(command: str, seconds: float) -> str:
+    """How, where, when and with what it was measured."""
     nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     machine = f"{count_cores()} cores of {_processor()}, {nbytes / 1e9:.0f} GB of memory"
     libraries = ", ".join(f"{name} {_version_of(name)}" for name in _LIBRARIES)
-    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
     today = dt.date.today()
     return (
         f"`{command}` on {today:%-d %B %Y}, {seconds / 60:.1f} minutes. The machine: {machine}, "

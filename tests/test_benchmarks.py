@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from benchmarks import contest, latency, ours, page, reference, table, turns
+from benchmarks import contest, latency, ours, page, picture, reference, table, turns
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
 from benchmarks.measure import Effort, PeakMemory, Speed, Usage
@@ -323,6 +323,22 @@ def test_growth_is_held_where_speed_stays():
 
 
 # --- the page
+
+
+def test_growth_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture.draw([Growth((result_of(), result_of()))], tmp_path / "drawn" / "growth.png")
+    assert (tmp_path / "drawn" / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_says_what_was_measured_where():
+    about = page.describe_run("python -m benchmarks", 90.0)
+    assert about.startswith("`python -m benchmarks` on ")
+    assert "1.5 minutes" in about
+    assert f"zarr {zarr.__version__}" in about
+    made = page.make_page(about, [result_of()], [Growth((result_of(), result_of()))])
+    assert made.startswith(about)
+    assert "(_static/growth.png)" in made
 
 
 def test_what_was_made_takes_its_place_on_the_page():
