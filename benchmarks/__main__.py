@@ -22,6 +22,7 @@ from benchmarks.measure import Effort
 from benchmarks.results import Result
 from benchmarks.rivals import sequential, shuffled
 from benchmarks.stores import ensure_stores
+from benchmarks.turns import NOT_INSTALLED, AbsentError
 
 NAMES = (*(layout.name for layout in LAYOUTS), latency.LAYOUT.name, "growth")
 
@@ -33,32 +34,40 @@ def main() -> None:
     options = _parse()
     begin = time.perf_counter()
     effort = QUICK if options.quick else Effort()
-    results = _measure_layouts(options.folder, options.only, effort, is_quick=options.quick)
+    results, left_out = _measure_layouts(
+        options.folder, options.only, effort, is_quick=options.quick
+    )
     grown = []
     if "growth" in options.only:
         grown = _measure_growth(options.folder, effort, is_quick=options.quick)
     is_whole = set(options.only) == set(NAMES) and not options.quick
     command = "python -m benchmarks" + " --quick" * options.quick
     about = page.describe_run(command, time.perf_counter() - begin)
-    made = page.make_page(about, results, grown)
+    made = page.make_page(" ".join([about, *left_out]), results, grown)
     print(made)
     if is_whole and options.write:
-        page.PAGE.write_text(page.write_between(page.PAGE.read_text("utf-8"), made), "utf-8")
         picture.draw(grown, page.PICTURE)
+        page.PAGE.write_text(page.write_between(page.PAGE.read_text("utf-8"), made), "utf-8")
 
 
 def _measure_layouts(
     folder: Path, names: list[str], effort: Effort, *, is_quick: bool
-) -> list[Result]:
+) -> tuple[list[Result], list[str]]:
+    """The results, and what is to be said of layouts for which something is not installed."""
     chosen = [layout for layout in (*LAYOUTS, latency.LAYOUT) if layout.name in names]
     layouts = [layout.shrink() if is_quick else layout for layout in chosen]
     _tell("stores")
     paths = ensure_stores(folder, [layout.store for layout in layouts])
-    results = []
+    results, left_out = [], []
     for layout in layouts:
         _tell(layout.name)
-        results.append(_measure(layout, paths[layout.store], effort))
-    return results
+        try:
+            results.append(_measure(layout, paths[layout.store], effort))
+        except AbsentError as error:
+            if error.absence.reason != NOT_INSTALLED:
+                raise
+            left_out.append(f"Not measured: {layout.title} ({error.absence.details}).")
+    return results, left_out
 
 
 def _measure(layout: Layout, path: Path, effort: Effort) -> Result:

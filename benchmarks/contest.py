@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Any
 
 from benchmarks import ours
 from benchmarks.layouts import Layout
@@ -37,6 +36,11 @@ def hold(
     readers, makers : collection of str
         Who reads the store from one end to the other, and who makes shuffled batches; by their
         names in `rivals.sequential` and `rivals.shuffled`.
+
+    Raises
+    ------
+    AbsentError
+        If ours or the reference takes no part.
     """
     with ExitStack() as stack:
 
@@ -48,15 +52,15 @@ def hold(
             name: enter(name, sequential.play, name, layout.store, place, effort)
             for name in readers
         } | {name: enter(name, shuffled.play, name, layout, place, effort) for name in makers}
-        plan = require(loader, loader.ready())
+        plan = loader.require(loader.ready())
         bare = [enter("reference", limit, layout, place, plan)] if limit is not None else []
         for competitor in (*bare, *others.values()):
             competitor.ready()
         limits, epochs = [], []
         speeds: dict[str, list[Speed]] = {name: [] for name in others}
         for number in range(1 + effort.num_turns):
-            epoch = require(loader, loader.turn())
-            limits += [require(c, c.turn(epoch.num_reads)).seconds for c in bare]
+            epoch = loader.require(loader.turn())
+            limits += [c.require(c.turn(epoch.num_reads)).seconds for c in bare]
             epochs.append(epoch)
             for name, competitor in others.items():
                 if (speed := competitor.turn()) is not None and number:
@@ -71,14 +75,6 @@ def hold(
         shuffled={name: found[name] for name in makers},
         sequential={name: found[name] for name in readers},
     )
-
-
-def require(competitor: Competitor, said: Any) -> Any:
-    """What it said; without ours and without the reference there is nothing to compare."""
-    if competitor.absence is not None:
-        absence = competitor.absence
-        raise RuntimeError(f"{competitor.name} {absence.reason}\n{absence.details}")
-    return said
 
 
 def _best(competitor: Competitor, speeds: list[Speed]) -> Speed | str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import ours
-from benchmarks.contest import require
 from benchmarks.layouts import STEPS, TILES, Layout
 from benchmarks.measure import Effort
 from benchmarks.results import Result
@@ -86,9 +85,9 @@ def _grow(folder: Path, layout: Layout, times: Sequence[int], effort: Effort) ->
             stack.enter_context(Competitor(str(path), ours.play, larger, str(path)))
             for larger, path in grown
         ]
-        plans = [require(loader, loader.ready()) for loader in loaders]
+        plans = [loader.require(loader.ready()) for loader in loaders]
         turns = [
-            [require(loader, loader.turn()) for loader in loaders]
+            [loader.require(loader.turn()) for loader in loaders]
             for _ in range(1 + effort.num_turns)
         ]
     results = []

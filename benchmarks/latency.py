@@ -40,7 +40,7 @@ LAYOUT: Final = Layout(
 def hold(layout: Layout, path: Path, effort: Effort) -> Result:
     """Measure a layout whose store lies behind the server."""
     with Competitor("server", serve, path) as server:
-        place = f"http://127.0.0.1:{server.ready()}"
+        place = f"http://127.0.0.1:{server.require(server.ready())}"
         # Sample by sample, a batch takes others many round trips.
         effort = dataclasses.replace(effort, most_batch=4)
         return contest.hold(layout, place, effort, limit=play, makers=["isel, 0 workers"])

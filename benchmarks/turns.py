@@ -24,6 +24,8 @@ Play = Callable[..., Generator[Any, Any, None]]
 """Sets up and gives what is to be known before; then gives the figures of one turn after another,
 and is sent whatever a turn needs to know."""
 
+NOT_INSTALLED = "not installed"
+
 PRELOADED = ("benchmarks.contest", "torch.utils.data", "xbatcher")
 """Modules that every process begins with, where they are installed."""
 
@@ -42,6 +44,20 @@ class Absence:
 
     reason: str
     details: str = ""
+
+
+class AbsentError(RuntimeError):
+    """Somebody takes no part without whom there is nothing to compare.
+
+    Parameters
+    ----------
+    name : str
+    absence : Absence
+    """
+
+    def __init__(self, name: str, absence: Absence) -> None:
+        super().__init__(f"{name} {absence.reason}: {absence.details}")
+        self.absence = absence
 
 
 class Competitor:
@@ -88,6 +104,18 @@ class Competitor:
         self._pipe.send((True, told))
         return self.ready()
 
+    def require(self, said: Any) -> Any:
+        """What it said.
+
+        Raises
+        ------
+        AbsentError
+            If it takes no part.
+        """
+        if self.absence is not None:
+            raise AbsentError(self.name, self.absence)
+        return said
+
     def __enter__(self) -> Self:
         return self
 
@@ -111,7 +139,7 @@ def _serve(pipe: Connection, play: Play, args: tuple[object, ...]) -> None:
                 break
             said = turns.send(told)
     except ModuleNotFoundError as error:
-        pipe.send(Absence("not installed", f"there is no module {error.name}"))
+        pipe.send(Absence(NOT_INSTALLED, f"there is no module {error.name}"))
     except EOFError:
         # Whoever asked is gone.
         pass

@@ -13,7 +13,8 @@ import pytest
 import xarray as xr
 import zarr
 
-from benchmarks import contest, latency, ours, page, picture, reference, table, turns
+from benchmarks import __main__ as command
+from benchmarks import latency, ours, page, picture, reference, table, turns
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
 from benchmarks.measure import Effort, PeakMemory, Speed, Usage
@@ -45,9 +46,9 @@ def layout_of(spec: StoreSpec, **changes: object) -> Layout:
 def test_a_quick_run_prints_its_tables(tmp_path):
     pytest.importorskip("torch")
     before = page.PAGE.read_bytes()
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "steps1"]
+    line = [sys.executable, "-m", "benchmarks", "--quick", "--only", "steps1"]
     run = subprocess.run(
-        [*command, "--folder", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+        [*line, "--folder", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
     )
     assert run.returncode == 0, run.stderr
     rows = [line for line in run.stdout.splitlines() if line.startswith("| time-chunked")]
@@ -63,8 +64,8 @@ def test_a_quick_run_prints_its_tables(tmp_path):
 
 
 def test_a_layout_that_there_is_not_is_refused():
-    command = [sys.executable, "-m", "benchmarks", "--only", "steps1,nothing"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    line = [sys.executable, "-m", "benchmarks", "--only", "steps1,nothing"]
+    run = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 2
     assert "nothing: there is only steps1, steps3" in run.stderr
 
@@ -191,6 +192,26 @@ def test_a_turn_of_a_reader_ends_with_the_store(paths):
     play.close()
 
 
+@pytest.mark.parametrize("reason", [turns.NOT_INSTALLED, "failed: ValueError"])
+def test_a_layout_for_which_something_is_not_installed_is_named(monkeypatch, tmp_path, reason):
+    def measure(layout, *_):
+        if layout.name == "latency":
+            raise turns.AbsentError("reference", turns.Absence(reason, "no module obstore"))
+        return result_of()
+
+    monkeypatch.setattr(command, "_measure", measure)
+    monkeypatch.setattr(command, "ensure_stores", lambda _, specs: dict.fromkeys(specs, tmp_path))
+    names = ["steps1", "latency"]
+    if reason == turns.NOT_INSTALLED:
+        results, left_out = command._measure_layouts(tmp_path, names, Effort(), is_quick=True)
+        assert (len(results), len(left_out)) == (1, 1)
+        assert "50 ms a request" in left_out[0]
+        assert "no module obstore" in left_out[0]
+    else:
+        with pytest.raises(turns.AbsentError, match="failed: ValueError"):
+            command._measure_layouts(tmp_path, names, Effort(), is_quick=True)
+
+
 # --- turns
 
 
@@ -229,8 +250,8 @@ def test_competitors_take_turns_and_may_be_absent():
     assert broken.absence.reason == "failed: ValueError"
     assert "broken" in broken.absence.details
     assert absent.absence.reason == "not installed"
-    with pytest.raises(RuntimeError, match="failing failed: ValueError"):
-        contest.require(broken, None)
+    with pytest.raises(turns.AbsentError, match="failing failed: ValueError"):
+        broken.require(None)
 
 
 def test_the_server_answers_with_files(tmp_path, monkeypatch):
