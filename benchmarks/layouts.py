@@ -173,7 +173,10 @@ class Layout:
         store = dataclasses.replace(self.store, num_steps=QUICK_STEPS)
         if store.chunks[0] > QUICK_STEPS:
             store = dataclasses.replace(store, chunks=(QUICK_STEPS, *store.chunks[1:]))
-        return dataclasses.replace(self, store=store, batch_size=max(self.batch_size // 8, 1))
+        small = dataclasses.replace(self, store=store)
+        # Whole fields are as large as ever, and several batches must leave room for chunks.
+        most = max(small.memory_nbytes // 16 // self.sample_nbytes, 1)
+        return dataclasses.replace(small, batch_size=min(self.batch_size, most))
 
 
 BESIDE_ALL = (Target("xbatcher", 25.0),)
