@@ -155,6 +155,17 @@ class Axis:
             return slice(kept.start - origin, kept[-1] + 1 - origin, kept.step)
         return np.asarray(kept, np.int64) - origin
 
+    def stored_part(self, block: int) -> tuple[int, slice | Ints, int]:
+        """The stored chunk that a block is cut from, the elements kept of it, and their number."""
+        kept, chunks = self.selection, self.chunks
+        if not isinstance(kept, range) or not isinstance(chunks, int):
+            size = int(self.edges[block + 1] - self.edges[block])
+            return self.stored_chunk(block), self.cut(block), size
+        # Plain integers: there is one call of this for each chunk that is read.
+        begin, end = self.edges[block : block + 2].tolist()
+        chunk, first = divmod(kept[begin], chunks)
+        return chunk, slice(first, first + kept[end - 1] - kept[begin] + 1, kept.step), end - begin
+
     @cached_property
     def _stored_edges(self) -> Ints:
         sizes = self.chunks if isinstance(self.chunks, tuple) else ()

@@ -12,7 +12,6 @@ from xloader.engine.job import Delivery, Job, Tally
 from xloader.engine.pool import BlockPool
 from xloader.engine.run import Run
 from xloader.explain import Explanation
-from xloader.grid import Ints
 from xloader.report import Report
 
 
@@ -31,10 +30,8 @@ class Progress:
     fixed_nbytes : int
         Bytes beside the pool.
     batch_size : int
-        Rows of a full batch; mixing is that of full ones.
-    count_regions : callable, optional
-        Counts the distinct regions of a batch's ids, where one rank's batch is the global one;
-        mixing is as predicted otherwise.
+        Rows of a full batch.
+        Mixing is that of full ones, where one rank's batch is the global one; else as predicted.
     """
 
     expected: Explanation
@@ -49,16 +46,16 @@ class Progress:
     delivered_nbytes: int = 0
     num_full: int = 0
     num_regions: int = 0
-    count_regions: Callable[[Ints], int] | None = None
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch."""
         self.num_steps += 1
-        self.num_samples += int((~delivery.is_padding).sum())
+        self.num_samples += len(delivery.step.ids)
         self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
-        if self.count_regions is not None and len(delivery.ids) == self.batch_size:
+        regions = delivery.step.num_regions
+        if regions is not None and len(delivery.ids) == self.batch_size:
             self.num_full += 1
-            self.num_regions += self.count_regions(delivery.ids)
+            self.num_regions += regions
         self.end = time.perf_counter()
 
     def report(self) -> Report:
@@ -111,8 +108,6 @@ class Pass:
         Makes what the user gets from a delivery.
     move_on : callable
         Called once the last batch is out.
-    count_regions : callable, optional
-        As of `Progress`.
     """
 
     def __init__(
@@ -121,7 +116,6 @@ class Pass:
         expected: Explanation,
         deliver: Callable[[Delivery], Any],
         move_on: Callable[[], None],
-        count_regions: Callable[[Ints], int] | None,
     ) -> None:
         self._num_steps = job.walker.num_steps
         self._is_over = False
@@ -131,7 +125,6 @@ class Pass:
         self.progress = Progress(
             expected, self._run.tally, job.pool, job.fixed_nbytes, job.batch_size
         )
-        self.progress.count_regions = count_regions
         # It closes also where the iterator is abandoned, and before the interpreter ends.
         self._close = weakref.finalize(self, self._run.close)
 

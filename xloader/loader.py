@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal
@@ -29,10 +30,9 @@ from xloader.errors import (
 )
 from xloader.explain import Explanation, explain_epoch, explain_world
 from xloader.figures import show_nbytes
-from xloader.grid import Ints
 from xloader.iteration import Pass, Progress
 from xloader.layout import make_layouts
-from xloader.mixing import region_dim, regions_of
+from xloader.mixing import region_dim
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch
 from xloader.planning import enough_memory, make_plan, most_rows
@@ -42,12 +42,6 @@ from xloader.transforms import finish
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Makes what is delivered from a gathered array: a tensor, or the array itself."""
-
-
-_WIDE_NBYTES = 1 << 17
-"""Bytes that a variable gives to a sample, from which on several threads gather. Smaller copies
-hold Python's lock for most of their time: measured with two threads on rows of 14 KB, they take
-three times as long as with one."""
 
 
 class Loader:
@@ -206,7 +200,7 @@ class Loader:
             if self.epoch == epoch.epoch:
                 self.set_epoch(epoch.epoch + 1)
 
-        batches = Pass(self._job(epoch), expected, self._deliver, move_on, self._counter())
+        batches = Pass(self._job(epoch), expected, self._deliver, move_on)
         self._run = batches.run
         self._progress = batches.progress
         return batches
@@ -236,7 +230,10 @@ class Loader:
         self._pid = os.getpid()
         self._shelf: Shelf | None = None
         self._pool = BlockPool(self.plan.pool_nbytes(len(self.options.own_lanes)))
-        self._batches = BatchPool(self.options.prefetch + 2)
+        rows = most_rows(self.footprint, self.options)
+        sizes = Counter(rows * layout.sample_nbytes for layout in self._layouts)
+        num_batches = self.options.prefetch + 2
+        self._batches = BatchPool({nbytes: n * num_batches for nbytes, n in sizes.items()})
 
     def _epoch(self) -> Epoch:
         """The order and schedule of the epoch to come, kept until another is asked for."""
@@ -307,8 +304,6 @@ class Loader:
         in_flight = plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes
         num_threads = min(options.num_threads, in_flight)
         together = plan.budget.in_flight_nbytes // num_threads
-        copied = [y.sample_nbytes // len(y.parts) for y in layouts]
-        is_wide = sum(copied) >= _WIDE_NBYTES * len(copied)
         gatherer = Gatherer(self.footprint, layouts, stored)
         walker = Walker(
             self.footprint,
@@ -317,6 +312,8 @@ class Loader:
             plan.lane_share,
             epoch.num_steps,
             is_resident=plan.is_resident,
+            # On several ranks no one sees a global batch.
+            region_dim=None if options.world.world_size > 1 else region_dim(self.footprint),
         )
         shelf = self._shelf or Shelf(
             self.footprint.groups, [len(needs.blocks) for needs in walker.groups]
@@ -334,7 +331,7 @@ class Loader:
             is_padded=options.world.world_size > 1,
             prefetch=options.prefetch,
             num_threads=num_threads,
-            num_gatherers=num_threads if is_wide else 1,
+            num_gatherers=num_threads,
             pool=self._pool,
             batches=self._batches,
             shelf=shelf,
@@ -342,18 +339,6 @@ class Loader:
             in_flight_nbytes=plan.budget.in_flight_nbytes,
             fixed_nbytes=plan.budget.fixed_nbytes,
         )
-
-    def _counter(self) -> Callable[[Ints], int] | None:
-        """Counts a batch's regions, where this rank's batch is the global one."""
-        if self.options.world.world_size > 1:
-            return None
-        footprint, dim = self.footprint, region_dim(self.footprint)
-
-        def count(ids: Ints) -> int:
-            positions = footprint.positions_of(ids)
-            return len(set(regions_of(footprint, dim, tuple(positions.T)).tolist()))
-
-        return count
 
     def _deliver(self, delivery: Delivery) -> Any:
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]

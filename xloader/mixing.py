@@ -52,6 +52,26 @@ def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> I
     return region
 
 
+def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) -> Ints:
+    """Distinct regions of each batch.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    dim : int
+        What `region_dim` gives.
+    positions : numpy.ndarray of int64, shape (n, num_dims)
+        Of samples, batch by batch.
+    edges : numpy.ndarray of int64
+        Where each batch begins, and the end of the last.
+    """
+    regions = regions_of(footprint, dim, tuple(positions.T))
+    batch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    num_regions = int(regions.max(initial=0)) + 1
+    distinct = np.unique(batch * num_regions + regions)
+    return np.bincount(distinct // num_regions, minlength=len(edges) - 1)
+
+
 def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
     """Expected regions in a batch of a full shuffle."""
     if footprint.subset is not None:

@@ -185,5 +185,5 @@ class BlockReader:
 
 
 def _choice(axis: Axis, index: int, begin: int) -> _Choice:
-    size = int(axis.edges[index + 1] - axis.edges[index])
-    return axis.stored_chunk(index), axis.cut(index), slice(begin, begin + size), size
+    chunk, cut, size = axis.stored_part(index)
+    return chunk, cut, slice(begin, begin + size), size

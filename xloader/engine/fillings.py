@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.engine.hits import Hits
-from xloader.engine.job import Arrays, Delivery, Filling, Job, Tally
+from xloader.engine.job import Arrays, Bell, Delivery, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.engine.steps import Step
 from xloader.engine.uses import Uses
@@ -40,14 +39,13 @@ class Fillings:
     ----------
     job : Job
     tally : Tally
-    changed : threading.Condition
-        Holds the run's lock, and wakes its threads.
+    bell : Bell
     """
 
-    def __init__(self, job: Job, tally: Tally, changed: threading.Condition) -> None:
+    def __init__(self, job: Job, tally: Tally, bell: Bell) -> None:
         self._job = job
         self._tally = tally
-        self._changed = changed
+        self._bell = bell
         self._queue: deque[Filling] = deque()
         self._num_opened = 0
         self._gathers: deque[_Part] = deque()
@@ -97,7 +95,7 @@ class Fillings:
     def delivery(self, filling: Filling) -> Delivery:
         """A finished batch as it is handed over."""
         assert filling.arrays is not None
-        return Delivery(filling.step.index, filling.arrays, *self._padded_ids(filling.step))
+        return Delivery(filling.step, filling.arrays, *self._padded_ids(filling.step))
 
     def next_task(self) -> Callable[[], None] | None:
         """What to finish or to gather, claimed for the caller."""
@@ -118,26 +116,19 @@ class Fillings:
         self._num_gathering += 1
         return lambda: self._gather(parts)
 
-    def on_loaded(self, block: Block, filling: Filling, is_row: bool) -> None:
-        """Gather what waited for a block.
-
-        Parameters
-        ----------
-        block : Block
-        filling : Filling
-            The batch that it began with.
-        is_row : bool
-            Whether it was decoded in place, so that there is nothing left to copy.
-        """
-        self._job.shelf.set_loaded(block)
+    def on_loaded(self, block: Block, filling: Filling) -> None:
+        """Gather what waited for a block, which began with a batch."""
         filling.num_missing -= 1
         filling.error = filling.error or block.error
+        if block.is_row:
+            # It is where it belongs, and nothing else needs it.
+            filling.num_missing -= 1
+            self._evict(block)
+            return
+        self._job.shelf.set_loaded(block)
         waiting, block.waiting = block.waiting, []
         if block.is_over:
             self._evict(block)
-        elif is_row:
-            for part in waiting:
-                self._pass(part)
         else:
             self._gathers.extend(waiting)
 
@@ -163,7 +154,7 @@ class Fillings:
             for group, accesses in enumerate(filling.step.hits):
                 for access, hits in enumerate(accesses):
                     self._sort(filling, group, access, hits)
-            self._changed.notify_all()
+            self._bell.work.notify_all()
 
     def _sort(self, filling: Filling, group: int, access: int, hits: Hits) -> None:
         """Queue the hits of loaded blocks, and let the others wait for theirs."""
@@ -185,6 +176,8 @@ class Fillings:
         for own in np.split(missing, cuts):
             block = shelf.blocks[int(slots[own[0]])]
             assert block is not None
+            if block.is_row:
+                continue
             block.waiting.append(_Part(filling, group, access, hits.take(own), slots[own]))
 
     # Gathering
@@ -196,14 +189,14 @@ class Fillings:
             job.gatherer.gather(
                 part.group, part.access, part.hits, job.shelf, part.slots, part.filling.views
             )
-        with self._changed:
+        with self._bell.lock:
             self._tally.gather_seconds += time.perf_counter() - begin
             self._num_gathering -= 1
             is_news = bool(self._gathers)
             for part in parts:
                 is_news |= self._pass(part)
             if is_news:
-                self._changed.notify_all()
+                self._bell.work.notify()
 
     def _pass(self, part: _Part) -> bool:
         """Count gathered hits; whether that gives others something to do. The lock is held."""
@@ -264,15 +257,18 @@ class Fillings:
                 filling.arrays = self._job.finish(filling.arrays, self._padded_ids(step)[0])
         except Exception as error:
             filling.error = error
-        with self._changed:
+        with self._bell.lock:
             self._tally.finish_seconds += time.perf_counter() - begin
             filling.is_final = True
             filling.views = ()
-            self._changed.notify_all()
+            if self.head_is_ready:
+                self._bell.batch.notify()
 
     def _padded_ids(self, step: Step) -> tuple[Ints, NDArray[np.bool_]]:
         """Ids of all rows, and which rows only repeat the last real one."""
-        size = self._job.batch_size if self._job.is_padded else len(step.ids)
+        if not self._job.is_padded:
+            return step.ids, np.zeros(len(step.ids), np.bool_)
+        size = self._job.batch_size
         ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
         ids[: len(step.ids)] = step.ids
         return ids, np.arange(size) >= len(step.ids)
@@ -291,6 +287,8 @@ class Fillings:
                 array[:] = self._last_rows[name]
         if filling.step.index + 2 == self._job.walker.num_steps:
             rows = {name: array[num_rows - 1].copy() for name, array in filling.arrays.items()}
-            with self._changed:
+            with self._bell.lock:
                 self._last_id = int(filling.step.ids[-1])
                 self._last_rows = rows
+                # The batch after this one may have waited for them.
+                self._bell.work.notify()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,11 +96,37 @@ class Tally:
     wait_seconds: float = 0.0
 
 
+class Bell:
+    """The lock of a run, and who waits: its workers for work, its consumer for a batch.
+
+    They wait apart, so that nobody is woken for what is not for him.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.work = threading.Condition(self.lock)
+        self.batch = threading.Condition(self.lock)
+
+    def ring(self) -> None:
+        """Wake everybody."""
+        self.work.notify_all()
+        self.batch.notify_all()
+
+
 @dataclass(frozen=True)
 class Delivery:
-    """A batch as the engine hands it over."""
+    """A batch as the engine hands it over.
 
-    index: int
+    Parameters
+    ----------
+    step : Step
+    arrays : dict of str to numpy.ndarray
+    ids : numpy.ndarray of int64, shape (n,)
+        Those of the step, and of the rows that fill the batch up.
+    is_padding : numpy.ndarray of bool, shape (n,)
+    """
+
+    step: Step
     arrays: Arrays
     ids: Ints
     is_padding: NDArray[np.bool_]

@@ -15,31 +15,29 @@ fetched in the same order, so that a block with memory never waits for room in f
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from xloader.engine.blocks import Bundle
-from xloader.engine.job import Filling, Job, Tally
+from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.sources.base import Outcome
 
 _MOST_REQUESTS = 64
 """Bundles that are fetched at a time."""
 
-_CLAIM_NBYTES = 1 << 19
+_CLAIM_NBYTES = 1 << 20
 """Small chunks are decoded several at a time, so that taking the lock costs little beside."""
 
 
 class _Load:
     """A block that is read: its memory and its bundles, whichever come first."""
 
-    def __init__(self, block: Block, filling: Filling, is_row: bool) -> None:
+    def __init__(self, block: Block, filling: Filling) -> None:
         self.block = block
         self.filling = filling
-        self.is_row = is_row
         self.bundles: list[Bundle] = []
         self.has_memory = False
 
@@ -51,8 +49,7 @@ class Loads:
     ----------
     job : Job
     tally : Tally
-    changed : threading.Condition
-        Holds the run's lock, and wakes its threads.
+    bell : Bell
     on_loaded : callable
         Called with the lock held, once for each block.
     """
@@ -61,12 +58,12 @@ class Loads:
         self,
         job: Job,
         tally: Tally,
-        changed: threading.Condition,
-        on_loaded: Callable[[Block, Filling, bool], None],
+        bell: Bell,
+        on_loaded: Callable[[Block, Filling], None],
     ) -> None:
         self._job = job
         self._tally = tally
-        self._changed = changed
+        self._bell = bell
         self._on_loaded = on_loaded
         self._without_memory: deque[_Load] = deque()
         self._to_fetch: deque[tuple[_Load, Bundle]] = deque()
@@ -88,9 +85,9 @@ class Loads:
         """Whether more blocks would be of use to fetch ahead."""
         return self._fetchers is not None and not self._to_fetch and self._has_room(0)
 
-    def add(self, block: Block, filling: Filling, is_row: bool) -> None:
-        """Load a block that begins with a batch, or that is a row of it."""
-        load = _Load(block, filling, is_row)
+    def add(self, block: Block, filling: Filling) -> None:
+        """Load a block, which begins with a batch."""
+        load = _Load(block, filling)
         self._without_memory.append(load)
         if self._fetchers is not None:
             self._list(load)
@@ -140,7 +137,7 @@ class Loads:
             ready = [b for b in load.bundles if self._is_ready(b)]
             self._to_decode.extend((load, bundle) for bundle in ready)
             if len(ready) > 1:
-                self._changed.notify_all()
+                self._bell.work.notify_all()
 
     @staticmethod
     def _is_ready(bundle: Bundle) -> bool:
@@ -149,7 +146,7 @@ class Loads:
     def _take_memory(self, load: _Load) -> bool:
         job, block, begin = self._job, load.block, load.block.begin
         group = job.groups[begin.group]
-        if load.is_row:
+        if block.is_row:
             if load.filling.arrays is None:
                 return False
             rows = job.gatherer.rows_of(begin.group, load.filling.views, begin.row)
@@ -188,7 +185,7 @@ class Loads:
             fetched = self._job.reader.fetch(bundle)
         except BaseException as problem:
             error = problem
-        with self._changed:
+        with self._bell.lock:
             bundle.fetched, bundle.error = fetched, error
             bundle.fetch_seconds = time.perf_counter() - begin
             self._num_fetching -= 1
@@ -196,14 +193,14 @@ class Loads:
             self._in_flight_nbytes += held - bundle.nbytes
             if load.has_memory:
                 self._to_decode.append((load, bundle))
-                self._changed.notify_all()
+                self._bell.work.notify()
             self._fetch()
 
     # Decoding
 
     def _decode(self, claimed: list[tuple[_Load, Bundle]]) -> None:
         done = [self._decode_one(load, bundle) for load, bundle in claimed]
-        with self._changed:
+        with self._bell.lock:
             for (load, bundle), (outcome, held, seconds) in zip(claimed, done, strict=True):
                 self._in_flight_nbytes -= held
                 self._count(bundle, outcome, seconds)
@@ -242,5 +239,5 @@ class Loads:
             self._fetch()
         if block.is_loaded:
             self._tally.read_nbytes += block.begin.read_nbytes
-            self._on_loaded(block, load.filling, load.is_row)
-            self._changed.notify_all()
+            self._on_loaded(block, load.filling)
+            self._bell.work.notify()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,18 +84,18 @@ class BatchPool:
 
     Parameters
     ----------
-    most_free : int
-        Buffers of each size that are kept for later.
+    most_free : mapping of int to int
+        Per size in bytes, how many buffers are kept for later; others are not.
     """
 
-    def __init__(self, most_free: int) -> None:
+    def __init__(self, most_free: Mapping[int, int]) -> None:
         self._most_free = most_free
         # No lock: a lease may end in a garbage collection, in the middle of what would hold it.
         self._free: dict[int, deque[Buffer]] = {}
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
         """An uninitialised array."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         try:
             buffer = self._free[nbytes].pop()
         except (KeyError, IndexError):
@@ -103,7 +105,8 @@ class BatchPool:
 
     def give_back(self, buffer: Buffer) -> None:
         """Keep a buffer for later."""
-        self._free.setdefault(buffer.nbytes, deque(maxlen=self._most_free)).append(buffer)
+        most = self._most_free.get(buffer.nbytes, 0)
+        self._free.setdefault(buffer.nbytes, deque(maxlen=most)).append(buffer)
 
 
 class _Lease:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from xloader.engine.fillings import Fillings
-from xloader.engine.job import Delivery, Filling, Job, Tally
+from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.loads import Loads
 from xloader.engine.steps import Begin, Step
 from xloader.errors import ClosedError, ForkError
@@ -37,9 +37,9 @@ class Run:
         self.tally = Tally()
         self._job = job
         self._pid = os.getpid()
-        self._changed = threading.Condition()
-        self._fillings = Fillings(job, self.tally, self._changed)
-        self._loads = Loads(job, self.tally, self._changed, self._fillings.on_loaded)
+        self._bell = Bell()
+        self._fillings = Fillings(job, self.tally, self._bell)
+        self._loads = Loads(job, self.tally, self._bell, self._fillings.on_loaded)
         self._steps = job.walker.steps(job.shelf.known())
         self._is_walking = False
         self._is_walked = job.walker.num_steps == 0
@@ -69,15 +69,15 @@ class Run:
         """
         self._check_process()
         begin = time.perf_counter()
-        with self._changed:
+        with self._bell.lock:
             self._fillings.is_wanted = True
-            self._changed.notify_all()
+            self._bell.work.notify()
             while (
                 not self._is_closed and self._failure is None and not self._fillings.head_is_ready
             ):
                 if self._is_walked and not self._fillings:
                     return None
-                self._changed.wait()
+                self._bell.batch.wait()
             self.tally.wait_seconds += time.perf_counter() - begin
             if self._failure is not None:
                 raise self._failure
@@ -94,10 +94,10 @@ class Run:
         if os.getpid() != self._pid:
             # A worker may have held the lock at the fork, and nobody here would release it.
             return
-        with self._changed:
+        with self._bell.lock:
             self._is_closed = True
             self._loads.close()
-            self._changed.notify_all()
+            self._bell.ring()
         if threading.current_thread() in self._threads:
             # A garbage collection on a worker ended the iterator: the others may wait for a lock
             # that this thread holds, and stop by themselves.
@@ -105,7 +105,7 @@ class Run:
         for thread in self._threads:
             thread.join()
         self._loads.join()
-        with self._changed:
+        with self._bell.lock:
             self._fillings.clear()
             self._drop_blocks()
 
@@ -133,10 +133,10 @@ class Run:
     def _work(self) -> None:
         try:
             while True:
-                with self._changed:
+                with self._bell.lock:
                     task = self._next_task()
                     while task is None and not self._is_closed:
-                        self._changed.wait()
+                        self._bell.work.wait()
                         task = self._next_task()
                     if self._is_closed:
                         return
@@ -146,9 +146,9 @@ class Run:
                 task = None
         except BaseException as error:
             # A bug in the engine itself must end the iteration, not leave it waiting.
-            with self._changed:
+            with self._bell.lock:
                 self._failure = error
-                self._changed.notify_all()
+                self._bell.ring()
 
     def _next_task(self) -> Callable[[], None] | None:
         """What to do next, claimed for the caller. The lock is held."""
@@ -170,21 +170,23 @@ class Run:
 
     def _walk(self) -> None:
         step = next(self._steps, None)
-        with self._changed:
+        with self._bell.lock:
             self._is_walking = False
             if step is None:
                 self._is_walked = True
             else:
                 self._add(step)
                 self._is_walked = step.index + 1 == self._job.walker.num_steps
-            self._changed.notify_all()
+            self._bell.work.notify()
+            if self._is_walked:
+                self._bell.batch.notify()
 
     def _add(self, step: Step) -> None:
         """Queue a batch, and what begins with it. The lock is held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
         filling = Filling(step, num_missing=num_hits + len(step.begins))
         for begin in step.begins:
-            self._loads.add(self._job.shelf.put(begin), filling, self._is_row(step, begin))
+            self._loads.add(self._job.shelf.put(begin, self._is_row(step, begin)), filling)
         self._fillings.add(filling)
 
     def _is_row(self, step: Step, begin: Begin) -> bool:

@@ -31,6 +31,8 @@ class Block:
         Chunks to come; -1 where they are not known yet.
     error : BaseException, optional
         Why it has no values.
+    is_row : bool
+        Whether it is decoded straight into the only row that needs it.
     waiting : list
         What can be gathered once it is loaded.
     is_over : bool
@@ -40,6 +42,7 @@ class Block:
 
     begin: Begin
     slot: int
+    is_row: bool = False
     buffer: Buffer | None = None
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     num_reads_left: int = -1
@@ -92,11 +95,11 @@ class Shelf:
         """Per group and residence, whether it is there."""
         return [slots >= 0 for slots in self._slots]
 
-    def put(self, begin: Begin) -> Block:
+    def put(self, begin: Begin, is_row: bool) -> Block:
         """Make a block, which is not loaded."""
         if not self._free:
             self._grow()
-        block = Block(begin, self._free.pop())
+        block = Block(begin, self._free.pop(), is_row)
         self.blocks[block.slot] = block
         self._slots[begin.group][begin.residence] = block.slot
         return block

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from xloader.engine.hits import Hits, find_hits
 from xloader.footprint import Access, Footprint, Group, expand_ranges
 from xloader.grid import Ints
+from xloader.mixing import count_regions
 from xloader.plan import Lane
 
 _LOOK_SIZE = 1 << 12
@@ -60,6 +61,8 @@ class Step:
         Per group and access.
     begins : list of Begin
         By the first row that needs each.
+    num_regions : int, optional
+        Distinct regions of its samples.
     """
 
     index: int
@@ -67,6 +70,7 @@ class Step:
     entries: Ints
     hits: tuple[tuple[Hits, ...], ...]
     begins: list[Begin]
+    num_regions: int | None = None
 
 
 class Walker:
@@ -84,6 +88,8 @@ class Walker:
     num_steps : int
     is_resident : bool
         Whether lanes share blocks, which stay for good. Then a residence is a block.
+    region_dim : int, optional
+        The dimension whose regions are counted, if they are.
     """
 
     def __init__(
@@ -95,8 +101,10 @@ class Walker:
         num_steps: int,
         *,
         is_resident: bool,
+        region_dim: int | None = None,
     ) -> None:
         self.num_steps = num_steps
+        self._region_dim = region_dim
         self.groups = [
             GroupNeeds(group, lanes, number, is_resident=is_resident)
             for number, group in enumerate(footprint.groups)
@@ -137,11 +145,14 @@ class Walker:
             [hits.cut(edges) for hits in self._hits(number, entries, positions)]
             for number in range(len(self.groups))
         ]
-        cuts = edges.tolist()
-        for index, (lo, hi) in enumerate(itertools.pairwise(cuts)):
+        regions: list[int | None] = [None] * num_steps
+        if self._region_dim is not None:
+            regions = count_regions(self._footprint, self._region_dim, positions, edges).tolist()
+        for index, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
             begins[index].sort(key=lambda begin: begin.row)
             hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
-            yield Step(first + index, ids[lo:hi], entries[lo:hi], hits, begins[index])
+            rows = slice(lo, hi)
+            yield Step(first + index, ids[rows], entries[rows], hits, begins[index], regions[index])
 
     def _rows(self, num_steps: int) -> tuple[Ints, Ints, Ints]:
         """Ids and entries of the next steps, and where each step's rows begin and end."""

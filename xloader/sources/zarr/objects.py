@@ -6,7 +6,6 @@ decoded, or copied, before the thread reads the next. Only where reading waits i
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -40,6 +39,8 @@ _STORED: Final = 2
 
 _ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """What is raised for an object that is not there."""
+
+_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
 
 class Objects(Protocol):
@@ -107,13 +108,15 @@ class Files:
 
     def _read(self, key: str, start: int, stop: int | None) -> Bytes | None:
         """Some bytes of a file, as a slice of all of them would be."""
+        # Few calls: each lets other threads run, and has to wait for them afterwards.
         try:
-            with io.FileIO(self._prefix + key) as file:
+            file = os.open(self._prefix + key, _READ_ONLY)
+            try:
                 if stop is None or start < 0:
-                    size = file.seek(0, os.SEEK_END)
-                    start, stop, _ = slice(start, stop).indices(size)
-                file.seek(start)
-                return _read_into(file, SCRATCH.take(stop - start, _STORED))
+                    start, stop, _ = slice(start, stop).indices(os.fstat(file).st_size)
+                return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
+            finally:
+                os.close(file)
         except _ABSENT:
             if not os.path.isdir(self._root):
                 # A store that is gone holds no fill values.
@@ -121,16 +124,25 @@ class Files:
             return None
 
 
-def _read_into(file: io.FileIO, buffer: Bytes) -> Bytes:
-    """Fill a buffer from a file: as much of it as there is."""
-    filled = file.readinto(buffer.data)
+def _read_into(file: int, start: int, buffer: Bytes) -> Bytes:
+    """Fill a buffer from a place of a file on: as much of it as there is."""
+    filled = _read_at(file, buffer, start)
     # One call reads at most 2 GiB, and a file on a network may give less.
     while filled < buffer.size:
-        more = file.readinto(buffer[filled:].data)
+        more = _read_at(file, buffer[filled:], start + filled)
         if not more:
             return buffer[:filled]
         filled += more
     return buffer
+
+
+def _read_at(file: int, buffer: Bytes, start: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [buffer.data], start)
+    os.lseek(file, start, os.SEEK_SET)
+    data = os.read(file, buffer.size)
+    buffer[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data)
 
 
 class _OneByOne:
