@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 from xloader.batch import Batch
 from xloader.demands import make_footprint
 from xloader.engine.blocks import BlockReader, Stored
+from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
-from xloader.engine.job import Delivery, FieldShape, Job
-from xloader.engine.pool import BatchPool, BlockPool
+from xloader.engine.job import Delivery, Job
+from xloader.engine.pool import BlockPool
 from xloader.engine.run import Run
 from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Walker
@@ -231,9 +231,7 @@ class Loader:
         self._shelf: Shelf | None = None
         self._pool = BlockPool(self.plan.pool_nbytes(len(self.options.own_lanes)))
         rows = most_rows(self.footprint, self.options)
-        sizes = Counter(rows * layout.sample_nbytes for layout in self._layouts)
-        num_batches = self.options.prefetch + 2
-        self._batches = BatchPool({nbytes: n * num_batches for nbytes, n in sizes.items()})
+        self._fields = Fields(self._layouts, rows, self.options.prefetch + 2)
 
     def _epoch(self) -> Epoch:
         """The order and schedule of the epoch to come, kept until another is asked for."""
@@ -288,7 +286,12 @@ class Loader:
         options, plan, recipe = self.options, self.plan, self.recipe
         windows = self.footprint.windows
         stored = {
-            v.name: Stored(v.dims, recipe.axes_of(v.name), v.stored_dtype, v.packing)
+            v.name: Stored(
+                recipe.axes_of(v.name),
+                tuple(windows.dims.index(d) if d in windows.dims else None for d in v.dims),
+                v.stored_dtype,
+                v.packing,
+            )
             for v in map(recipe.variable, self.footprint.variables)
         }
         lanes = epoch.lanes(options.own_lanes)
@@ -304,7 +307,7 @@ class Loader:
         in_flight = plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes
         num_threads = min(options.num_threads, in_flight)
         together = plan.budget.in_flight_nbytes // num_threads
-        gatherer = Gatherer(self.footprint, layouts, stored)
+        gatherer = Gatherer(self.footprint, layouts, self._fields, stored)
         walker = Walker(
             self.footprint,
             gatherer.accesses,
@@ -323,8 +326,8 @@ class Loader:
         return Job(
             walker=walker,
             groups=self.footprint.groups,
-            fields=tuple(FieldShape(y.name, y.shape, y.dtype) for y in layouts),
-            reader=BlockReader(recipe.source, stored, windows.dims, together),
+            fields=self._fields,
+            reader=BlockReader(recipe.source, stored, together),
             gatherer=gatherer,
             finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
             batch_size=most_rows(self.footprint, options),
@@ -333,7 +336,6 @@ class Loader:
             num_threads=num_threads,
             num_gatherers=num_threads,
             pool=self._pool,
-            batches=self._batches,
             shelf=shelf,
             is_resident=plan.is_resident,
             in_flight_nbytes=plan.budget.in_flight_nbytes,

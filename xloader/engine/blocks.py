@@ -6,7 +6,8 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +24,49 @@ class Stored:
 
     Parameters
     ----------
-    dims : tuple of str
     axes : tuple of Axis
+        Of its dimensions.
+    windowed : tuple of (int or None)
+        Per dimension, which of the windowed ones it is.
     dtype : numpy.dtype
         Of a decoded block: packed where the values are.
     packing : Packing or None
     """
 
-    dims: tuple[str, ...]
     axes: tuple[Axis, ...]
+    windowed: tuple[int | None, ...]
     dtype: np.dtype
     packing: Packing | None
+
+    @cached_property
+    def kind(self) -> Hashable:
+        """Equal for variables whose parts of a block always have one shape and dtype."""
+        sizes = [
+            (axis.size, None) if dim is None else (None, dim)
+            for axis, dim in zip(self.axes, self.windowed, strict=True)
+        ]
+        return self.dtype.str, tuple(sizes)
+
+
+class Place(NamedTuple):
+    """Where a variable's part of a block lies: among others of its shape.
+
+    Parameters
+    ----------
+    joint : numpy.ndarray
+        Parts of one shape, stacked on axis 0.
+    number : int
+        Which of them it is.
+    """
+
+    joint: NDArray[Any]
+    number: int
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The part itself."""
+        part: NDArray[Any] = self.joint[self.number]
+        return part
 
 
 @dataclass(eq=False, slots=True)
@@ -77,8 +110,6 @@ class BlockReader:
     source : Source
     stored : mapping of str to Stored
         Every variable that samples need.
-    windowed : tuple of str
-        The windowed dimensions.
     most_nbytes : int
         Decoded bytes of a bundle beyond which it is read in parts.
     """
@@ -87,7 +118,6 @@ class BlockReader:
         self,
         source: Source,
         stored: Mapping[str, Stored],
-        windowed: tuple[str, ...],
         most_nbytes: int,
     ) -> None:
         self._most_nbytes = most_nbytes
@@ -95,11 +125,6 @@ class BlockReader:
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
-        # Per dimension of a variable, which of the windowed ones it is.
-        self._along = {
-            name: [windowed.index(dim) if dim in windowed else None for dim in kept.dims]
-            for name, kept in stored.items()
-        }
 
     @property
     def is_waiting(self) -> bool:
@@ -113,27 +138,29 @@ class BlockReader:
             for axis, index in zip(group.axes, block, strict=True)
         ]
         return {
-            demand.variable: tuple(
-                axis.size if along is None else sizes[along]
-                for axis, along in zip(
-                    self._stored[demand.variable].axes, self._along[demand.variable], strict=True
-                )
+            name: tuple(
+                axis.size if dim is None else sizes[dim]
+                for axis, dim in zip(stored.axes, stored.windowed, strict=True)
             )
-            for demand in group.demands
+            for name, stored in ((d.variable, self._stored[d.variable]) for d in group.demands)
         }
 
-    def views(
+    def values(
         self, shapes: Mapping[str, tuple[int, ...]], buffer: NDArray[np.uint8]
-    ) -> dict[str, NDArray[Any]]:
-        """Arrays over one buffer, of which `nbytes` says how long it must be."""
-        views, begin = {}, 0
+    ) -> dict[str, Place]:
+        """Where each variable lies in one buffer, of which `nbytes` says how long it must be."""
+        kinds: dict[Hashable, list[str]] = {}
+        for name in shapes:
+            kinds.setdefault(self._stored[name].kind, []).append(name)
+        places, begin = {}, 0
         # The widest dtypes come first, so that every array begins at a multiple of its itemsize.
-        for name in sorted(shapes, key=lambda name: -self._stored[name].dtype.itemsize):
-            dtype = self._stored[name].dtype
-            end = begin + math.prod(shapes[name]) * dtype.itemsize
-            views[name] = buffer[begin:end].view(dtype).reshape(shapes[name])
+        for names in sorted(kinds.values(), key=lambda own: -self._stored[own[0]].dtype.itemsize):
+            shape, dtype = (len(names), *shapes[names[0]]), self._stored[names[0]].dtype
+            end = begin + math.prod(shape) * dtype.itemsize
+            joint = buffer[begin:end].view(dtype).reshape(shape)
+            places.update({name: Place(joint, number) for number, name in enumerate(names)})
             begin = end
-        return views
+        return places
 
     def nbytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Decoded bytes of a block."""
@@ -163,10 +190,10 @@ class BlockReader:
     ) -> Iterator[tuple[Read, tuple[Any, ...], int]]:
         for demand in group.demands:
             name = demand.variable
-            stored, along = self._stored[name], self._along[name]
+            stored = self._stored[name]
             choices = [
                 self._every(name, dim, axis) if at is None else [_choice(axis, block[at], 0)]
-                for dim, (axis, at) in enumerate(zip(stored.axes, along, strict=True))
+                for dim, (axis, at) in enumerate(zip(stored.axes, stored.windowed, strict=True))
             ]
             for picked in itertools.product(*choices):
                 chunk = tuple(choice[0] for choice in picked)

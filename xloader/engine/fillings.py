@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.fields import Arrays
 from xloader.engine.hits import Hits
-from xloader.engine.job import Arrays, Bell, Delivery, Filling, Job, Tally
+from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.engine.steps import Step
 from xloader.engine.uses import Uses
@@ -146,10 +147,7 @@ class Fillings:
             self._num_opened += 1
             num_rows = self._job.batch_size if self._job.is_padded else len(filling.step.ids)
             # A short batch is a part of a full one's buffer, which then serves again.
-            filling.arrays = {
-                f.name: self._job.batches.take((self._job.batch_size, *f.shape), f.dtype)[:num_rows]
-                for f in self._job.fields
-            }
+            filling.arrays = self._job.fields.take(num_rows)
             filling.views = self._job.gatherer.views(filling.arrays)
             for group, accesses in enumerate(filling.step.hits):
                 for access, hits in enumerate(accesses):
@@ -243,7 +241,7 @@ class Fillings:
         self._job.shelf.take_off(block)
         if block.buffer is not None:
             self._job.pool.give_back(block.buffer)
-        block.values, block.buffer = {}, None
+        block.places, block.buffer = {}, None
 
     # Finishing
 

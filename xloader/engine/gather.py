@@ -13,20 +13,22 @@ copied in one call::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from xloader.engine.blocks import Stored
+from xloader.engine.blocks import Place, Stored
+from xloader.engine.fields import Arrays, Fields
 from xloader.engine.hits import Hits
-from xloader.engine.shelf import Shelf
+from xloader.engine.shelf import Block, Shelf
 from xloader.footprint import Access, Footprint
 from xloader.grid import Ints
 from xloader.layout import FieldLayout, Part
-from xloader.packing import Packing
 
 _NARROW_NBYTES = 1 << 14
 """Rows of fewer bytes are copied in one call where there are so many of them: a second copy
@@ -49,38 +51,82 @@ class Target:
     ----------
     field : str
     part : Part
+    stored : Stored
     column : int
         Which of its group's variables it is.
-    windowed : tuple of (int or None)
-        Per dimension of the variable, which of the windowed ones it is.
-    packing : Packing or None
-    row_nbytes : int
-        What it gives to a sample.
+    number : int
+        Which it is of those variables of the group that share its kind.
     is_direct : bool
         Whether the field has the values, and the dimensions, as they are stored.
     """
 
     field: str
     part: Part
+    stored: Stored
     column: int
-    windowed: tuple[int | None, ...]
-    packing: Packing | None
-    row_nbytes: int
+    number: int
     is_direct: bool
 
+    @cached_property
+    def row_nbytes(self) -> int:
+        """What it gives to a sample, as stored."""
+        nbytes = self.stored.dtype.itemsize
+        for axis, dim in zip(self.stored.axes, self.stored.windowed, strict=True):
+            span = None if dim is None else self.part.accesses[dim]
+            nbytes *= axis.size if span is None else span[2]
+        return nbytes
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Targets that are copied at once: variables side by side, in blocks and in batches.
+
+    Parameters
+    ----------
+    targets : tuple of Target
+    """
+
+    targets: tuple[Target, ...]
+
+    @property
+    def first(self) -> Target:
+        """The first of them."""
+        return self.targets[0]
+
+    @property
+    def stored(self) -> Stored:
+        """How they are stored."""
+        return self.first.stored
+
+    def view(self, arrays: Arrays) -> NDArray[Any]:
+        """Their places in a batch, shape ``(len(targets), n, ...)``."""
+        views = [target.part.view(arrays[target.field]) for target in self.targets[:2]]
+        if len(views) == 1:
+            return views[0][None]
+        hop = _address(views[1]) - _address(views[0])
+        shape, strides = (len(self.targets), *views[0].shape), (hop, *views[0].strides)
+        return as_strided(views[0], shape, strides)
+
+    def source(self, block: Block) -> NDArray[Any]:
+        """Their parts of a block, shape ``(len(targets), ...)``."""
+        joint, number = block.places[self.first.part.variable]
+        part: NDArray[Any] = joint[number : number + len(self.targets)]
+        return part
+
     def write(self, values: NDArray[Any], place: NDArray[Any]) -> None:
-        """Write values as the field has them to their place."""
-        if self.packing is None:
+        """Write values as the fields have them to their place."""
+        packing = self.stored.packing
+        if packing is None:
             place[...] = values
         elif values.shape == place.shape:
-            self.packing.unpack_into(values, place)
+            packing.unpack_into(values, place)
         else:
             # Along dimensions that the variable lacks, one value goes to many places.
-            place[...] = self.packing.unpack(values)
+            place[...] = packing.unpack(values)
 
 
-Views = Sequence[NDArray[Any]]
-"""Per target, the view of the batch's field that it is written to."""
+Views = Sequence[Sequence[Sequence[NDArray[Any]]]]
+"""Per group, access and stack, the view of a batch's fields that is written to."""
 
 
 class Gatherer:
@@ -90,6 +136,8 @@ class Gatherer:
     ----------
     footprint : Footprint
     layouts : tuple of FieldLayout
+    fields : Fields
+        What allocates batches.
     stored : mapping of str to Stored
         Per variable, how it is stored.
     """
@@ -98,61 +146,57 @@ class Gatherer:
         self,
         footprint: Footprint,
         layouts: tuple[FieldLayout, ...],
+        fields: Fields,
         stored: Mapping[str, Stored],
     ) -> None:
-        dims = footprint.windows.dims
-        columns = {
-            demand.variable: (number, column)
-            for number, group in enumerate(footprint.groups)
-            for column, demand in enumerate(group.demands)
-        }
-        self._targets: list[Target] = []
-        self._of_access: list[dict[Access, list[int]]] = [{} for _ in footprint.groups]
-        for layout in layouts:
-            for part in layout.parts:
-                kept = stored[part.variable]
-                group, column = columns[part.variable]
-                windowed = tuple(dims.index(d) if d in dims else None for d in kept.dims)
-                known = self._of_access[group].setdefault(part.accesses, [])
-                known.append(len(self._targets))
-                self._targets.append(
-                    Target(
-                        field=layout.name,
-                        part=part,
-                        column=column,
-                        windowed=windowed,
-                        packing=kept.packing,
-                        row_nbytes=_row_nbytes(part, kept, windowed),
-                        is_direct=_is_direct(part, kept, layout.dtype),
-                    )
-                )
+        parts = [(layout, part) for layout in layouts for part in layout.parts]
+        # A batch to see how fields lie to each other: of two rows, so that rows count too.
+        example = fields.take(2)
+        self._stacks: list[dict[Access, list[Stack]]] = []
+        for group in footprint.groups:
+            numbers: dict[Hashable, int] = {}
+            targets: dict[Access, list[Target]] = {}
+            for column, demand in enumerate(group.demands):
+                own = stored[demand.variable]
+                number = numbers[own.kind] = numbers.get(own.kind, -1) + 1
+                for layout, part in parts:
+                    if part.variable == demand.variable:
+                        is_direct = _is_direct(part, own, layout.dtype)
+                        target = Target(layout.name, part, own, column, number, is_direct)
+                        targets.setdefault(part.accesses, []).append(target)
+            self._stacks.append({a: _stacked(own, example) for a, own in targets.items()})
 
-    @property
+    @cached_property
     def accesses(self) -> list[tuple[Access, ...]]:
         """Per group, what fields take of its variables."""
-        return [tuple(targets) for targets in self._of_access]
+        return [tuple(stacks) for stacks in self._stacks]
 
     def row_nbytes(self, group: int) -> int:
         """What the variables of a group give to a sample."""
-        targets = self._of_access[group].values()
-        return sum(self._targets[t].row_nbytes for own in targets for t in own)
+        return sum(target.row_nbytes for target in self._targets(group))
 
-    def views(self, arrays: Mapping[str, NDArray[Any]]) -> Views:
-        """The place of each target in a batch's fields, made once for all blocks."""
-        return [target.part.view(arrays[target.field]) for target in self._targets]
+    def views(self, arrays: Arrays) -> Views:
+        """The place of each stack in a batch's fields, made once for all blocks."""
+        return [
+            [[stack.view(arrays) for stack in stacks] for stacks in group.values()]
+            for group in self._stacks
+        ]
 
     def is_direct(self, group: int) -> bool:
         """Whether a chunk that is a window may be decoded straight into its row."""
-        if len(self._of_access[group]) > 1:
-            return False
-        targets = [self._targets[t] for own in self._of_access[group].values() for t in own]
+        targets = self._targets(group)
         names = {target.part.variable for target in targets}
-        return len(names) == len(targets) and all(target.is_direct for target in targets)
+        is_alone = len(self._stacks[group]) == 1 and len(names) == len(targets)
+        return is_alone and all(target.is_direct for target in targets)
 
-    def rows_of(self, group: int, views: Views, row: int) -> dict[str, NDArray[Any]]:
+    def rows_of(self, group: int, views: Views, row: int) -> dict[str, Place]:
         """Per variable of a group, one row of the field that it alone fills."""
-        numbers = [t for own in self._of_access[group].values() for t in own]
-        return {self._targets[t].part.variable: views[t][row] for t in numbers}
+        (stacks,) = self._stacks[group].values()
+        return {
+            target.part.variable: Place(view[:, row], number)
+            for stack, view in zip(stacks, views[group][0], strict=True)
+            for number, target in enumerate(stack.targets)
+        }
 
     def gather(
         self, group: int, access: int, hits: Hits, shelf: Shelf, slots: Ints, views: Views
@@ -168,36 +212,64 @@ class Gatherer:
             Where the blocks are.
         slots : numpy.ndarray of int64, shape (n,)
             Per hit, the slot of its block.
-        views : sequence of numpy.ndarray
+        views : sequence
             What `views` made of the batch's fields.
         """
-        spans, numbers = list(self._of_access[group].items())[access]
-        targets = [self._targets[number] for number in numbers]
-        own = [views[number] for number in numbers]
-        is_narrow = [t.row_nbytes < _NARROW_NBYTES for t in targets]
-        alike, rest = _alike(hits) if any(is_narrow) else ([], slice(None))
+        spans = self.accesses[group][access]
+        pairs = list(zip(self._stacks[group][spans], views[group][access], strict=True))
+        wide = [pair for pair in pairs if pair[0].first.row_nbytes >= _NARROW_NBYTES]
+        if wide:
+            _copy_each(hits, spans, shelf, slots, wide)
+        narrow = [pair for pair in pairs if pair[0].first.row_nbytes < _NARROW_NBYTES]
+        if not narrow:
+            return
+        alike, rest = _alike(hits)
         for kind in alike:
-            same, at = hits.take(kind), slots[kind]
-            for target, view, narrow in zip(targets, own, is_narrow, strict=True):
-                if narrow:
-                    _copy_alike(same, spans, shelf, at, target, view)
-                else:
-                    _copy_each(same, spans, shelf, at, [target], [view])
+            for stack, view in narrow:
+                _copy_alike(hits.take(kind), spans, shelf, slots[kind], stack, view)
         if rest is not None:
-            _copy_each(hits.take(rest) if alike else hits, spans, shelf, slots[rest], targets, own)
+            few = hits.take(rest) if alike else hits
+            _copy_each(few, spans, shelf, slots[rest], narrow)
+
+    def _targets(self, group: int) -> list[Target]:
+        stacks = [stack for own in self._stacks[group].values() for stack in own]
+        return [target for stack in stacks for target in stack.targets]
 
 
-def _row_nbytes(part: Part, stored: Stored, windowed: tuple[int | None, ...]) -> int:
-    nbytes = stored.dtype.itemsize
-    for axis, dim in zip(stored.axes, windowed, strict=True):
-        span = None if dim is None else part.accesses[dim]
-        nbytes *= axis.size if span is None else span[2]
-    return nbytes
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _is_direct(part: Part, stored: Stored, dtype: np.dtype) -> bool:
     is_plain = stored.packing is None and stored.dtype == dtype
-    return is_plain and len(part.axes) == len(stored.dims)
+    return is_plain and len(part.axes) == len(stored.axes)
+
+
+def _stacked(targets: list[Target], example: Arrays) -> list[Stack]:
+    """Targets of one access as stacks, as long as they follow each other in every place."""
+    stacks: list[list[Target]] = []
+    views = {id(t): t.part.view(example[t.field]) for t in targets}
+    hop = 0
+    for target in sorted(targets, key=lambda t: (str(t.stored.kind), t.number)):
+        last = stacks[-1][-1] if stacks else None
+        if last is not None and _follows(last, target):
+            mine, other = views[id(target)], views[id(last)]
+            found = _address(mine) - _address(other)
+            is_alike = mine.strides == other.strides and mine.dtype == other.dtype
+            is_alike &= mine.shape == other.shape and found > 0
+            if is_alike and (len(stacks[-1]) == 1 or found == hop):
+                stacks[-1].append(target)
+                hop = found
+                continue
+        stacks.append([target])
+    return [Stack(tuple(own)) for own in stacks]
+
+
+def _follows(last: Target, target: Target) -> bool:
+    is_plain = last.stored.packing is None and target.stored.packing is None
+    is_next = target.stored.kind == last.stored.kind and target.number == last.number + 1
+    return is_plain and is_next
 
 
 def _alike(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
@@ -222,25 +294,24 @@ def _copy_each(
     spans: Access,
     shelf: Shelf,
     slots: Ints,
-    targets: Sequence[Target],
-    views: Sequence[NDArray[Any]],
+    pairs: Sequence[tuple[Stack, NDArray[Any]]],
 ) -> None:
     """Copy row by row."""
     rows = hits.rows.tolist()
     blocks = [shelf.blocks[slot] for slot in slots.tolist()]
     cuts = _cuts(hits, spans)
     indices: dict[tuple[int | None, ...], list[tuple[Any, Any]]] = {}
-    for target, view in zip(targets, views, strict=True):
-        if target.windowed not in indices:
-            indices[target.windowed] = _indices(target.windowed, rows, cuts)
-        name = target.part.variable
-        every = [block.values[name] for block in blocks]
-        if target.packing is None:
-            for values, (source, place) in zip(every, indices[target.windowed], strict=True):
+    for stack, view in pairs:
+        windowed = stack.stored.windowed
+        if windowed not in indices:
+            indices[windowed] = _indices(windowed, rows, cuts)
+        every = [stack.source(block) for block in blocks if block is not None]
+        if stack.stored.packing is None:
+            for values, (source, place) in zip(every, indices[windowed], strict=True):
                 view[place] = values[source]
             continue
-        for values, (source, place) in zip(every, indices[target.windowed], strict=True):
-            target.write(values[source], view[place])
+        for values, (source, place) in zip(every, indices[windowed], strict=True):
+            stack.write(values[source], view[place])
 
 
 def _cuts(hits: Hits, spans: Access) -> list[list[tuple[slice, slice]] | None]:
@@ -267,30 +338,29 @@ def _indices(
     cuts: list[list[tuple[slice, slice]] | None],
 ) -> list[tuple[Any, Any]]:
     """Per hit, the index into a block and that into the view of a field."""
-    every = [(slice(None), slice(None))] * len(rows)
-    along = [every if d is None or cuts[d] is None else cuts[d] for d in windowed]
+    whole = slice(None)
+    every = [(whole, whole)] * len(rows)
+    along = [every if d is None else cuts[d] or every for d in windowed]
     if not along:
-        return [((), (row, ...)) for row in rows]
+        return [((whole,), (whole, row, ...)) for row in rows]
     return [
-        (tuple(cut[0] for cut in own), (row, ..., *(cut[1] for cut in own)))
+        ((whole, *(cut[0] for cut in own)), (whole, row, ..., *(cut[1] for cut in own)))
         for row, own in zip(rows, zip(*along, strict=True), strict=True)
     ]
 
 
 def _copy_alike(
-    hits: Hits, spans: Access, shelf: Shelf, slots: Ints, target: Target, view: NDArray[Any]
+    hits: Hits, spans: Access, shelf: Shelf, slots: Ints, stack: Stack, view: NDArray[Any]
 ) -> None:
     """Copy rows that take the same part of their windows, of blocks of one shape, at once."""
     first = shelf.blocks[int(slots[0])]
     assert first is not None
-    values = first.values[target.part.variable]
-    addresses = shelf.addresses[slots, target.column]
+    values = stack.source(first)
+    addresses = shelf.addresses[slots, stack.first.column]
     origin = int(addresses.min())
     begins = (addresses - origin) // values.itemsize
-    shape: list[int] = []
-    strides: list[int] = []
-    place: list[slice] = []
-    for axis, dim in enumerate(target.windowed):
+    shape, strides, place = [len(values)], [values.strides[0]], []
+    for axis, dim in enumerate(stack.stored.windowed, start=1):
         span = None if dim is None else spans[dim]
         stride = values.strides[axis]
         if dim is None or span is None:
@@ -304,14 +374,14 @@ def _copy_alike(
             place.append(slice(lo, lo + size))
         strides.append(stride)
     memory = _memory(values, origin, tuple(shape), tuple(strides))
-    per_part = max(1, _PART_NBYTES // max(target.row_nbytes, 1))
+    per_part = max(1, _PART_NBYTES // (len(values) * max(stack.first.row_nbytes, 1)))
     missing = (1,) * (view.ndim - memory.ndim)
     for lo in range(0, len(begins), per_part):
-        found = memory[begins[lo : lo + per_part]]
-        if target.packing is not None:
-            found = target.packing.unpack(found)
-        index: Any = (hits.rows[lo : lo + per_part], ..., *place)
-        view[index] = found.reshape(len(found), *missing, *found.shape[1:]) if missing else found
+        found = memory[begins[lo : lo + per_part]].swapaxes(0, 1)
+        if stack.stored.packing is not None:
+            found = stack.stored.packing.unpack(found)
+        index: Any = (slice(None), hits.rows[lo : lo + per_part], ..., *place)
+        view[index] = found.reshape(*found.shape[:2], *missing, *found.shape[2:])
 
 
 class _Memory:

@@ -5,29 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.engine.blocks import BlockReader
+from xloader.engine.fields import Arrays, Fields
 from xloader.engine.gather import Gatherer, Views
-from xloader.engine.pool import BatchPool, BlockPool
+from xloader.engine.pool import BlockPool
 from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Step, Walker
 from xloader.footprint import Group
 from xloader.grid import Ints
-
-Arrays = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class FieldShape:
-    """The array of one field, as gathered."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
 
 
 @dataclass(frozen=True)
@@ -38,7 +27,7 @@ class Job:
     ----------
     walker : Walker
     groups : tuple of Group
-    fields : tuple of FieldShape
+    fields : Fields
     reader : BlockReader
     gatherer : Gatherer
     finish : callable
@@ -52,7 +41,6 @@ class Job:
     num_threads, num_gatherers : int
         Threads, and how many of them may gather at a time.
     pool : BlockPool
-    batches : BatchPool
     shelf : Shelf
         Blocks that stay from run to run, where the pool holds the whole selection; else empty.
     is_resident : bool
@@ -64,7 +52,7 @@ class Job:
 
     walker: Walker
     groups: tuple[Group, ...]
-    fields: tuple[FieldShape, ...]
+    fields: Fields
     reader: BlockReader
     gatherer: Gatherer
     finish: Callable[[Arrays, Ints], Arrays]
@@ -74,7 +62,6 @@ class Job:
     num_threads: int
     num_gatherers: int
     pool: BlockPool
-    batches: BatchPool
     shelf: Shelf
     is_resident: bool
     in_flight_nbytes: int

@@ -149,16 +149,14 @@ class Loads:
         if block.is_row:
             if load.filling.arrays is None:
                 return False
-            rows = job.gatherer.rows_of(begin.group, load.filling.views, begin.row)
-            assert rows is not None
-            block.values = rows
+            block.places = job.gatherer.rows_of(begin.group, load.filling.views, begin.row)
             return True
         shapes = job.reader.shapes(group, begin.block)
         nbytes = job.reader.nbytes(shapes)
         if not job.pool.has_room(nbytes):
             return False
         block.buffer = job.pool.take(nbytes)
-        block.values = job.reader.views(shapes, block.buffer)
+        block.places = job.reader.values(shapes, block.buffer)
         return True
 
     # Fetching ahead
@@ -214,8 +212,8 @@ class Loads:
             if bundle.error is None:
                 fetched = bundle.fetched or self._job.reader.fetch(bundle)
                 held = fetched.nbytes if bundle.is_waiting else 0
-                values = load.block.values
-                outcome = fetched.decode([values[name][place] for name, place in bundle.places])
+                places = load.block.places
+                outcome = fetched.decode([places[name].values[at] for name, at in bundle.places])
         except Exception as problem:
             bundle.error = problem
         bundle.fetched = None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.blocks import Place
 from xloader.engine.pool import Buffer
 from xloader.engine.steps import Begin
 from xloader.footprint import Group
@@ -25,7 +26,7 @@ class Block:
     slot : int
     buffer : Buffer, optional
         Its memory in the pool.
-    values : mapping of str to numpy.ndarray
+    places : mapping of str to Place
         Per variable, where it is decoded to.
     num_reads_left : int
         Chunks to come; -1 where they are not known yet.
@@ -44,7 +45,7 @@ class Block:
     slot: int
     is_row: bool = False
     buffer: Buffer | None = None
-    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
     num_reads_left: int = -1
     error: BaseException | None = None
     waiting: list[Any] = field(default_factory=list)
@@ -107,8 +108,9 @@ class Shelf:
     def set_loaded(self, block: Block) -> None:
         """Let a block's rows be gathered."""
         for column, demand in enumerate(self._groups[block.begin.group].demands):
-            values = block.values[demand.variable]
-            self.addresses[block.slot, column] = values.__array_interface__["data"][0]
+            joint, number = block.places[demand.variable]
+            address = joint.__array_interface__["data"][0] + number * joint.strides[0]
+            self.addresses[block.slot, column] = address
         self.is_loaded[block.slot] = True
         self.num_failed += block.error is not None
 
