@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -71,13 +71,14 @@ class Place(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Bundle:
-    """Some chunks of a block that are read together.
+    """Some chunks that are read together.
 
     Parameters
     ----------
     reads : list of Read
-    places : list of (str, tuple)
-        Per read, the variable and where in its part of the block the values go.
+    places : list of (int, tuple)
+        Per read, which of the blocks it is for, and where in the variable's part of that block
+        the values go.
     nbytes : int
         Decoded bytes.
     is_waiting : bool
@@ -90,7 +91,7 @@ class Bundle:
     """
 
     reads: list[Read]
-    places: list[tuple[str, tuple[Any, ...]]]
+    places: list[tuple[int, tuple[Any, ...]]]
     nbytes: int
     is_waiting: bool
     fetched: Fetched | None = None
@@ -168,16 +169,16 @@ class BlockReader:
             math.prod(shape) * self._stored[name].dtype.itemsize for name, shape in shapes.items()
         )
 
-    def bundles(self, group: Group, block: tuple[int, ...]) -> list[Bundle]:
-        """Every chunk of a block, those together that are read with less effort so."""
+    def bundles(self, group: Group, blocks: Sequence[tuple[int, ...]]) -> list[Bundle]:
+        """Every chunk of some blocks, those together that are read with less effort so."""
         bundles: dict[Hashable, list[Bundle]] = {}
-        for read, place, nbytes in self._reads(group, block):
+        for number, read, place, nbytes in self._reads(group, blocks):
             key = self._source.bundle_of(read.variable, read.chunk)
             parts = bundles.setdefault(key, [])
             if not parts or parts[-1].nbytes + nbytes > self._most_nbytes:
                 parts.append(Bundle([], [], 0, self._is_waiting[read.variable]))
             parts[-1].reads.append(read)
-            parts[-1].places.append((read.variable, place))
+            parts[-1].places.append((number, place))
             parts[-1].nbytes += nbytes
         return [part for parts in bundles.values() for part in parts]
 
@@ -186,9 +187,9 @@ class BlockReader:
         return self._source.fetch(bundle.reads)
 
     def _reads(
-        self, group: Group, block: tuple[int, ...]
-    ) -> Iterator[tuple[Read, tuple[Any, ...], int]]:
-        for demand in group.demands:
+        self, group: Group, blocks: Sequence[tuple[int, ...]]
+    ) -> Iterator[tuple[int, Read, tuple[Any, ...], int]]:
+        for (number, block), demand in itertools.product(enumerate(blocks), group.demands):
             name = demand.variable
             stored = self._stored[name]
             choices = [
@@ -201,7 +202,7 @@ class BlockReader:
                 nbytes = math.prod(choice[3] for choice in picked) * stored.dtype.itemsize
                 # The ellipsis keeps a variable without dimensions an array.
                 place = (*(choice[2] for choice in picked), ...)
-                yield Read(name, chunk, cut), place, nbytes
+                yield number, Read(name, chunk, cut), place, nbytes
 
     def _every(self, name: str, dim: int, axis: Axis) -> list[_Choice]:
         if (name, dim) not in self._whole:

@@ -33,10 +33,10 @@ _CLAIM_NBYTES = 1 << 20
 
 
 class _Load:
-    """A block that is read: its memory and its bundles, whichever come first."""
+    """Blocks that begin together: their memory and their bundles, whichever come first."""
 
-    def __init__(self, block: Block, filling: Filling) -> None:
-        self.block = block
+    def __init__(self, blocks: list[Block], filling: Filling) -> None:
+        self.blocks = blocks
         self.filling = filling
         self.bundles: list[Bundle] = []
         self.has_memory = False
@@ -85,9 +85,9 @@ class Loads:
         """Whether more blocks would be of use to fetch ahead."""
         return self._fetchers is not None and not self._to_fetch and self._has_room(0)
 
-    def add(self, block: Block, filling: Filling) -> None:
-        """Load a block, which begins with a batch."""
-        load = _Load(block, filling)
+    def add(self, blocks: list[Block], filling: Filling) -> None:
+        """Load blocks of one group, which begin with a row of a batch."""
+        load = _Load(blocks, filling)
         self._without_memory.append(load)
         if self._fetchers is not None:
             self._list(load)
@@ -118,11 +118,12 @@ class Loads:
             self._fetchers.shutdown(wait=True, cancel_futures=True)
 
     def _list(self, load: _Load) -> None:
-        """Find a block's bundles."""
-        begin = load.block.begin
-        group = self._job.groups[begin.group]
-        load.bundles = self._job.reader.bundles(group, begin.block)
-        load.block.num_reads_left = sum(len(bundle.reads) for bundle in load.bundles)
+        """Find the bundles of blocks that begin together."""
+        begins = [block.begin for block in load.blocks]
+        group = self._job.groups[begins[0].group]
+        load.bundles = self._job.reader.bundles(group, [begin.block for begin in begins])
+        for block in load.blocks:
+            block.num_reads_left = group.num_reads_per_block
 
     def _give_memory(self) -> None:
         """Give memory to the blocks at the head of the queue, as far as there is any."""
@@ -144,19 +145,21 @@ class Loads:
         return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
 
     def _take_memory(self, load: _Load) -> bool:
-        job, block, begin = self._job, load.block, load.block.begin
-        group = job.groups[begin.group]
-        if block.is_row:
-            if load.filling.arrays is None:
-                return False
-            block.places = job.gatherer.rows_of(begin.group, load.filling.views, begin.row)
-            return True
-        shapes = job.reader.shapes(group, begin.block)
-        nbytes = job.reader.nbytes(shapes)
-        if not job.pool.has_room(nbytes):
+        job, views = self._job, load.filling.views
+        pooled = [block for block in load.blocks if not block.is_row]
+        if len(pooled) < len(load.blocks) and load.filling.arrays is None:
             return False
-        block.buffer = job.pool.take(nbytes)
-        block.places = job.reader.values(shapes, block.buffer)
+        group = job.groups[load.blocks[0].begin.group]
+        shapes = [job.reader.shapes(group, block.begin.block) for block in pooled]
+        sizes = [job.reader.nbytes(own) for own in shapes]
+        if not job.pool.has_room(sum(sizes)):
+            return False
+        for block, own, nbytes in zip(pooled, shapes, sizes, strict=True):
+            block.buffer = job.pool.take(nbytes)
+            block.places = job.reader.values(own, block.buffer)
+        for block in load.blocks:
+            if block.is_row:
+                block.places = job.gatherer.rows_of(block.begin.group, views, block.begin.row)
         return True
 
     # Fetching ahead
@@ -212,8 +215,12 @@ class Loads:
             if bundle.error is None:
                 fetched = bundle.fetched or self._job.reader.fetch(bundle)
                 held = fetched.nbytes if bundle.is_waiting else 0
-                places = load.block.places
-                outcome = fetched.decode([places[name].values[at] for name, at in bundle.places])
+                outcome = fetched.decode(
+                    [
+                        load.blocks[number].places[read.variable].values[at]
+                        for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
+                    ]
+                )
         except Exception as problem:
             bundle.error = problem
         bundle.fetched = None
@@ -230,12 +237,16 @@ class Loads:
         tally.decode_seconds += seconds - inside
 
     def _finish(self, load: _Load, bundle: Bundle) -> None:
-        block = load.block
-        block.error = block.error or bundle.error
-        block.num_reads_left -= len(bundle.reads)
         if self._fetchers is not None:
             self._fetch()
-        if block.is_loaded:
-            self._tally.read_nbytes += block.begin.read_nbytes
-            self._on_loaded(block, load.filling)
+        is_news = False
+        for number, _ in bundle.places:
+            block = load.blocks[number]
+            block.error = block.error or bundle.error
+            block.num_reads_left -= 1
+            if block.is_loaded:
+                self._tally.read_nbytes += block.begin.read_nbytes
+                self._on_loaded(block, load.filling)
+                is_news = True
+        if is_news:
             self._bell.work.notify()

@@ -13,6 +13,7 @@ Every worker does whatever comes next of these, the work nearest to delivery fir
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -185,8 +186,9 @@ class Run:
         """Queue a batch, and what begins with it. The lock is held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
         filling = Filling(step, num_missing=num_hits + len(step.begins))
-        for begin in step.begins:
-            self._loads.add(self._job.shelf.put(begin, self._is_row(step, begin)), filling)
+        for _, begins in itertools.groupby(step.begins, key=lambda begin: (begin.row, begin.group)):
+            blocks = [self._job.shelf.put(begin, self._is_row(step, begin)) for begin in begins]
+            self._loads.add(blocks, filling)
         self._fillings.add(filling)
 
     def _is_row(self, step: Step, begin: Begin) -> bool:

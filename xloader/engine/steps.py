@@ -149,7 +149,7 @@ class Walker:
         if self._region_dim is not None:
             regions = count_regions(self._footprint, self._region_dim, positions, edges).tolist()
         for index, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
-            begins[index].sort(key=lambda begin: begin.row)
+            begins[index].sort(key=lambda begin: (begin.row, begin.group, begin.residence))
             hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
             rows = slice(lo, hi)
             yield Step(first + index, ids[rows], entries[rows], hits, begins[index], regions[index])
