@@ -334,7 +334,6 @@ class Loader:
             is_padded=options.world.world_size > 1,
             prefetch=options.prefetch,
             num_threads=num_threads,
-            num_gatherers=num_threads,
             pool=self._pool,
             shelf=shelf,
             is_resident=plan.is_resident,

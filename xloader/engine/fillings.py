@@ -50,7 +50,6 @@ class Fillings:
         self._queue: deque[Filling] = deque()
         self._num_opened = 0
         self._gathers: deque[_Part] = deque()
-        self._num_gathering = 0
         self._row_nbytes = [job.gatherer.row_nbytes(group) for group in range(len(job.groups))]
         self._uses = (
             None
@@ -106,15 +105,16 @@ class Fillings:
             if not filling.num_missing and not filling.is_finishing and self._may_finish(filling):
                 filling.is_finishing = True
                 return lambda: self._finish(filling)
-        if not self._gathers or self._num_gathering >= self._job.num_gatherers:
+        if not self._gathers:
             return None
+        # Others that are free take their share.
+        share = -(-len(self._gathers) // self._job.num_threads)
         parts, nbytes = [self._gathers.popleft()], 0
-        while self._gathers:
+        while len(parts) < share:
             nbytes += len(parts[-1].hits) * self._row_nbytes[parts[-1].group]
             if nbytes >= _CLAIM_NBYTES:
                 break
             parts.append(self._gathers.popleft())
-        self._num_gathering += 1
         return lambda: self._gather(parts)
 
     def on_loaded(self, block: Block, filling: Filling) -> None:
@@ -189,7 +189,6 @@ class Fillings:
             )
         with self._bell.lock:
             self._tally.gather_seconds += time.perf_counter() - begin
-            self._num_gathering -= 1
             is_news = bool(self._gathers)
             for part in parts:
                 is_news |= self._pass(part)

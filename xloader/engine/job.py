@@ -38,8 +38,7 @@ class Job:
         Whether short batches are filled up with their last row.
     prefetch : int
         Batches that are filled or wait for delivery while the consumer is busy.
-    num_threads, num_gatherers : int
-        Threads, and how many of them may gather at a time.
+    num_threads : int
     pool : BlockPool
     shelf : Shelf
         Blocks that stay from run to run, where the pool holds the whole selection; else empty.
@@ -60,7 +59,6 @@ class Job:
     is_padded: bool
     prefetch: int
     num_threads: int
-    num_gatherers: int
     pool: BlockPool
     shelf: Shelf
     is_resident: bool
