@@ -21,6 +21,10 @@ from xloader.grid import Ints
 _CLAIM_NBYTES = 4 << 20
 """What a worker gathers at a time, about: small enough that several share a large batch."""
 
+_MANY_HITS = 1 << 8
+"""Few hits are not shared: their copies, made one by one, wait longer for Python's lock than two
+threads gain. Measured with rows of 14 KB: 1.33 s an epoch, and 1.54 s where they were shared."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Part:
@@ -107,10 +111,11 @@ class Fillings:
                 return lambda: self._finish(filling)
         if not self._gathers:
             return None
-        # Others that are free take their share.
-        share = -(-len(self._gathers) // self._job.num_threads)
-        parts, nbytes = [self._gathers.popleft()], 0
-        while len(parts) < share:
+        parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)
+        if len(parts[0].hits) >= _MANY_HITS:
+            # Others that are free take their share.
+            most //= self._job.num_threads
+        while len(parts) <= most:
             nbytes += len(parts[-1].hits) * self._row_nbytes[parts[-1].group]
             if nbytes >= _CLAIM_NBYTES:
                 break
