@@ -236,19 +236,22 @@ def test_files_give_what_zarr_gives(tmp_path: Path):
         assert list(files.get_ranges(key, [(0, 1), (1, 2)])) == [None, None]
 
 
-def test_a_file_that_comes_in_pieces_is_read_whole():
-    class Pieces:
-        def __init__(self, data: bytes) -> None:
-            self._left = data
+def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "chunk").write_bytes(b"0123456789")
 
-        def readinto(self, buffer: memoryview) -> int:
-            size = min(3, len(buffer), len(self._left))
-            buffer[:size], self._left = self._left[:size], self._left[size:]
-            return size
+    def three_at_most(file: int, buffers: list[memoryview], start: int) -> int:
+        data = b"0123456789"[start : start + min(3, len(buffers[0]))]
+        buffers[0][: len(data)] = data
+        return len(data)
 
-    for size in (10, 12):
-        data = objects._read_into(Pieces(b"0123456789"), np.empty(size, np.uint8))
-        assert data.tobytes() == b"0123456789"
+    monkeypatch.setattr("os.preadv", three_at_most, raising=False)
+    files = objects.Files(str(tmp_path))
+    assert files.get("chunk").tobytes() == b"0123456789"
+    (part,) = files.get_ranges("chunk", [(4, 12)])
+    assert part.tobytes() == b"456789"
+    monkeypatch.undo()
+    monkeypatch.delattr("os.preadv", raising=False)
+    assert files.get_last("chunk", 4).tobytes() == b"6789"
 
 
 def test_a_folder_that_is_gone_holds_no_fill_values(tmp_path: Path):

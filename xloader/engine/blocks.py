@@ -65,7 +65,7 @@ class Place(NamedTuple):
     @property
     def values(self) -> NDArray[Any]:
         """The part itself."""
-        part: NDArray[Any] = self.joint[self.number]
+        part: NDArray[Any] = self.joint[self.number, ...]
         return part
 
 

@@ -1,0 +1,169 @@
+"""Copying what rows take of blocks: row by row, or many that are alike at once.
+
+Wide rows are copied one by one, which is as fast as memory is. Narrow ones of many blocks are
+copied in one call::
+
+    block 7   |. . . x x x . . .|             one view of memory, from the lowest block on:
+    block 2       |. x x x . . . . .|         its row i is what a row would take that
+    block 9               |x x x . . . .|     began at element i, wherever that is
+                     |
+                     rows where hits begin  ->  batch[rows]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.engine.hits import Hits
+from xloader.engine.shelf import Shelf
+from xloader.engine.targets import Stack
+from xloader.footprint import Access
+from xloader.grid import Ints
+
+MANY_ROWS = 12
+"""Narrow rows are copied at once where there are so many of a kind: the second copy that this
+takes then costs less than a call for each."""
+
+_PART_NBYTES = 1 << 18
+"""Copied in one call at most: what lies between its two copies stays in the processor's cache."""
+
+_ALL_OF_MEMORY = 1 << 46
+"""Elements of a view of whatever lies behind a block. More than there is memory."""
+
+
+def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
+    """Which hits are many of a kind, kind by kind, and which ones are left."""
+    everything = slice(None)
+    if len(hits) < MANY_ROWS:
+        return [], everything
+    if (hits.kinds == hits.kinds[0]).all():
+        return [everything], None
+    if max(Counter(hits.kinds.tolist()).values()) < MANY_ROWS:
+        return [], everything
+    line = np.argsort(hits.kinds, kind="stable")
+    cuts = np.flatnonzero(np.diff(hits.kinds[line])) + 1
+    kinds = np.split(line, cuts)
+    many = [kind for kind in kinds if len(kind) >= MANY_ROWS]
+    few = [kind for kind in kinds if len(kind) < MANY_ROWS]
+    return list(many), np.concatenate(few) if few else None
+
+
+def copy_each(
+    hits: Hits,
+    spans: Access,
+    shelf: Shelf,
+    slots: Ints,
+    pairs: Sequence[tuple[Stack, NDArray[Any]]],
+) -> None:
+    """Copy row by row."""
+    rows = hits.rows.tolist()
+    blocks = [shelf.blocks[slot] for slot in slots.tolist()]
+    cuts = _cuts(hits, spans)
+    indices: dict[tuple[int | None, ...], list[tuple[Any, Any]]] = {}
+    for stack, view in pairs:
+        windowed = stack.stored.windowed
+        if windowed not in indices:
+            indices[windowed] = _indices(windowed, rows, cuts)
+        every = [stack.source(block) for block in blocks if block is not None]
+        if stack.stored.packing is None:
+            for values, (source, place) in zip(every, indices[windowed], strict=True):
+                view[place] = values[source]
+            continue
+        for values, (source, place) in zip(every, indices[windowed], strict=True):
+            stack.write(values[source], view[place])
+
+
+def _cuts(hits: Hits, spans: Access) -> list[list[tuple[slice, slice]] | None]:
+    """Per windowed dimension, where each hit takes from and where to."""
+    cuts: list[list[tuple[slice, slice]] | None] = []
+    for dim, span in enumerate(spans):
+        if span is None:
+            cuts.append(None)
+            continue
+        step = span[1]
+        los, sizes, begins = (c[dim].tolist() for c in (hits.lo, hits.size, hits.begin))
+        cuts.append(
+            [
+                (slice(b, b + (n - 1) * step + 1, step), slice(lo, lo + n))
+                for lo, n, b in zip(los, sizes, begins, strict=True)
+            ]
+        )
+    return cuts
+
+
+def _indices(
+    windowed: tuple[int | None, ...],
+    rows: list[int],
+    cuts: list[list[tuple[slice, slice]] | None],
+) -> list[tuple[Any, Any]]:
+    """Per hit, the index into a block and that into the view of a field."""
+    whole = slice(None)
+    every = [(whole, whole)] * len(rows)
+    along = [every if d is None else cuts[d] or every for d in windowed]
+    if not along:
+        return [((whole,), (whole, row, ...)) for row in rows]
+    return [
+        ((whole, *(cut[0] for cut in own)), (whole, row, ..., *(cut[1] for cut in own)))
+        for row, own in zip(rows, zip(*along, strict=True), strict=True)
+    ]
+
+
+def copy_alike(
+    hits: Hits, spans: Access, shelf: Shelf, slots: Ints, stack: Stack, view: NDArray[Any]
+) -> None:
+    """Copy rows that take the same part of their windows, of blocks of one shape, at once."""
+    first = shelf.blocks[int(slots[0])]
+    assert first is not None
+    values = stack.source(first)
+    addresses = shelf.addresses[slots, stack.first.column]
+    origin = int(addresses.min())
+    begins = (addresses - origin) // values.itemsize
+    shape, strides, place = [len(values)], [values.strides[0]], []
+    for axis, dim in enumerate(stack.stored.windowed, start=1):
+        span = None if dim is None else spans[dim]
+        stride = values.strides[axis]
+        if dim is None or span is None:
+            shape.append(values.shape[axis])
+            place.append(slice(None))
+        else:
+            begins += hits.begin[dim] * (stride // values.itemsize)
+            lo, size = int(hits.lo[dim, 0]), int(hits.size[dim, 0])
+            shape.append(size)
+            stride *= span[1]
+            place.append(slice(lo, lo + size))
+        strides.append(stride)
+    memory = _memory(values, origin, tuple(shape), tuple(strides))
+    per_part = max(1, _PART_NBYTES // (len(values) * max(stack.first.row_nbytes, 1)))
+    missing = (1,) * (view.ndim - memory.ndim)
+    for lo in range(0, len(begins), per_part):
+        found = memory[begins[lo : lo + per_part]].swapaxes(0, 1)
+        if stack.stored.packing is not None:
+            found = stack.stored.packing.unpack(found)
+        index: Any = (slice(None), hits.rows[lo : lo + per_part], ..., *place)
+        view[index] = found.reshape(*found.shape[:2], *missing, *found.shape[2:])
+
+
+class _Memory:
+    """What NumPy takes for the memory from an address on."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _memory(
+    values: NDArray[Any], origin: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> NDArray[Any]:
+    """A view with a row for each element from ``origin`` on, which only holders of blocks read."""
+    interface = {
+        "version": 3,
+        "typestr": values.dtype.str,
+        "data": (origin, True),
+        "shape": (_ALL_OF_MEMORY, *shape),
+        "strides": (values.itemsize, *strides),
+    }
+    return np.asarray(_Memory(interface))
