@@ -8,10 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from xloader.advice import advise
 from xloader.engine.job import Delivery, Job, Tally
 from xloader.engine.pool import BlockPool
 from xloader.engine.run import Run
 from xloader.explain import Explanation
+from xloader.headroom import Effort
+from xloader.plan import Budget
 from xloader.report import Report
 
 
@@ -27,8 +30,10 @@ class Progress:
         What the engine counts.
     pool : BlockPool
         Where decoded chunks live.
-    fixed_nbytes : int
-        Bytes beside the pool.
+    budget : Budget
+        How memory was divided.
+    num_threads, num_asked : int
+        Threads of the run, and those asked for.
     batch_size : int
         Rows of a full batch.
         Mixing is that of full ones, where one rank's batch is the global one; else as predicted.
@@ -37,7 +42,9 @@ class Progress:
     expected: Explanation
     tally: Tally
     pool: BlockPool
-    fixed_nbytes: int
+    budget: Budget
+    num_threads: int
+    num_asked: int
     batch_size: int
     begin: float = 0.0
     end: float = 0.0
@@ -60,22 +67,14 @@ class Progress:
 
     def report(self) -> Report:
         """The figures by now."""
-        tally, expected = self.tally, self.expected
-        seconds = self.end - self.begin if self.num_steps else tally.wait_seconds
-        busy = {
-            "load": tally.fetch_seconds + tally.decode_seconds,
-            "gather": tally.gather_seconds,
-            "transforms": tally.finish_seconds,
-        }
-        is_model = tally.wait_seconds < 0.1 * seconds
-        needed = expected.num_reads / (expected.read_amplification or 1.0)
+        tally, expected, effort = self.tally, self.expected, self._effort()
         return Report(
             num_samples=self.num_samples,
             num_steps=self.num_steps,
             num_reads=tally.num_reads,
             read_nbytes=tally.read_nbytes,
-            read_amplification=tally.num_reads / needed if needed else 0.0,
-            peak_nbytes=self.fixed_nbytes + self.pool.peak_nbytes,
+            read_amplification=effort.read_amplification,
+            peak_nbytes=self.budget.fixed_nbytes + self.pool.peak_nbytes,
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
             num_dropped_windows=expected.num_dropped_windows,
@@ -89,9 +88,30 @@ class Progress:
             num_retries=0,
             num_missing=tally.num_missing,
             delivered_nbytes=self.delivered_nbytes,
-            seconds=seconds,
+            seconds=effort.seconds,
             wait_seconds=tally.wait_seconds,
-            bottleneck="model" if is_model else max(busy, key=lambda name: busy[name]),
+            num_threads=effort.num_threads,
+            busy_seconds=effort.busy_seconds,
+            num_ahead=tally.num_ahead,
+            ahead_seconds=tally.ahead_seconds,
+            least_seconds=effort.least_seconds,
+            bottleneck=effort.bottleneck,
+            advice=advise(effort),
+        )
+
+    def _effort(self) -> Effort:
+        expected, tally = self.expected, self.tally
+        needed = expected.num_reads / (expected.read_amplification or 1.0)
+        return Effort(
+            tally,
+            self.budget,
+            num_threads=self.num_threads,
+            num_asked=self.num_asked,
+            seconds=self.end - self.begin if self.num_steps else tally.wait_seconds,
+            num_samples=self.num_samples,
+            delivered_nbytes=self.delivered_nbytes,
+            read_amplification=tally.num_reads / needed if needed else 0.0,
+            is_direct=not any("through xarray" in path for path in expected.paths.values()),
         )
 
 
@@ -104,6 +124,10 @@ class Pass:
         What is carried out.
     expected : Explanation
         What was predicted of it.
+    budget : Budget
+        How its memory is divided.
+    num_asked : int
+        Threads that were asked for; the job may have fewer.
     deliver : callable
         Makes what the user gets from a delivery.
     move_on : callable
@@ -114,6 +138,8 @@ class Pass:
         self,
         job: Job,
         expected: Explanation,
+        budget: Budget,
+        num_asked: int,
         deliver: Callable[[Delivery], Any],
         move_on: Callable[[], None],
     ) -> None:
@@ -123,7 +149,13 @@ class Pass:
         self._move_on = move_on
         self._run = Run(job)
         self.progress = Progress(
-            expected, self._run.tally, job.pool, job.fixed_nbytes, job.batch_size
+            expected,
+            self._run.tally,
+            job.pool,
+            budget,
+            job.num_threads,
+            num_asked,
+            job.batch_size,
         )
         # It closes also where the iterator is abandoned, and before the interpreter ends.
         self._close = weakref.finalize(self, self._run.close)

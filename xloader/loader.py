@@ -200,7 +200,8 @@ class Loader:
             if self.epoch == epoch.epoch:
                 self.set_epoch(epoch.epoch + 1)
 
-        batches = Pass(self._job(epoch), expected, self._deliver, move_on)
+        job, asked = self._job(epoch), self.options.num_threads
+        batches = Pass(job, expected, self.plan.budget, asked, self._deliver, move_on)
         self._run = batches.run
         self._progress = batches.progress
         return batches

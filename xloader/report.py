@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xloader.advice import show_speed
 from xloader.figures import Figures, show_nbytes
 
 
 @dataclass(frozen=True)
 class Report(Figures):
     """What was read and how fast, of the epoch under way or last ended.
+
+    What the loader could do is estimated from what it did while the consumer waited: how many
+    threads and how many fetches ahead were at work then. At that pace, what was done while the
+    consumer was busy would take ``least_seconds`` together with the time waited. Where the consumer
+    waited for little of the time, all threads are taken to be at work, and as many fetches as there
+    ever were at a time. It leaves out that a model on the same cores slows the threads down
+    (then more could be had than is said), and that more threads at a time slow each other down, as
+    do more fetches (then less). Moving batches to a device and ``collate_fn`` are the consumer's.
 
     Attributes
     ----------
@@ -25,9 +35,23 @@ class Report(Figures):
         From the first request for a batch to the last batch.
     wait_seconds : float
         For how long of it the consumer waited for a batch.
+    num_threads : int
+        Threads that read, gathered and transformed.
+    busy_seconds : mapping of str to float
+        Seconds of these threads by stage: ``"fetch"``, ``"decode"``, ``"gather"`` (finding the
+        rows of a batch included) and ``"transform"``. What xarray reads counts as decoded.
+    num_ahead : int
+        Fetches that were made ahead, beside the threads: of what waits, as a distant store.
+    ahead_seconds : float
+        Their seconds, summed.
+    least_seconds : float
+        How long it would have taken, about, had the consumer taken no time.
     bottleneck : str
-        What was waited for: ``"model"`` (the consumer itself), ``"load"``, ``"gather"`` or
-        ``"transforms"``.
+        What holds it up: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"`` or
+        ``"transform"``. The consumer does where it waits for less than a tenth of the time, or
+        takes longer than the loader would need.
+    advice : str
+        The same in words, and what would help.
     """
 
     num_requests: int
@@ -36,15 +60,41 @@ class Report(Figures):
     delivered_nbytes: int
     seconds: float
     wait_seconds: float
+    num_threads: int
+    busy_seconds: Mapping[str, float]
+    num_ahead: int
+    ahead_seconds: float
+    least_seconds: float
     bottleneck: str
+    advice: str
+
+    @property
+    def headroom(self) -> float:
+        """How many times as fast the loader could be, if the consumer took no time: 1 or more."""
+        return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     def _rows(self) -> list[tuple[str, str]]:
         seconds = max(self.seconds, 1e-9)
-        share = self.wait_seconds / seconds
-        speed = f"{self.delivered_nbytes / seconds / 1e9:.2f} GB/s"
-        delivered = f"{show_nbytes(self.delivered_nbytes)} in {self.seconds:.2f} s, {speed}"
-        waited = f"{self.wait_seconds:.2f} s, {share:.0%} of it; bottleneck: {self.bottleneck}"
-        rows = [*super()._rows(), ("delivered", delivered), ("waited", waited)]
+        size = show_nbytes(self.delivered_nbytes)
+        rows = [
+            *super()._rows(),
+            ("delivered", f"{size} in {self.seconds:.2f} s, {self._speed(seconds)}"),
+            ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of it"),
+            ("threads", self._busy()),
+        ]
+        if self.num_ahead:
+            each = 1e3 * self.ahead_seconds / self.num_ahead
+            rows.append(("ahead", f"{self.num_ahead:,} fetches of {each:.1f} ms"))
+        could = f"{self._speed(self.least_seconds or seconds)}: {self.headroom:.1f} times as fast"
+        rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
         if self.num_missing:
             rows.append(("missing", f"{self.num_missing:,} chunks were absent, read as fill value"))
         return rows
+
+    def _speed(self, seconds: float) -> str:
+        return show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
+
+    def _busy(self) -> str:
+        whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
+        shares = [f"{stage} {s / whole:.0%}" for stage, s in self.busy_seconds.items()]
+        return f"{', '.join(shares)} of the time of {self.num_threads}"

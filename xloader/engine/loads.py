@@ -25,7 +25,7 @@ from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.sources.base import Outcome
 
-_MOST_REQUESTS = 64
+MOST_REQUESTS = 64
 """Bundles that are fetched at a time."""
 
 _CLAIM_NBYTES = 1 << 20
@@ -72,7 +72,7 @@ class Loads:
         self._in_flight_nbytes = 0
         self._is_closed = False
         self._fetchers = (
-            ThreadPoolExecutor(_MOST_REQUESTS, "xloader-fetch") if job.reader.is_waiting else None
+            ThreadPoolExecutor(MOST_REQUESTS, "xloader-fetch") if job.reader.is_waiting else None
         )
 
     @property
@@ -165,7 +165,7 @@ class Loads:
     # Fetching ahead
 
     def _has_room(self, nbytes: int) -> bool:
-        if self._num_fetching >= _MOST_REQUESTS or self._is_closed:
+        if self._num_fetching >= MOST_REQUESTS or self._is_closed:
             return False
         # One that is larger than all the room there is must still come.
         is_within = self._in_flight_nbytes + nbytes <= self._job.in_flight_nbytes
@@ -176,6 +176,7 @@ class Loads:
             load, bundle = self._to_fetch.popleft()
             self._in_flight_nbytes += bundle.nbytes
             self._num_fetching += 1
+            self._tally.mark(fetches=1)
             assert self._fetchers is not None
             self._fetchers.submit(self._fetch_one, load, bundle)
 
@@ -190,6 +191,7 @@ class Loads:
             bundle.fetched, bundle.error = fetched, error
             bundle.fetch_seconds = time.perf_counter() - begin
             self._num_fetching -= 1
+            self._tally.mark(fetches=-1)
             held = 0 if bundle.fetched is None else bundle.fetched.nbytes
             self._in_flight_nbytes += held - bundle.nbytes
             if load.has_memory:
@@ -231,10 +233,14 @@ class Loads:
         tally.num_reads += len(bundle.reads)
         tally.num_missing += outcome.num_missing
         tally.num_requests += outcome.num_requests
-        # What was fetched ahead is counted there; else the source says how long it waited.
+        # Of what was not fetched ahead, the source says how long it waited.
         inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
-        tally.fetch_seconds += bundle.fetch_seconds + inside
+        tally.fetch_seconds += inside
         tally.decode_seconds += seconds - inside
+        if bundle.is_waiting:
+            tally.num_ahead += 1
+            tally.ahead_nbytes += bundle.nbytes
+            tally.ahead_seconds += bundle.fetch_seconds
 
     def _finish(self, load: _Load, bundle: Bundle) -> None:
         if self._fetchers is not None:

@@ -47,6 +47,7 @@ class Run:
         self._is_closed = False
         self._failure: BaseException | None = None
         job.pool.restart_peak()
+        self.tally.mark(workers=job.num_threads)
         self._threads = [
             threading.Thread(target=self._work, name=f"xloader-{number}", daemon=True)
             for number in range(job.num_threads)
@@ -72,6 +73,7 @@ class Run:
         begin = time.perf_counter()
         with self._bell.lock:
             self._fillings.is_wanted = True
+            self.tally.mark(is_awaited=True)
             self._bell.work.notify()
             while (
                 not self._is_closed and self._failure is None and not self._fillings.head_is_ready
@@ -86,6 +88,7 @@ class Run:
                 raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
             filling = self._fillings.pop()
             self._fillings.is_wanted = False
+            self.tally.mark(is_awaited=False)
         if filling.error is not None:
             raise filling.error
         return self._fillings.delivery(filling)
@@ -136,9 +139,12 @@ class Run:
             while True:
                 with self._bell.lock:
                     task = self._next_task()
-                    while task is None and not self._is_closed:
-                        self._bell.work.wait()
-                        task = self._next_task()
+                    if task is None and not self._is_closed:
+                        self.tally.mark(workers=-1)
+                        while task is None and not self._is_closed:
+                            self._bell.work.wait()
+                            task = self._next_task()
+                        self.tally.mark(workers=1)
                     if self._is_closed:
                         return
                 assert task is not None
@@ -170,8 +176,10 @@ class Run:
         return is_short and self._fillings.num_rows_ahead < _MOST_ROWS_AHEAD
 
     def _walk(self) -> None:
+        begin = time.perf_counter()
         step = next(self._steps, None)
         with self._bell.lock:
+            self.tally.walk_seconds += time.perf_counter() - begin
             self._is_walking = False
             if step is None:
                 self._is_walked = True

@@ -1,0 +1,322 @@
+"""What a report says of speed: the estimate, the rules that put it in words, and real epochs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from zarr.storage import MemoryStore
+
+import xloader
+from xloader.advice import advise
+from xloader.engine.job import Gauge, Tally
+from xloader.headroom import Effort
+from xloader.plan import Budget
+from xloader.report import Report
+from xloader.testing import LatencyStore, write_store
+
+MIB = 2**20
+
+
+def gauge(awaited: float, unasked: float = 0.0, peak: int = 0) -> Gauge:
+    return Gauge(peak=peak, awaited_seconds=awaited, unasked_seconds=unasked)
+
+
+def effort(tally: Tally, seconds: float = 10.0, **others: Any) -> Effort:
+    """An epoch of 10 s on 2 threads: 4 GB in 1000 samples, 1 MiB chunks, 512 MiB."""
+    budget = Budget(512 * MIB, MIB, 4, others.pop("chunk", MIB), 1)
+    given = {"num_threads": 2, "num_asked": 2, "num_samples": 1000, "delivered_nbytes": 4 * 10**9}
+    return Effort(tally, budget, seconds=seconds, **{**given, **others})
+
+
+def busy(**seconds: float) -> Tally:
+    """Waited for from beginning to end, the threads busy as said."""
+    tally = Tally(wait_seconds=10.0, **{f"{stage}_seconds": s for stage, s in seconds.items()})
+    return replace(tally, workers=gauge(sum(seconds.values())))
+
+
+def fetching(nbytes: int, num_threads_busy: float = 0.2) -> Tally:
+    """Waited for from beginning to end, with 400 fetches of 50 ms each ahead."""
+    return Tally(
+        wait_seconds=10.0, num_ahead=400, ahead_nbytes=400 * nbytes, ahead_seconds=20.0,
+        decode_seconds=10 * num_threads_busy, workers=gauge(10 * num_threads_busy),
+        fetches=gauge(20.0, peak=4),
+    )  # fmt: skip
+
+
+# The estimate
+
+
+def test_who_waits_all_the_time_has_no_headroom() -> None:
+    # The threads idle for half of it, for whatever reason.
+    idle = effort(busy(decode=10.0))
+    assert idle.least_seconds == 10.0
+    assert idle.headroom == 1.0
+
+
+def test_a_slow_consumer_leaves_what_threads_did_not_use() -> None:
+    slow = effort(Tally(decode_seconds=5.0, workers=gauge(0.0, 5.0)))
+    assert slow.least_seconds == pytest.approx(5 / 2)
+    assert slow.headroom == pytest.approx(4)
+
+
+def test_what_was_done_meanwhile_is_counted_at_the_pace_of_the_time_waited() -> None:
+    # Waited 4 s with 1 of 2 threads at work on average; 1 s at full pace is supposed beside it.
+    half = effort(Tally(wait_seconds=4.0, workers=gauge(4.0, 3.0)))
+    assert half.least_seconds == pytest.approx(4 + 3 / ((4 + 2) / 5))
+
+
+def test_fetches_ahead_bound_it_where_they_are_slower_than_the_threads() -> None:
+    tally = Tally(workers=gauge(0.0, 1.0), fetches=gauge(0.0, 40.0, peak=8), num_ahead=10)
+    assert effort(tally).least_seconds == pytest.approx(40 / 8)
+    tally = replace(tally, workers=gauge(0.0, 16.0))
+    assert effort(tally).least_seconds == pytest.approx(16 / 2)
+
+
+def test_it_takes_no_longer_than_it_took() -> None:
+    # What was made ahead for later batches is counted, and their time is not yet.
+    assert effort(Tally(workers=gauge(0.0, 50.0))).headroom == 1.0
+
+
+def test_nothing_divides_by_nothing() -> None:
+    nothing = effort(Tally(), seconds=0.0, num_samples=0, delivered_nbytes=0)
+    assert (nothing.headroom, nothing.bottleneck) == (1.0, "consumer")
+    assert set(nothing.shares.values()) == {0.0}
+    assert advise(nothing) == "Nothing has been delivered yet."
+    assert effort(Tally(), num_threads=1).headroom == 1.0
+
+
+# The rules
+
+
+@pytest.mark.parametrize("stage", ["fetch", "decode", "gather", "finish"])
+def test_the_stage_that_takes_most_of_the_threads_is_the_bottleneck(stage: str) -> None:
+    seconds = {"fetch": 4.0, "decode": 4.0, "gather": 4.0, "finish": 4.0, stage: 5.0}
+    named = "transform" if stage == "finish" else stage
+    assert effort(busy(**seconds)).bottleneck == named
+    assert effort(busy(**seconds)).shares[named] == pytest.approx(0.25)
+
+
+def test_to_find_rows_is_to_gather() -> None:
+    assert effort(busy(decode=6.0, gather=4.0, walk=4.0)).bottleneck == "gather"
+
+
+def test_the_consumer_is_the_bottleneck_where_it_waits_for_little() -> None:
+    tally = Tally(wait_seconds=0.5, decode_seconds=5.0, workers=gauge(1.0, 4.0))
+    text = advise(effort(tally))
+    assert effort(tally).bottleneck == "consumer"
+    least = 0.5 + 4 / 2
+    assert text == (
+        "The consumer takes 95% of the time: the loader could deliver "
+        f"{4 / least:.2f} GB/s, {1000 / least:.0f} samples/s, 4.0 times as fast as now."
+    )
+
+
+def test_the_consumer_is_the_bottleneck_where_it_takes_longer_than_the_loader() -> None:
+    # It waits for 3 s of 10 s, as for a slow start: faster loading could save no more than these.
+    slow_start = Tally(wait_seconds=3.0, decode_seconds=6.0, workers=gauge(6.0, 1.0))
+    assert effort(slow_start).bottleneck == "consumer"
+    steady = Tally(wait_seconds=3.0, decode_seconds=20.0, workers=gauge(6.0, 14.0))
+    assert effort(steady).bottleneck == "decode"
+
+
+def test_a_loader_that_is_as_slow_as_its_consumer() -> None:
+    tally = Tally(wait_seconds=0.5, decode_seconds=20.0, workers=gauge(1.0, 19.0))
+    assert advise(effort(tally)) == (
+        "The consumer takes 95% of the time, and the loader needs as long: "
+        "neither gains if only one gets faster."
+    )
+
+
+def test_threads_that_idle_beside_fetches_wait_for_them() -> None:
+    assert effort(fetching(MIB)).bottleneck == "fetch"
+    assert effort(fetching(MIB, num_threads_busy=1.8)).bottleneck == "decode"
+    # Without fetches ahead, idle threads are no sign of it.
+    assert effort(busy(decode=2.0)).bottleneck == "decode"
+
+
+def test_fetches_bounded_by_the_bytes_in_flight() -> None:
+    assert advise(effort(fetching(16 * MIB))) == (
+        "Storage-bound: fetches take 50 ms each, 2.0 at a time. "
+        "The bytes in flight, 1/16 of the memory, have room for 2; "
+        "memory='2.0GiB' would have room for 8."
+    )
+    # No more memory is named than for as many requests as there may be.
+    assert advise(effort(fetching(MIB // 2 + MIB // 4))).endswith(
+        "have room for 43; memory='768.0MiB' would have room for 64."
+    )
+
+
+def test_fetches_that_are_as_many_as_there_may_be() -> None:
+    text = advise(effort(fetching(MIB // 2)))
+    assert text.endswith("Larger chunks, shards, or a store that is nearer would help.")
+
+
+def test_threads_that_wait_for_a_store() -> None:
+    tally = replace(busy(fetch=14.0, decode=4.0), num_requests=2000)
+    assert advise(effort(tally)) == (
+        "Storage-bound: waiting for the store takes 70% of the threads' time, 7.00 ms a request. "
+        "More of them would wait side by side: raise threads=."
+    )
+
+
+def test_slow_decoding() -> None:
+    assert advise(effort(busy(decode=15.6))) == (
+        "CPU-bound: decoding takes 78% of the threads' time. "
+        "More cores (threads=), or a faster codec such as lz4 or blosc, would help."
+    )
+    text = advise(effort(busy(decode=15.6), is_direct=False))
+    assert text.startswith("Reading through xarray takes 78% of the threads' time.")
+    assert "a copy in Zarr" in text
+    assert "codec" not in text
+
+
+def test_slow_gathering() -> None:
+    text = advise(effort(busy(gather=12.0)))
+    assert text.startswith("CPU-bound: gathering rows takes 60% of the threads' time. More cores")
+    assert "larger windows" not in text
+    small = advise(effort(busy(gather=12.0), num_samples=10**7))
+    assert "larger windows than 400 B a sample" in small
+
+
+def test_slow_transforms() -> None:
+    text = advise(effort(busy(finish=18.0)))
+    assert text.startswith("CPU-bound: transforms take 90% of the threads' time. More cores")
+    assert "fewer functions" in text
+
+
+@pytest.mark.parametrize("stage", ["fetch", "decode"])
+def test_too_little_memory_comes_before_all_else(stage: str) -> None:
+    tight = effort(busy(**{stage: 15.0}), read_amplification=2.1, num_asked=8)
+    assert "Too little memory: each chunk is read 2.1 times." in advise(tight)
+    assert "memory='512.0MiB'" in advise(tight)
+    assert "Too little" not in advise(replace(tight, read_amplification=1.2))
+
+
+def test_reading_less_often_is_no_remedy_for_slow_gathering() -> None:
+    assert "Too little" not in advise(effort(busy(gather=15.0), read_amplification=2.1))
+
+
+def test_chunks_that_leave_threads_without_work() -> None:
+    large = effort(busy(decode=15.0), chunk=200 * MIB, num_asked=8)
+    assert (
+        "Chunks too large: at 200.0 MiB a chunk, memory='512.0MiB' lets 2 of 8 threads work. "
+        "Smaller chunks, or memory='25.0GiB', would let all."
+    ) in advise(large)
+    assert "too large" not in advise(replace(large, num_asked=2))
+    # Fetches ahead do not need the threads.
+    assert "too large" not in advise(effort(fetching(MIB), num_asked=8))
+
+
+# Real epochs: whatever is slow is far slower than all else
+
+
+def dataset(num_steps: int = 48) -> xr.Dataset:
+    values = np.arange(num_steps * 32, dtype=np.float32).reshape(num_steps, 32)
+    return xr.Dataset({"a": (("time", "x"), values)})
+
+
+def report_of(samples: xloader.Samples, sleep: float = 0.0, **options: Any) -> Report:
+    given = {"batch_size": 4, "output": "numpy", "threads": 2, **options}
+    with samples.loader(**given) as loader:
+        for _ in loader:
+            if sleep:
+                time.sleep(sleep)
+        return loader.report()
+
+
+def test_a_distant_store_holds_an_epoch_up() -> None:
+    store = LatencyStore(write_store(dataset(24), {"a": (1, 32)}), 0.05)
+    report = report_of(xloader.open(store).window(time=1), memory="16kB")
+    assert report.bottleneck == "fetch"
+    assert report.num_ahead == report.num_reads == 24
+    assert report.ahead_seconds >= 24 * 0.05
+    assert report.busy_seconds["fetch"] == 0.0
+    assert report.advice.startswith("Storage-bound: fetches take")
+    assert "24 fetches of" in str(report)
+
+
+def test_a_slow_consumer_holds_an_epoch_up() -> None:
+    samples = xloader.open(write_store(dataset(), {"a": (8, 32)})).window(time=1)
+    report = report_of(samples, sleep=0.05)
+    assert report.bottleneck == "consumer"
+    assert report.headroom > 2
+    assert report.advice.startswith("The consumer takes")
+    assert f"{report.headroom:.1f} times as fast" in str(report)
+
+
+def test_a_slow_function_holds_an_epoch_up() -> None:
+    def slow(frame: xr.Dataset) -> xr.Dataset:
+        time.sleep(0.05)
+        return frame
+
+    samples = xloader.open(write_store(dataset(), {"a": (8, 32)})).window(time=1).map(slow)
+    report = report_of(samples)
+    assert report.bottleneck == "transform"
+    assert report.busy_seconds["transform"] >= 12 * 0.05
+    assert report.num_threads == 2
+    assert "CPU-bound: transforms take" in report._repr_html_().replace("&#x27;", "'")
+
+
+def test_small_windows_hold_an_epoch_up() -> None:
+    values = np.zeros((192, 192, 4), np.float32)
+    store = write_store(xr.Dataset({"a": (("y", "x", "z"), values)}), {"a": (16, 16, 4)})
+    report = report_of(xloader.open(store).window(y=1, x=1), batch_size=4096)
+    assert report.bottleneck in ("gather", "decode")
+    assert report.num_ahead == 0
+
+
+class SlowStore(MemoryStore):
+    """A store that threads themselves wait for."""
+
+    def get_sync(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.02)
+        return super().get_sync(*args, **kwargs)
+
+
+def test_a_slow_store_that_is_read_on_the_threads() -> None:
+    inner = write_store(dataset(24), {"a": (1, 32)})
+    assert isinstance(inner, MemoryStore)
+    samples = xloader.open(SlowStore(inner._store_dict)).window(time=1)
+    report = report_of(samples)
+    assert report.bottleneck == "fetch"
+    assert report.num_ahead == 0
+    assert report.busy_seconds["fetch"] >= 24 * 0.02
+    assert report.advice.endswith("raise threads=.")
+
+
+def test_large_chunks_in_little_memory_take_threads_away() -> None:
+    samples = xloader.open(write_store(dataset(), {"a": (16, 32)})).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", threads=8, memory="16kB") as loader:
+        for _ in loader:
+            pass
+        report = loader.report()
+    assert report.num_threads == 2
+
+
+def test_a_report_counts_by_its_own_names() -> None:
+    report = report_of(xloader.open(dataset()).window(time=1))
+    figures = report.to_dict()
+    assert {"least_seconds", "bottleneck", "advice", "busy_seconds"} <= set(figures)
+    assert list(report.busy_seconds) == ["fetch", "decode", "gather", "transform"]
+    assert 0 < report.least_seconds <= report.seconds
+    assert report.headroom == pytest.approx(report.seconds / report.least_seconds)
+    for word in ("threads", "headroom", "bottleneck", report.bottleneck, "samples/s"):
+        assert word in str(report)
+        assert word in report._repr_html_()
+
+
+def test_all_gauges_come_to_rest() -> None:
+    """Who is counted in is counted out."""
+    store = LatencyStore(write_store(dataset(24), {"a": (1, 32)}), 0.0)
+    with xloader.open(store).window(time=1).loader(batch_size=4, output="numpy") as loader:
+        for _ in loader:
+            pass
+        tally = loader._progress.tally  # type: ignore[union-attr]
+    assert tally.fetches.num == 0
+    assert 0 < tally.fetches.peak <= 24
+    assert 0 <= tally.workers.num <= tally.workers.peak
