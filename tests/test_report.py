@@ -315,8 +315,11 @@ def test_all_gauges_come_to_rest() -> None:
     store = LatencyStore(write_store(dataset(24), {"a": (1, 32)}), 0.0)
     with xloader.open(store).window(time=1).loader(batch_size=4, output="numpy") as loader:
         for _ in loader:
-            pass
-        tally = loader._progress.tally  # type: ignore[union-attr]
+            assert loader._progress is not None
+            tally = loader._progress.tally
+            assert not tally.is_awaited
+    assert tally.workers.awaited_seconds > 0 < tally.fetches.awaited_seconds
+    assert tally.workers.unasked_seconds > 0 < tally.walk_seconds
     assert tally.fetches.num == 0
     assert 0 < tally.fetches.peak <= 24
     assert 0 <= tally.workers.num <= tally.workers.peak
