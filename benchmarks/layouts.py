@@ -180,7 +180,10 @@ class Layout:
 
 
 BESIDE_ALL = (Target("xbatcher", 25.0),)
-_WHOLE = (Target("reference", 0.90), *BESIDE_ALL)
+"""Not where a chunk is a sample: whoever shuffles there reads each chunk once."""
+
+_FIELDS = (Target("reference", 0.90),)
+_WHOLE = (*_FIELDS, *BESIDE_ALL)
 _CUT = (Target("reference", 0.80), *BESIDE_ALL)
 _IN_TURN, _NEARLY = Target("sequential", 1.0), Target("sequential", 0.9)
 
@@ -210,9 +213,10 @@ LAYOUTS = (
     ),
     Layout(
         "small",
-        "tiled, small patches 30 x 30",
+        "tiled, small patches 30 x 30, batches of 64",
         TILES,
         {"time": 1, "lat": 30, "lon": 30},
+        batch_size=64,
         targets=(*_CUT, _NEARLY),
     ),
     Layout(
@@ -223,7 +227,7 @@ LAYOUTS = (
         targets=(*_CUT, _NEARLY),
     ),
     Layout(
-        "one-step", "one step a chunk, window 1", ONE_STEP, {"time": 1}, targets=(*_WHOLE, _NEARLY)
+        "one-step", "one step a chunk, window 1", ONE_STEP, {"time": 1}, targets=(*_FIELDS, _NEARLY)
     ),
     Layout(
         "shard-patches",
@@ -232,7 +236,13 @@ LAYOUTS = (
         {"time": 1, "lat": 60, "lon": 60},
         targets=_CUT,
     ),
-    Layout("shard-fields", "shards, whole fields of 4 steps", SHARDS, {"time": 4}, targets=_CUT),
+    Layout(
+        "shard-fields",
+        "shards, whole fields of 4 steps",
+        SHARDS,
+        {"time": 4},
+        targets=(Target("reference", 0.80),),
+    ),
     Layout(
         "pixels",
         "pixel series 24 x 1 x 1, in memory",
