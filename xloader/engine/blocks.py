@@ -81,6 +81,8 @@ class Bundle:
         the values go.
     nbytes : int
         Decoded bytes.
+    room_nbytes : int
+        Decoded bytes of the chunks, not cut down: what has to be got of them, at most.
     is_waiting : bool
         Whether its bytes are fetched ahead.
     fetched : Fetched, optional
@@ -93,6 +95,7 @@ class Bundle:
     reads: list[Read]
     places: list[tuple[int, tuple[Any, ...]]]
     nbytes: int
+    room_nbytes: int
     is_waiting: bool
     fetched: Fetched | None = None
     fetch_seconds: float = 0.0
@@ -112,7 +115,7 @@ class BlockReader:
     stored : mapping of str to Stored
         Every variable that samples need.
     most_nbytes : int
-        Decoded bytes of a bundle beyond which it is read in parts.
+        Stored chunks of more decoded bytes are read in parts, though they are of one bundle.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class BlockReader:
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
+        self._chunk_nbytes: dict[str, int] = {}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
 
     @property
@@ -172,14 +176,19 @@ class BlockReader:
     def bundles(self, group: Group, blocks: Sequence[tuple[int, ...]]) -> list[Bundle]:
         """Every chunk of some blocks, those together that are read with less effort so."""
         bundles: dict[Hashable, list[Bundle]] = {}
+        for demand in group.demands:
+            if demand.variable not in self._chunk_nbytes:
+                self._chunk_nbytes[demand.variable] = demand.max_chunk_nbytes
         for number, read, place, nbytes in self._reads(group, blocks):
             key = self._source.bundle_of(read.variable, read.chunk)
             parts = bundles.setdefault(key, [])
-            if not parts or parts[-1].nbytes + nbytes > self._most_nbytes:
-                parts.append(Bundle([], [], 0, self._is_waiting[read.variable]))
+            room_nbytes = self._chunk_nbytes[read.variable]
+            if not parts or parts[-1].room_nbytes + room_nbytes > self._most_nbytes:
+                parts.append(Bundle([], [], 0, 0, self._is_waiting[read.variable]))
             parts[-1].reads.append(read)
             parts[-1].places.append((number, place))
             parts[-1].nbytes += nbytes
+            parts[-1].room_nbytes += room_nbytes
         return [part for parts in bundles.values() for part in parts]
 
     def fetch(self, bundle: Bundle) -> Fetched:

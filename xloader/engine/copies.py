@@ -12,6 +12,7 @@ copied in one call::
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +33,8 @@ takes then costs less than a call for each."""
 _PART_NBYTES = 1 << 18
 """Copied in one call at most: what lies between its two copies stays in the processor's cache."""
 
-_ALL_OF_MEMORY = 1 << 46
-"""Elements of a view of whatever lies behind a block. More than there is memory."""
+_MOST_NBYTES = 1 << 62
+"""NumPy makes no array that seems to have more, though its rows may be the same memory."""
 
 
 def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
@@ -137,7 +138,11 @@ def copy_alike(
             stride *= span[1]
             place.append(slice(lo, lo + size))
         strides.append(stride)
-    memory = _memory(values, origin, tuple(shape), tuple(strides))
+    num_rows = int(begins.max()) + 1
+    if num_rows * math.prod(shape) * values.itemsize > _MOST_NBYTES:
+        copy_each(hits, spans, shelf, slots, [(stack, view)])
+        return
+    memory = _memory(values, origin, (num_rows, *shape), (values.itemsize, *strides))
     per_part = max(1, _PART_NBYTES // (len(values) * max(stack.first.row_nbytes, 1)))
     missing = (1,) * (view.ndim - memory.ndim)
     for lo in range(0, len(begins), per_part):
@@ -158,12 +163,12 @@ class _Memory:
 def _memory(
     values: NDArray[Any], origin: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> NDArray[Any]:
-    """A view with a row for each element from ``origin`` on, which only holders of blocks read."""
+    """A view from an address on, whose rows only holders of blocks read."""
     interface = {
         "version": 3,
         "typestr": values.dtype.str,
         "data": (origin, True),
-        "shape": (_ALL_OF_MEMORY, *shape),
-        "strides": (values.itemsize, *strides),
+        "shape": shape,
+        "strides": strides,
     }
     return np.asarray(_Memory(interface))

@@ -141,13 +141,23 @@ class Tally:
 class Bell:
     """The lock of a run, and who waits: its workers for work, its consumer for a batch.
 
-    They wait apart, so that nobody is woken for what is not for him.
+    They wait apart, so that nobody is woken for what is not for him. Who holds the lock may take
+    it again: a garbage collection that comes meanwhile may end the run's iterator.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
         self.batch = threading.Condition(self.lock)
+        self.failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """End the iteration with a bug of the engine itself, rather than leave it waiting.
+
+        The lock is held.
+        """
+        self.failure = error
+        self.ring()
 
     def ring(self) -> None:
         """Wake everybody."""

@@ -15,14 +15,16 @@ fetched in the same order, so that a block with memory never waits for room in f
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from xloader.engine.blocks import Bundle
 from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
+from xloader.engine.waiters import Waiters
 from xloader.sources.base import Outcome
 
 MOST_REQUESTS = 64
@@ -71,9 +73,7 @@ class Loads:
         self._num_fetching = 0
         self._in_flight_nbytes = 0
         self._is_closed = False
-        self._fetchers = (
-            ThreadPoolExecutor(MOST_REQUESTS, "xloader-fetch") if job.reader.is_waiting else None
-        )
+        self._fetchers = Waiters("xloader-fetch") if job.reader.is_waiting else None
 
     @property
     def is_idle(self) -> bool:
@@ -109,13 +109,24 @@ class Loads:
 
     def close(self) -> None:
         """Begin nothing more. The lock is held."""
+        if self._fetchers is not None and not self._is_closed:
+            self._fetchers.close()
+        # What was to come stays listed: a garbage collection may close in the midst of anything.
         self._is_closed = True
-        self._to_fetch.clear()
+
+    def has(self, thread: threading.Thread) -> bool:
+        """Whether a thread fetches ahead here."""
+        return self._fetchers is not None and thread in self._fetchers
 
     def join(self) -> None:
         """Wait until nothing is fetched any more. The lock is not held."""
         if self._fetchers is not None:
-            self._fetchers.shutdown(wait=True, cancel_futures=True)
+            self._fetchers.join()
+
+    def clear(self) -> None:
+        """Forget what was to come, once no thread works on it."""
+        for waiting in (self._without_memory, self._to_fetch, self._to_decode):
+            waiting.clear()
 
     def _list(self, load: _Load) -> None:
         """Find the bundles of blocks that begin together."""
@@ -172,13 +183,13 @@ class Loads:
         return is_within or not self._in_flight_nbytes
 
     def _fetch(self) -> None:
-        while self._to_fetch and self._has_room(self._to_fetch[0][1].nbytes):
+        while self._to_fetch and self._has_room(self._to_fetch[0][1].room_nbytes):
             load, bundle = self._to_fetch.popleft()
-            self._in_flight_nbytes += bundle.nbytes
+            self._in_flight_nbytes += bundle.room_nbytes
             self._num_fetching += 1
             self._tally.mark(fetches=1)
             assert self._fetchers is not None
-            self._fetchers.submit(self._fetch_one, load, bundle)
+            self._fetchers.submit(partial(self._fetch_one, load, bundle), self._num_fetching)
 
     def _fetch_one(self, load: _Load, bundle: Bundle) -> None:
         begin = time.perf_counter()
@@ -190,14 +201,20 @@ class Loads:
         with self._bell.lock:
             bundle.fetched, bundle.error = fetched, error
             bundle.fetch_seconds = time.perf_counter() - begin
-            self._num_fetching -= 1
-            self._tally.mark(fetches=-1)
-            held = 0 if bundle.fetched is None else bundle.fetched.nbytes
-            self._in_flight_nbytes += held - bundle.nbytes
-            if load.has_memory:
-                self._to_decode.append((load, bundle))
-                self._bell.work.notify()
-            self._fetch()
+            try:
+                self._on_fetched(load, bundle)
+            except BaseException as problem:
+                self._bell.fail(problem)
+
+    def _on_fetched(self, load: _Load, bundle: Bundle) -> None:
+        self._num_fetching -= 1
+        self._tally.mark(fetches=-1)
+        held = 0 if bundle.fetched is None else bundle.fetched.nbytes
+        self._in_flight_nbytes += held - bundle.room_nbytes
+        if load.has_memory:
+            self._to_decode.append((load, bundle))
+            self._bell.work.notify()
+        self._fetch()
 
     # Decoding
 

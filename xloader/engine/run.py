@@ -45,7 +45,8 @@ class Run:
         self._is_walking = False
         self._is_walked = job.walker.num_steps == 0
         self._is_closed = False
-        self._failure: BaseException | None = None
+        self._closing: set[threading.Thread] = set()
+        self._is_dropped = False
         job.pool.restart_peak()
         self.tally.mark(workers=job.num_threads)
         self._threads = [
@@ -76,14 +77,16 @@ class Run:
             self.tally.mark(is_awaited=True)
             self._bell.work.notify()
             while (
-                not self._is_closed and self._failure is None and not self._fillings.head_is_ready
+                not self._is_closed
+                and self._bell.failure is None
+                and not self._fillings.head_is_ready
             ):
                 if self._is_walked and not self._fillings:
                     return None
                 self._bell.batch.wait()
             self.tally.wait_seconds += time.perf_counter() - begin
-            if self._failure is not None:
-                raise self._failure
+            if self._bell.failure is not None:
+                raise self._bell.failure
             if self._is_closed:
                 raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
             filling = self._fillings.pop()
@@ -98,19 +101,37 @@ class Run:
         if os.getpid() != self._pid:
             # A worker may have held the lock at the fork, and nobody here would release it.
             return
+        me = threading.current_thread()
+        if me in self._closing:
+            # A garbage collection in the midst of this.
+            return
+        self._closing.add(me)
+        try:
+            self._stop()
+            # Where a garbage collection on one of its own threads ended the iterator, the others
+            # may wait for a lock that this one holds, and stop by themselves.
+            if me not in self._threads and not self._loads.has(me):
+                self._join()
+        finally:
+            self._closing.discard(me)
+
+    def _stop(self) -> None:
         with self._bell.lock:
             self._is_closed = True
             self._loads.close()
             self._bell.ring()
-        if threading.current_thread() in self._threads:
-            # A garbage collection on a worker ended the iterator: the others may wait for a lock
-            # that this thread holds, and stop by themselves.
-            return
+
+    def _join(self) -> None:
         for thread in self._threads:
             thread.join()
         self._loads.join()
         with self._bell.lock:
+            if self._is_dropped:
+                # By now the shelf and the pool may be those of a later run.
+                return
+            self._is_dropped = True
             self._fillings.clear()
+            self._loads.clear()
             self._drop_blocks()
 
     def _check_process(self) -> None:
@@ -152,10 +173,8 @@ class Run:
                 # It holds a batch, whose memory must not wait until there is another task.
                 task = None
         except BaseException as error:
-            # A bug in the engine itself must end the iteration, not leave it waiting.
             with self._bell.lock:
-                self._failure = error
-                self._bell.ring()
+                self._bell.fail(error)
 
     def _next_task(self) -> Callable[[], None] | None:
         """What to do next, claimed for the caller. The lock is held."""

@@ -120,7 +120,8 @@ def stacked(targets: list[Target], example: Arrays) -> list[Stack]:
             mine, other = views[id(target)], views[id(last)]
             found = _address(mine) - _address(other)
             is_alike = mine.strides == other.strides and mine.dtype == other.dtype
-            is_alike &= mine.shape == other.shape and found > 0
+            # In another batch, other memory lies elsewhere.
+            is_alike &= mine.shape == other.shape and mine.base is other.base and found > 0
             if is_alike and (len(stacks[-1]) == 1 or found == hop):
                 stacks[-1].append(target)
                 hop = found
