@@ -1,0 +1,310 @@
+"""The engine from within: what is decoded where, what is in flight, and what ends a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from zarr.abc.store import Store
+
+import xloader
+from xloader.engine.fillings import Fillings
+from xloader.engine.loads import MOST_REQUESTS, Loads
+from xloader.engine.run import Run
+from xloader.errors import ClosedError, CorruptChunkError
+from xloader.sources.zarr.fetching import SingleChunks
+from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+GUARD = 20.0
+"""Seconds after which what waits is taken to wait for ever."""
+
+
+def steps(num_steps: int, size: int = 500) -> xr.Dataset:
+    """Two variables, of which a step is a chunk."""
+    values = np.arange(num_steps * size, dtype="f4").reshape(num_steps, size)
+    return xr.Dataset({"t": (("time", "x"), values), "u": (("time", "x"), -values)})
+
+
+def store_of(ds: xr.Dataset, num_steps: int = 1, **encoding: Any) -> Store:
+    chunks = {str(name): (num_steps, *v.shape[1:]) for name, v in ds.items()}
+    return write_store(ds, chunks, encoding=dict.fromkeys(chunks, encoding))
+
+
+def recorded(samples: xloader.Samples) -> tuple[xloader.Samples, SourceRecorder]:
+    """The same samples, what is read for them recorded."""
+    recorder = SourceRecorder(samples.recipe.source)
+    return replace(samples, recipe=replace(samples.recipe, source=recorder)), recorder
+
+
+def ends(task: Callable[[], object]) -> bool:
+    """Whether a task comes to an end."""
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    thread.join(GUARD)
+    return not thread.is_alive()
+
+
+def window(store: Store) -> xloader.Samples:
+    return xloader.open(store).window(time=1).field("all", ["t", "u"])
+
+
+def threads_of_runs() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("xloader-")]
+
+
+def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
+    """Every batch of single steps against the dataset; how many there were."""
+    num_batches = 0
+    for batch in loader:
+        num_batches += 1
+        for number, name in enumerate(ds):
+            np.testing.assert_array_equal(batch[0][:, number, 0], ds[name].values[batch.ids])
+    return num_batches
+
+
+# Chunks that are rows
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_chunk_that_is_a_row_takes_no_memory_of_the_pool(
+    world_size: int, is_waiting: bool
+) -> None:
+    ds = steps(50)
+    store = LatencyStore(store_of(ds), 0.0) if is_waiting else store_of(ds)
+    samples = window(store)
+    seen: list[int] = []
+    for rank in range(world_size):
+        with samples.loader(
+            batch_size=4, memory="96KiB", output="numpy", rank=rank, world_size=world_size
+        ) as loader:
+            assert not loader.plan.is_resident
+            check(loader, ds)
+            seen += [int(i) for b in loader for i in b.ids[~b.is_padding]]
+            report = loader.report()
+            assert report.peak_nbytes == loader.plan.budget.fixed_nbytes
+            assert report.read_nbytes > 0
+    assert sorted(seen) == list(range(50))
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_an_error_in_such_a_chunk_ends_at_its_batch(is_waiting: bool) -> None:
+    ds = steps(50)
+    options: dict[str, Any] = {"batch_size": 4, "memory": "96KiB", "output": "numpy", "prefetch": 3}
+    with window(store_of(ds)).loader(**options) as loader:
+        line = [batch.ids.tolist() for batch in loader]
+    store: Store = FaultyStore(store_of(ds), {"u/c/17/0": garble})
+    store = LatencyStore(store, 0.0) if is_waiting else store
+    with window(store).loader(**options) as loader:
+        assert not loader.plan.is_resident
+        seen: list[list[int]] = []
+        error: CorruptChunkError | None = None
+        try:
+            for batch in loader:
+                np.testing.assert_array_equal(batch[0][:, 1, 0], ds["u"].values[batch.ids])
+                seen.append(batch.ids.tolist())
+        except CorruptChunkError as raised:
+            error = raised
+    assert error is not None
+    assert (error.variable, error.chunk) == ("u", (17, 0))
+    assert seen == line[: next(at for at, ids in enumerate(line) if 17 in ids)]
+
+
+# Fetching ahead
+
+
+class Crowd(LatencyStore):
+    """Counts the requests that are waited for at a time."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, 0.005)
+        self.num = self.peak = 0
+
+    async def _pause(self) -> None:
+        self.num += 1
+        self.peak = max(self.peak, self.num)
+        await super()._pause()
+        self.num -= 1
+
+
+def test_many_are_fetched_at_a_time_and_no_more_than_allowed() -> None:
+    ds = steps(300, size=50)
+    crowd = Crowd(store_of(ds))
+    with window(crowd).loader(batch_size=4, memory="1MiB", output="numpy", threads=2) as loader:
+        crowd.peak = 0
+        assert check(loader, ds) == 75
+    assert MOST_REQUESTS // 2 <= crowd.peak <= MOST_REQUESTS
+
+
+@pytest.mark.parametrize("step", [1, 10])
+def test_fetched_bytes_stay_within_what_is_in_flight(step: int) -> None:
+    """Of a chunk that is cut down, all that is stored counts."""
+    ds = steps(200, size=4000)
+    store = LatencyStore(store_of(ds, compressors=None), 0.0)
+    samples = xloader.open(store).isel(x=slice(None, None, step)).window(time=1)
+    samples, recorder = recorded(samples)
+    with samples.loader(batch_size=1, memory="512KiB", output="numpy") as loader:
+        assert not loader.plan.is_resident
+        assert sum(1 for _ in loader) == 200
+        assert 0 < recorder.peak_held_nbytes <= loader.plan.budget.in_flight_nbytes
+
+
+def test_closing_in_the_midst_of_fetching_leaves_no_thread() -> None:
+    ds = steps(300, size=50)
+    with window(LatencyStore(store_of(ds), 0.01)).loader(batch_size=4, memory="1MiB") as loader:
+        iterator: Any = iter(loader)
+        next(iterator)
+        assert any("fetch" in name for name in threads_of_runs())
+        iterator.close()
+        assert not threads_of_runs()
+        with pytest.raises(ClosedError):
+            iterator.run.take()
+
+
+def test_a_bug_on_a_fetching_thread_ends_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loads, "_on_fetched", lambda *args: 1 / 0)
+    with window(LatencyStore(store_of(steps(20)), 0.0)).loader(batch_size=4) as loader:
+        caught: list[BaseException] = []
+
+        def take() -> None:
+            try:
+                next(iter(loader))
+            except ZeroDivisionError as error:
+                caught.append(error)
+
+        assert ends(take)
+        assert caught
+
+
+def test_a_thread_iterates_on_after_the_main_thread_has_ended() -> None:
+    code = """
+        import threading
+        import numpy as np, xarray as xr, xloader
+        from xloader.testing import LatencyStore, write_store
+
+        main = threading.main_thread()
+        ds = xr.Dataset({"t": ("time", np.arange(400.0))})
+        store = LatencyStore(write_store(ds, {"t": (1,)}), 0.001)
+
+        def work():
+            with xloader.open(store).window(time=1).loader(batch_size=4, output="numpy") as loader:
+                batches = iter(loader)
+                main.join()
+                print(sum(1 for _ in batches) + sum(1 for _ in loader))
+
+        threading.Thread(target=work).start()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=3 * GUARD,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("200", 0), done.stderr
+
+
+# The end of a run
+
+
+def test_an_old_iterator_leaves_the_next_epoch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where blocks stay, they are the next epoch's while the old iterator is closed once more."""
+    ds = steps(100)
+    gate, is_inside, decode = threading.Event(), threading.Event(), SingleChunks.decode
+
+    def slow(self: SingleChunks, outs: Any) -> Any:
+        is_inside.set()
+        gate.wait(GUARD)
+        return decode(self, outs)
+
+    with window(store_of(ds)).loader(batch_size=4, memory="64MiB", output="numpy") as loader:
+        assert loader.plan.is_resident
+        old: Any = iter(loader)
+        old.run.close()
+        monkeypatch.setattr(SingleChunks, "decode", slow)
+        new = iter(loader)
+        assert is_inside.wait(GUARD)
+        old.close()
+        gate.set()
+        for batch in new:
+            np.testing.assert_array_equal(batch[0][:, 0, 0], ds["t"].values[batch.ids])
+
+
+@pytest.mark.parametrize("owner", ["worker", "fetch"])
+def test_an_iterator_collected_while_a_thread_of_its_run_holds_the_lock(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = steps(100)
+    garbage: list[Any] = []
+    kind, name = (Fillings, "next_task") if owner == "worker" else (Loads, "_on_fetched")
+    method = getattr(kind, name)
+
+    def collecting(self: Any, *args: Any) -> Any:
+        if garbage:
+            garbage.clear()
+        return method(self, *args)
+
+    monkeypatch.setattr(kind, name, collecting)
+    options: dict[str, Any] = {"batch_size": 4, "memory": "96KiB", "output": "numpy"}
+    with window(LatencyStore(store_of(ds), 0.001)).loader(**options) as loader:
+        iterator: Any = iter(loader)
+        next(iterator)
+        run: Run = iterator.run
+        garbage.append(iterator)
+        del iterator
+
+        def rest() -> None:
+            try:
+                while run.take():
+                    pass
+            except ClosedError:
+                pass
+            assert check(loader, ds) == 25
+
+        assert ends(rest)
+        assert not garbage
+
+
+def test_a_run_that_is_closed_holds_no_batch() -> None:
+    ds = steps(100)
+    with window(store_of(ds)).loader(batch_size=4, memory="96KiB", output="numpy") as loader:
+        iterator: Any = iter(loader)
+        next(iterator)
+        run: Run = iterator.run
+        iterator.close()
+        loads: Any = run._loads
+        assert not [*loads._without_memory, *loads._to_fetch, *loads._to_decode]
+
+
+# Batches
+
+
+def test_batches_lie_where_earlier_ones_lay() -> None:
+    ds = steps(100)
+    with window(store_of(ds)).loader(
+        batch_size=4, memory="96KiB", output="numpy", prefetch=1
+    ) as loader:
+        epochs = [{batch[0].ctypes.data for batch in loader} for _ in range(3)]
+        assert len(set.union(*epochs)) <= loader.options.prefetch + 2
+        assert epochs[1] & epochs[2]
+
+
+def test_a_batch_that_is_kept_is_not_written_over() -> None:
+    ds = steps(100)
+    with window(store_of(ds)).loader(batch_size=4, memory="96KiB", output="numpy") as loader:
+        kept = [(batch.ids, batch[0][:, :, :, :7]) for batch in loader]
+    for ids, values in kept:
+        np.testing.assert_array_equal(values[:, 0, 0], ds["t"].values[ids, :7])
