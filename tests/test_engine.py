@@ -189,6 +189,18 @@ def test_a_bug_on_a_fetching_thread_ends_the_iteration(monkeypatch: pytest.Monke
         assert caught
 
 
+def outcome_of(code: str) -> tuple[str, int, str]:
+    """What a process of its own prints, and how it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=3 * GUARD,
+        check=False,
+    )
+    return done.stdout.strip(), done.returncode, done.stderr.strip()
+
+
 def test_a_thread_iterates_on_after_the_main_thread_has_ended() -> None:
     code = """
         import threading
@@ -207,14 +219,27 @@ def test_a_thread_iterates_on_after_the_main_thread_has_ended() -> None:
 
         threading.Thread(target=work).start()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=3 * GUARD,
-        check=False,
-    )
-    assert (done.stdout.strip(), done.returncode) == ("200", 0), done.stderr
+    assert outcome_of(code) == ("200", 0, "")
+
+
+def test_an_iterator_that_is_left_in_the_midst_of_fetching_lets_the_process_end() -> None:
+    """Also where finalizers were first made before zarr was there, to be called after its end."""
+    code = """
+        import weakref
+        class Early: ...
+        early = Early()
+        weakref.finalize(early, print, "finalized")
+
+        import numpy as np, xarray as xr, xloader
+        from xloader.testing import LatencyStore, write_store
+
+        ds = xr.Dataset({"t": ("time", np.arange(400.0))})
+        store = LatencyStore(write_store(ds, {"t": (1,)}), 0.05)
+        loader = xloader.open(store).window(time=1).loader(batch_size=4, output="numpy")
+        batches = iter(loader)
+        next(batches)
+    """
+    assert outcome_of(code) == ("finalized", 0, "")
 
 
 # The end of a run

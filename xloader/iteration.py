@@ -157,8 +157,10 @@ class Pass:
             num_asked,
             job.batch_size,
         )
-        # It closes also where the iterator is abandoned, and before the interpreter ends.
+        # It closes also where the iterator is abandoned.
         self._close = weakref.finalize(self, self._run.close)
+        # The run sees to that itself, before what it reads with is taken down.
+        self._close.atexit = False
 
     @property
     def run(self) -> Run:

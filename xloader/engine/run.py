@@ -13,6 +13,7 @@ Every worker does whatever comes next of these, the work nearest to delivery fir
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import threading
@@ -47,6 +48,9 @@ class Run:
         self._is_closed = False
         self._closing: set[threading.Thread] = set()
         self._is_dropped = False
+        # Before zarr stops the loop that its stores are read in, which was there earlier: what
+        # waits for it then would wait for ever.
+        atexit.register(self.close)
         job.pool.restart_peak()
         self.tally.mark(workers=job.num_threads)
         self._threads = [
@@ -108,6 +112,7 @@ class Run:
         self._closing.add(me)
         try:
             self._stop()
+            atexit.unregister(self.close)
             # Where a garbage collection on one of its own threads ended the iterator, the others
             # may wait for a lock that this one holds, and stop by themselves.
             if me not in self._threads and not self._loads.has(me):
