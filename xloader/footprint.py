@@ -81,7 +81,7 @@ class Demand:
         """Bytes of the variable as selected."""
         return self.unit_nbytes * math.prod(a.size for a in self.axes if a is not None)
 
-    @property
+    @cached_property
     def max_chunk_nbytes(self) -> int:
         """Bytes of its largest chunk, decoded and not cut down."""
         axes = [*self.whole_axes, *(axis for axis in self.axes if axis is not None)]

@@ -128,7 +128,6 @@ class BlockReader:
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
-        self._chunk_nbytes: dict[str, int] = {}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
 
     @property
@@ -176,13 +175,11 @@ class BlockReader:
     def bundles(self, group: Group, blocks: Sequence[tuple[int, ...]]) -> list[Bundle]:
         """Every chunk of some blocks, those together that are read with less effort so."""
         bundles: dict[Hashable, list[Bundle]] = {}
-        for demand in group.demands:
-            if demand.variable not in self._chunk_nbytes:
-                self._chunk_nbytes[demand.variable] = demand.max_chunk_nbytes
+        chunk_nbytes = {demand.variable: demand.max_chunk_nbytes for demand in group.demands}
         for number, read, place, nbytes in self._reads(group, blocks):
             key = self._source.bundle_of(read.variable, read.chunk)
             parts = bundles.setdefault(key, [])
-            room_nbytes = self._chunk_nbytes[read.variable]
+            room_nbytes = chunk_nbytes[read.variable]
             if not parts or parts[-1].room_nbytes + room_nbytes > self._most_nbytes:
                 parts.append(Bundle([], [], 0, 0, self._is_waiting[read.variable]))
             parts[-1].reads.append(read)

@@ -25,6 +25,7 @@ from xloader.engine.shelf import Shelf
 from xloader.engine.targets import Stack
 from xloader.footprint import Access
 from xloader.grid import Ints
+from xloader.packing import Packing
 
 MANY_ROWS = 12
 """Narrow rows are copied at once where there are so many of a kind: the second copy that this
@@ -67,16 +68,23 @@ def copy_each(
     cuts = _cuts(hits, spans)
     indices: dict[tuple[int | None, ...], list[tuple[Any, Any]]] = {}
     for stack, view in pairs:
-        windowed = stack.stored.windowed
+        windowed, packing = stack.stored.windowed, stack.stored.packing
         if windowed not in indices:
             indices[windowed] = _indices(windowed, rows, cuts)
         every = [stack.source(block) for block in blocks if block is not None]
-        if stack.stored.packing is None:
-            for values, (source, place) in zip(every, indices[windowed], strict=True):
-                view[place] = values[source]
-            continue
         for values, (source, place) in zip(every, indices[windowed], strict=True):
-            stack.write(values[source], view[place])
+            if packing is None:
+                view[place] = values[source]
+            else:
+                _unpack(packing, values[source], view[place])
+
+
+def _unpack(packing: Packing, values: NDArray[Any], place: NDArray[Any]) -> None:
+    if values.shape == place.shape:
+        packing.unpack_into(values, place)
+    else:
+        # Along dimensions that the variable lacks, one value goes to many places.
+        place[...] = packing.unpack(values)
 
 
 def _cuts(hits: Hits, spans: Access) -> list[list[tuple[slice, slice]] | None]:

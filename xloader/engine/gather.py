@@ -79,10 +79,18 @@ class Gatherer:
 
     def is_direct(self, group: int) -> bool:
         """Whether a chunk that is a window may be decoded straight into its row."""
-        targets = self._targets(group)
-        names = {target.part.variable for target in targets}
-        is_alone = len(self._stacks[group]) == 1 and len(names) == len(targets)
-        return is_alone and all(target.is_direct for target in targets)
+        return self._is_direct[group]
+
+    @cached_property
+    def _is_direct(self) -> list[bool]:
+        # Asked for each block that begins, with the run's lock held.
+        found = []
+        for group, stacks in enumerate(self._stacks):
+            targets = self._targets(group)
+            names = {target.part.variable for target in targets}
+            is_alone = len(stacks) == 1 and len(names) == len(targets)
+            found.append(is_alone and all(target.is_direct for target in targets))
+        return found
 
     def rows_of(self, group: int, views: Views, row: int) -> dict[str, Place]:
         """Per variable of a group, one row of the field that it alone fills."""

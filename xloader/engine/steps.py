@@ -141,8 +141,9 @@ class Walker:
             self._is_begun[new_entries] = True
             for needs, is_known in zip(self.groups, known, strict=True):
                 needs.begin(new_entries, new[at], edges, is_known, begins)
+        firsts = positions * self._footprint.windows.strides
         cut = [
-            [hits.cut(edges) for hits in self._hits(number, entries, positions)]
+            [hits.cut(edges) for hits in self._hits(number, entries, firsts)]
             for number in range(len(self.groups))
         ]
         regions: list[int | None] = [None] * num_steps
@@ -168,9 +169,8 @@ class Walker:
             ids, entries, steps = ids[line], entries[line], steps[line]
         return ids, entries, np.searchsorted(steps, np.arange(num_steps + 1))
 
-    def _hits(self, number: int, entries: Ints, positions: Ints) -> Iterator[Hits]:
-        needs, strides = self.groups[number], self._footprint.windows.strides
-        firsts = positions * strides
+    def _hits(self, number: int, entries: Ints, firsts: Ints) -> Iterator[Hits]:
+        needs = self.groups[number]
         for access in self._accesses[number]:
             hits, blocks = find_hits(needs.group, access, firsts)
             yield hits.with_residences(needs.residences_of(entries[hits.rows], blocks))

@@ -92,17 +92,6 @@ class Stack:
         part: NDArray[Any] = joint[number : number + len(self.targets)]
         return part
 
-    def write(self, values: NDArray[Any], place: NDArray[Any]) -> None:
-        """Write values as the fields have them to their place."""
-        packing = self.stored.packing
-        if packing is None:
-            place[...] = values
-        elif values.shape == place.shape:
-            packing.unpack_into(values, place)
-        else:
-            # Along dimensions that the variable lacks, one value goes to many places.
-            place[...] = packing.unpack(values)
-
 
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
