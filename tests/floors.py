@@ -20,6 +20,7 @@ PURE = frozenset(
         "order",
         "listed",
         "pace",
+        "parts",
         "ascend",
         "model",
         "trials",

@@ -23,7 +23,7 @@ PATHS: Mapping[str, str] = {"x": "memory"}
 
 
 def explain(footprint: Footprint, plan: Plan, ids: list[int]) -> Explanation:
-    expected = explain_epoch(Epoch(footprint, plan, 0, 0), range(1), PATHS, frozenset())
+    expected = explain_epoch(Epoch(footprint, plan, 0, 0), [range(1)], PATHS)
     return explain_order(footprint, plan, np.array(ids, np.int64), expected)
 
 

@@ -22,6 +22,7 @@ from xloader.footprint import Footprint
 from xloader.grid import Ints
 from xloader.listed import ListedOrder
 from xloader.order import AnyOrder, LaneOrder, lane_part
+from xloader.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,15 @@ class Ascent:
     footprint : Footprint
     depth : int
         How many leading dimensions go position by position.
-    lanes : int
+    parts : Parts
+        How its line of samples is divided.
     seed, epoch : int
         Where weights draw how often a sample occurs: the epoch that is meant.
     """
 
     footprint: Footprint
     depth: int
-    lanes: int
+    parts: Parts
     seed: int = 0
     epoch: int = 0
 
@@ -65,15 +67,14 @@ class Ascent:
                 pieces.append(_plain_pieces(np.array([0, count])))
         return Cohorts(tuple(pieces))
 
-    def lane(self, lane: int) -> AnyOrder:
-        """One lane's part, ascending."""
+    def lane(self, number: int) -> AnyOrder:
+        """One part, ascending."""
         if self.footprint.subset is not None:
-            begin, end = lane * len(self._drawn), (lane + 1) * len(self._drawn)
-            part = self._drawn[begin // self.lanes : end // self.lanes]
-            return ListedOrder.of(self.footprint, part)
+            begin, end = self.parts.span(number)
+            return ListedOrder.of(self.footprint, self._drawn[begin:end])
         line = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
-        entries, count, skipped = lane_part(line, total, lane, self.lanes)
+        entries, count, skipped = lane_part(line, total, self.parts.span(number))
         ones = np.ones(len(entries), np.int32)
         return LaneOrder(
             windows=self.footprint.windows,

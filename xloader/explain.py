@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class Explanation(Figures):
     paths : dict of str to str
         How each variable is read.
     num_shared_reads : int
-        Of the reads of all ranks, those of a chunk that another rank reads too; 0 for one rank.
+        Of the reads of all ranks, or of all workers, those of a chunk that another of them reads
+        too; 0 for one process.
     """
 
     paths: Mapping[str, str]
@@ -39,7 +41,9 @@ class Explanation(Figures):
             by_path.setdefault(path, []).append(name)
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
         if self.num_shared_reads:
-            read.append(("shared", f"{self.num_shared_reads:,} reads of a chunk by another rank"))
+            read.append(
+                ("shared", f"{self.num_shared_reads:,} reads of a chunk by another process")
+            )
         if not self.is_exact:
             read.append(("note", "counted on the first part of the order only"))
         return [*super()._rows(), *read]
@@ -50,53 +54,40 @@ Cached = set[tuple[int, int]] | frozenset[tuple[int, int]]
 
 
 def explain_epoch(
-    epoch: Epoch, own_lanes: range, paths: Mapping[str, str], cached: Cached
+    epoch: Epoch,
+    processes: Sequence[Sequence[int]],
+    paths: Mapping[str, str],
+    cached: Sequence[Cached] = (),
 ) -> Explanation:
-    """What one rank will read and hold in one epoch.
+    """What some processes will read and hold in one epoch.
 
     Parameters
     ----------
     epoch : Epoch
-    own_lanes : range
-        The rank's lanes.
+    processes : sequence of (sequence of int)
+        Per process, the numbers of its parts of the epoch: of one rank, of its workers, or of all.
     paths : mapping of str to str
         How each variable is read.
-    cached : set of (int, int)
-        Blocks in memory from earlier epochs, as (group, block).
+    cached : sequence of (set of (int, int)), optional
+        Per process, blocks in memory from earlier epochs, as (group, block); none by default.
     """
-    lanes = epoch.lanes(range(epoch.plan.pace.lanes))
-    own = lanes[own_lanes.start : own_lanes.stop]
-    reads = _count_reads(epoch, own, cached)
-    return Explanation(
-        num_samples=_num_delivered(epoch, own),
-        num_steps=epoch.num_steps,
-        num_reads=reads.num_reads,
-        read_nbytes=reads.nbytes,
-        read_amplification=reads.num_reads / max(reads.num_needed, 1),
-        peak_nbytes=_peak_nbytes(epoch, len(own)),
-        paths=paths,
-        **plan_figures(epoch, lanes),
-    )
-
-
-def explain_world(epoch: Epoch, world_size: int, paths: Mapping[str, str]) -> Explanation:
-    """What all ranks together will read and hold in one epoch, nothing being cached."""
-    share = epoch.plan.pace.lanes // world_size
-    lanes = epoch.lanes(range(epoch.plan.pace.lanes))
-    ranks = [lanes[rank * share : (rank + 1) * share] for rank in range(world_size)]
-    counted = [_count_reads(epoch, own, frozenset()) for own in ranks]
-    together = _count_reads(epoch, lanes, frozenset())
+    owned = [epoch.lanes(numbers) for numbers in processes]
+    known = cached or [frozenset[tuple[int, int]]()] * len(owned)
+    counted = [_count_reads(epoch, own, had) for own, had in zip(owned, known, strict=True)]
+    num_needed = counted[0].num_needed
+    if len(owned) > 1:
+        num_needed = _count_reads(epoch, list(chain(*owned)), frozenset()).num_needed
     num_reads = sum(reads.num_reads for reads in counted)
     return Explanation(
-        num_samples=sum(_num_delivered(epoch, own) for own in ranks),
+        num_samples=sum(_num_delivered(epoch, numbers) for numbers in processes),
         num_steps=epoch.num_steps,
         num_reads=num_reads,
         read_nbytes=sum(reads.nbytes for reads in counted),
-        read_amplification=num_reads / max(together.num_needed, 1),
-        peak_nbytes=world_size * _peak_nbytes(epoch, share),
+        read_amplification=num_reads / max(num_needed, 1),
+        peak_nbytes=sum(_peak_nbytes(epoch, len(own)) for own in owned),
         paths=paths,
-        num_shared_reads=sum(reads.num_needed for reads in counted) - together.num_needed,
-        **plan_figures(epoch, lanes),
+        num_shared_reads=sum(reads.num_needed for reads in counted) - num_needed,
+        **plan_figures(epoch),
     )
 
 
@@ -127,9 +118,10 @@ def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
     return _Reads(num_reads, nbytes, num_needed)
 
 
-def _num_delivered(epoch: Epoch, lanes: list[Lane]) -> int:
-    most = epoch.num_steps * epoch.plan.lane_share
-    return sum(min(lane.order.num_samples, most) for lane in lanes)
+def _num_delivered(epoch: Epoch, numbers: Sequence[int]) -> int:
+    parts = epoch.parts
+    lanes = zip(numbers, epoch.lanes(numbers), strict=True)
+    return sum(min(lane.order.num_samples, parts.most_samples(n)) for n, lane in lanes)
 
 
 def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
@@ -140,12 +132,15 @@ def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
     return plan.budget.fixed_nbytes + pool
 
 
-def plan_figures(epoch: Epoch, lanes: list[Lane]) -> dict[str, Any]:
+def plan_figures(epoch: Epoch) -> dict[str, Any]:
     """The figures of an epoch that are the same for every rank, mixing among them."""
-    plan, footprint = epoch.plan, epoch.footprint
+    plan, footprint, parts = epoch.plan, epoch.footprint, epoch.parts
     dim = region_dim(footprint)
+    # A batch comes from parts of one worker, and one worker's are like another's.
+    lanes = epoch.lanes(parts.of_worker(range(parts.lanes), 0))
+    orders = [lane.order for lane in lanes]
     return {
-        "mixing": measure_mixing(footprint, dim, [lane.order for lane in lanes], plan.lane_share),
+        "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),
         "full_mixing": full_mixing(footprint, dim, plan.global_batch),
         "num_dropped_windows": footprint.windows.num_dropped,
         "is_exact": True,

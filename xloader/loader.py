@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -11,34 +10,26 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from xloader.batch import Batch
+from xloader.carrier import Carrier
 from xloader.demands import make_footprint
-from xloader.engine.blocks import BlockReader, Stored
-from xloader.engine.fields import Fields
-from xloader.engine.gather import Gatherer
-from xloader.engine.job import Delivery, Job
-from xloader.engine.pool import BlockPool
+from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.engine.shelf import Shelf
-from xloader.engine.steps import Walker
 from xloader.errors import (
     AmplificationWarning,
     ClosedError,
     EmptySamplesError,
-    MemoryBudgetError,
     MixingWarning,
     OptionError,
 )
-from xloader.explain import Explanation, explain_epoch, explain_world
+from xloader.explain import Explanation, explain_epoch
 from xloader.figures import show_nbytes
 from xloader.iteration import Pass, Progress
 from xloader.layout import make_layouts
-from xloader.mixing import region_dim
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch
-from xloader.planning import enough_memory, make_plan, most_rows
+from xloader.planning import enough_memory, make_plan
 from xloader.recipe import Recipe
 from xloader.report import Report
-from xloader.transforms import finish
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Makes what is delivered from a gathered array: a tensor, or the array itself."""
@@ -92,7 +83,15 @@ class Loader:
         self._has_warned = False
         self._planned: Epoch | None = None
         self._explained: dict[tuple[int, int], Explanation] = {}
-        self._make_pools()
+        self._carrier = Carrier(
+            recipe,
+            self._layouts,
+            self.footprint,
+            self.plan,
+            options,
+            num_ready=options.prefetch,
+            num_cores=options.num_threads,
+        )
 
     def __len__(self) -> int:
         return self._epoch().num_steps
@@ -140,15 +139,17 @@ class Loader:
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         epoch = self._epoch()
-        # A run under way may add to these meanwhile.
-        kept = set() if self._shelf is None else self._shelf.loaded()
+        kept = self._carrier.loaded()
         if scope == "rank" and (epoch.epoch, len(kept)) in self._explained:
             return self._explained[epoch.epoch, len(kept)]
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         if scope == "world":
-            return explain_world(epoch, self.options.world.world_size, paths)
-        expected = explain_epoch(epoch, self.options.own_lanes, paths, kept)
+            world_size = self.options.world.world_size
+            share = epoch.parts.lanes // world_size
+            ranks = [range(r * share, r * share + share) for r in range(world_size)]
+            return explain_epoch(epoch, ranks, paths)
+        expected = explain_epoch(epoch, [self.options.own_lanes], paths, [kept])
         self._explained = {(epoch.epoch, len(kept)): expected}
         return expected
 
@@ -171,9 +172,7 @@ class Loader:
     def close(self) -> None:
         """Stop whatever is under way and give the memory back. More than once is fine."""
         self._stop()
-        # What was counted of the old pool is still reported.
-        self._pool.clear()
-        self._make_pools()
+        self._carrier.clear()
         self._is_closed = True
 
     def __enter__(self) -> Loader:
@@ -200,7 +199,7 @@ class Loader:
             if self.epoch == epoch.epoch:
                 self.set_epoch(epoch.epoch + 1)
 
-        job, asked = self._job(epoch), self.options.num_threads
+        job, asked = self._carrier.job(epoch, self.options.own_lanes), self.options.num_threads
         batches = Pass(job, expected, self.plan.budget, asked, self._deliver, move_on)
         self._run = batches.run
         self._progress = batches.progress
@@ -222,17 +221,8 @@ class Loader:
         if self._run is not None:
             self._run.close()
         self._run = None
-        if os.getpid() != self._pid:
-            # Blocks on their way at a fork never arrive in the child.
-            self._make_pools()
-
-    def _make_pools(self) -> None:
-        """Memory of this process, none of it in use."""
-        self._pid = os.getpid()
-        self._shelf: Shelf | None = None
-        self._pool = BlockPool(self.plan.pool_nbytes(len(self.options.own_lanes)))
-        rows = most_rows(self.footprint, self.options)
-        self._fields = Fields(self._layouts, rows, self.options.prefetch + 2)
+        if self._carrier.is_foreign:
+            self._carrier.renew()
 
     def _epoch(self) -> Epoch:
         """The order and schedule of the epoch to come, kept until another is asked for."""
@@ -282,65 +272,6 @@ class Loader:
                 AmplificationWarning,
                 stacklevel=3,
             )
-
-    def _job(self, epoch: Epoch) -> Job:
-        options, plan, recipe = self.options, self.plan, self.recipe
-        windows = self.footprint.windows
-        stored = {
-            v.name: Stored(
-                recipe.axes_of(v.name),
-                tuple(windows.dims.index(d) if d in windows.dims else None for d in v.dims),
-                v.stored_dtype,
-                v.packing,
-            )
-            for v in map(recipe.variable, self.footprint.variables)
-        }
-        lanes = epoch.lanes(options.own_lanes)
-        peak = sum(lane.schedule.peak_nbytes for lane in lanes)
-        if peak > self._pool.capacity and not plan.is_resident:
-            # The plan sees to it that this does not happen; without room a run would wait for ever.
-            raise MemoryBudgetError(
-                f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
-                given=f"{peak} bytes of chunks",
-                minimum_nbytes=plan.budget.minimum_nbytes(peak),
-            )
-        layouts = self._layouts
-        in_flight = plan.budget.in_flight_nbytes // self.footprint.max_chunk_nbytes
-        num_threads = min(options.num_threads, in_flight)
-        together = plan.budget.in_flight_nbytes // num_threads
-        gatherer = Gatherer(self.footprint, layouts, self._fields, stored)
-        walker = Walker(
-            self.footprint,
-            gatherer.accesses,
-            lanes,
-            plan.lane_share,
-            epoch.num_steps,
-            is_resident=plan.is_resident,
-            # On several ranks no one sees a global batch.
-            region_dim=None if options.world.world_size > 1 else region_dim(self.footprint),
-        )
-        shelf = self._shelf or Shelf(
-            self.footprint.groups, [len(needs.blocks) for needs in walker.groups]
-        )
-        if plan.is_resident:
-            self._shelf = shelf
-        return Job(
-            walker=walker,
-            groups=self.footprint.groups,
-            fields=self._fields,
-            reader=BlockReader(recipe.source, stored, together),
-            gatherer=gatherer,
-            finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
-            batch_size=most_rows(self.footprint, options),
-            is_padded=options.world.world_size > 1,
-            prefetch=options.prefetch,
-            num_threads=num_threads,
-            pool=self._pool,
-            shelf=shelf,
-            is_resident=plan.is_resident,
-            in_flight_nbytes=plan.budget.in_flight_nbytes,
-            fixed_nbytes=plan.budget.fixed_nbytes,
-        )
 
     def _deliver(self, delivery: Delivery) -> Any:
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]

@@ -349,8 +349,8 @@ def _distinct(entries: Ints) -> tuple[Ints, Ints]:
     return distinct, which
 
 
-def lane_part(line: Ints, total: Ints, lane: int, lanes: int) -> tuple[Ints, Ints, int]:
-    """The part of a line of cohorts that one of several equal lanes owns.
+def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, int]:
+    """The part of a line of cohorts that lies between two places of its samples.
 
     Parameters
     ----------
@@ -358,23 +358,23 @@ def lane_part(line: Ints, total: Ints, lane: int, lanes: int) -> tuple[Ints, Int
         Cohorts in line.
     total : numpy.ndarray of int64
         Samples of each and of all before it.
-    lane, lanes : int
+    span : tuple of int
+        The first place, and the one behind the last.
 
     Returns
     -------
     entries, count : numpy.ndarray of int64
-        The lane's cohorts, and how many samples of each are its own.
+        The part's cohorts, and how many samples of each are its own.
     skipped : int
-        Samples of the first one that an earlier lane owns.
+        Samples of the first one that an earlier part owns.
 
     Examples
     --------
-    >>> entries, count, skipped = lane_part(np.array([4, 2, 7]), np.array([3, 9, 10]), 1, 2)
+    >>> entries, count, skipped = lane_part(np.array([4, 2, 7]), np.array([3, 9, 10]), (5, 10))
     >>> entries.tolist(), count.tolist(), skipped
     ([2, 7], [4, 1], 2)
     """
-    num_samples = int(total[-1])
-    begin, end = lane * num_samples // lanes, (lane + 1) * num_samples // lanes
+    begin, end = span
     if begin == end:
         return line[:0], line[:0], 0
     first = int(np.searchsorted(total, begin, side="right"))

@@ -28,6 +28,7 @@ from xloader.errors import OptionError
 from xloader.grid import Ints
 from xloader.keyed import derive_key, draw, draw_below, permutation
 from xloader.order import PHASE_STEPS, LaneOrder, lane_part
+from xloader.parts import Parts
 from xloader.windows import Windows
 
 # What a draw is for: each use has a stream of its own.
@@ -89,6 +90,8 @@ class Shuffle:
         With the pace and the draw, they fix the order.
     number : int
         Which of the epoch's draws.
+    parts : Parts, optional
+        How its line of samples is divided; by default into the lanes of the pace.
     """
 
     windows: Windows
@@ -97,10 +100,12 @@ class Shuffle:
     seed: int
     epoch: int
     number: int = 0
+    parts: Parts | None = None
 
     def lane(self, lane: int, spread: int) -> LaneOrder:
-        """One lane of the epoch, its tiles in memory for ``spread`` slots."""
-        entries, count, skipped = lane_part(self._cohort_line, self._total, lane, self.pace.lanes)
+        """One part of the epoch, its tiles in memory for ``spread`` slots."""
+        parts = self.parts or Parts(int(self._total[-1]), self.pace.lanes)
+        entries, count, skipped = lane_part(self._cohort_line, self._total, parts.span(lane))
         places = self._place[self.cohorts.tiles[entries]]
         places = places[np.diff(places, prepend=-1) > 0]
         tiles = self._line[places]

@@ -11,7 +11,7 @@ Memory is divided here, and nowhere else::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from xloader.errors import MemoryBudgetError
 from xloader.footprint import Footprint
 from xloader.order import AnyOrder
 from xloader.pace import Pace, Shuffle
+from xloader.parts import Parts
 from xloader.schedule import Schedule, make_schedule
 
 _CHUNKS_AHEAD = 64
@@ -124,6 +125,8 @@ class Plan:
         Decoded bytes that a lane may have ahead of need.
     is_resident : bool
         Whether the pool holds the whole selection, so that later epochs read nothing.
+    workers : int
+        Processes of a rank that make batches in turn, each with a budget like this one.
     """
 
     pace: Pace
@@ -134,6 +137,7 @@ class Plan:
     lane_pool_nbytes: int
     ahead_nbytes: int
     is_resident: bool
+    workers: int = 1
 
     @property
     def lane_share(self) -> int:
@@ -197,9 +201,22 @@ class Epoch:
         full, rest = divmod(self.footprint.num_samples, self.plan.global_batch)
         return full + (rest > 0 and not self.drop_last)
 
-    def lanes(self, chosen: range) -> list[Lane]:
-        """Lanes, each with the largest spread up to the plan's whose chunks fit.
+    @cached_property
+    def parts(self) -> Parts:
+        """How the line of samples is divided: a lane for each lane and worker."""
+        plan = self.plan
+        return Parts(
+            self.footprint.num_samples,
+            plan.pace.lanes,
+            plan.workers,
+            plan.lane_share,
+            self.num_steps,
+        )
 
+    def lanes(self, chosen: Iterable[int]) -> list[Lane]:
+        """Lanes, by number as of `parts`.
+
+        Each has the largest spread up to the plan's whose chunks fit.
         Where runs are cut differs from epoch to epoch, and with it by a tile or two what must
         be in memory at a time. An epoch that needs more than the pool takes a smaller spread.
         """
@@ -210,12 +227,10 @@ class Epoch:
             missing = [lane for lane in missing if lane not in known]
             self._lanes.update({lane: self._fitting_lane(shuffle, lane) for lane in missing})
         elif missing:
-            ascent = Ascent(
-                self.footprint, self.plan.depth, self.plan.pace.lanes, self.seed, self.epoch
-            )
+            ascent = Ascent(self.footprint, self.plan.depth, self.parts, self.seed, self.epoch)
             orders = {lane: ascent.lane(lane) for lane in missing}
             self._lanes.update(
-                {n: Lane(order, self._schedule(order)) for n, order in orders.items()}
+                {n: Lane(order, self._schedule(order, n)) for n, order in orders.items()}
             )
         return [self._lanes[lane] for lane in chosen]
 
@@ -231,7 +246,7 @@ class Epoch:
         spread = self.plan.pace.spread
         while True:
             order = shuffle.lane(lane, spread)
-            schedule = self._schedule(order)
+            schedule = self._schedule(order, lane)
             is_final = self.plan.is_resident or self.spread_is_fixed or spread == 0
             if is_final or schedule.at_work_nbytes <= self.plan.lane_pool_nbytes:
                 return Lane(order, schedule)
@@ -249,10 +264,12 @@ class Epoch:
         enough = self.plan.max_amplification * self.footprint.num_needed
         best: tuple[int, Shuffle, dict[int, Lane]] | None = None
         for number in range(pace.draws):
-            shuffle = Shuffle(self.footprint.windows, cohorts, pace, self.seed, self.epoch, number)
+            shuffle = Shuffle(
+                self.footprint.windows, cohorts, pace, self.seed, self.epoch, number, self.parts
+            )
             if pace.draws == 1:
                 return shuffle, {}
-            lanes = {lane: self._fitting_lane(shuffle, lane) for lane in range(pace.lanes)}
+            lanes = {lane: self._fitting_lane(shuffle, lane) for lane in range(self.parts.num)}
             num_reads = sum(lane.schedule.num_reads for lane in lanes.values())
             if best is None or num_reads < best[0]:
                 best = num_reads, shuffle, lanes
@@ -261,8 +278,8 @@ class Epoch:
         assert best is not None
         return best[1:]
 
-    def _schedule(self, order: AnyOrder) -> Schedule:
-        cutoff = self.num_steps * self.plan.lane_share
+    def _schedule(self, order: AnyOrder, lane: int) -> Schedule:
+        cutoff = self.parts.most_samples(lane)
         is_needed: np.ndarray | None = None
         if cutoff < order.num_samples:
             is_needed = order.entries_before(cutoff)

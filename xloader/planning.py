@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from xloader.errors import MemoryBudgetError
 from xloader.footprint import Footprint
 from xloader.layout import FieldLayout
 from xloader.mixing import full_mixing, measure_mixing, region_dim
@@ -15,12 +16,16 @@ from xloader.trials import Wish
 
 
 def make_plan(
-    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    options: LoaderOptions,
+    workers: int = 1,
 ) -> Plan:
-    """The plan of a loader.
+    """The plan of a loader, or of each of several workers that share its memory.
 
-    It is a function of samples, global batch, memory, prefetch, lanes, spread and
-    ``max_amplification`` only: where ``lanes`` is given, the world's size does not matter.
+    It is a function of samples, global batch, memory, prefetch, lanes, spread,
+    ``max_amplification`` and the number of workers only: where ``lanes`` is given, the world's
+    size does not matter.
 
     Raises
     ------
@@ -30,7 +35,7 @@ def make_plan(
     sample_nbytes = sum(layout.sample_nbytes for layout in layouts)
     batch_size = options.global_batch if options.lanes else most_rows(footprint, options)
     budget = Budget(
-        memory_nbytes=options.memory_nbytes,
+        memory_nbytes=options.memory_nbytes // workers,
         batch_nbytes=batch_size * sample_nbytes,
         num_batches=options.prefetch + 2,
         max_chunk_nbytes=footprint.max_chunk_nbytes,
@@ -43,11 +48,30 @@ def make_plan(
         max_amplification=options.max_amplification,
         spread=options.spread,
     )
-    return (
-        find_plan(footprint, budget, wish)
-        if options.shuffle
-        else find_ascent(footprint, budget, wish)
+    try:
+        if not options.shuffle:
+            plan = find_ascent(footprint, budget, wish, workers)
+        else:
+            plan = _find_shuffle(footprint, budget, wish, workers)
+    except MemoryBudgetError as error:
+        if workers == 1:
+            raise
+        raise MemoryBudgetError(
+            f"the memory is too small for {workers} workers, of which each has its share",
+            given=f"memory={options.memory_nbytes} bytes",
+            minimum_nbytes=workers * error.minimum_nbytes,
+        ) from error
+    return dataclasses.replace(plan, workers=workers)
+
+
+def _find_shuffle(footprint: Footprint, budget: Budget, wish: Wish, workers: int) -> Plan:
+    """The plan of a shuffle: with workers, that of as many lanes more, whose batches are one."""
+    several = dataclasses.replace(
+        wish, global_batch=workers * wish.global_batch, lanes=workers * wish.lanes
     )
+    plan = find_plan(footprint, budget, several)
+    pace = dataclasses.replace(plan.pace, lanes=wish.lanes)
+    return dataclasses.replace(plan, pace=pace, global_batch=wish.global_batch)
 
 
 def most_rows(footprint: Footprint, options: LoaderOptions) -> int:

@@ -20,6 +20,7 @@ from xloader.footprint import Footprint
 from xloader.mixing import full_mixing, region_dim
 from xloader.model import Candidate, model_lanes
 from xloader.pace import Pace
+from xloader.parts import Parts
 from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
 from xloader.trials import Trials, Wish, make_plan, preference, with_ahead
@@ -104,8 +105,17 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
 
 
-def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
+def find_ascent(footprint: Footprint, budget: Budget, wish: Wish, workers: int = 1) -> Plan:
     """The plan without a shuffle: the largest slabs that fit, or else the fewest reads.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    budget : Budget
+        Of one worker.
+    wish : Wish
+    workers : int
+        Parts of a lane.
 
     Raises
     ------
@@ -117,14 +127,20 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     best: tuple[int, int, int] | None = None
     least = 1 << 62
     for depth in range(len(footprint.windows.dims)):
-        ascent = Ascent(footprint, depth, wish.lanes)
-        if depth and len(ascent.cohorts) > _MAX_STRETCHES:
-            break
-        schedules = [
-            make_schedule(footprint, ascent.lane(lane), budget.lane_nbytes)
-            for lane in range(wish.lanes)
+        ascents = [
+            Ascent(footprint, depth, parts) for parts in _ways_to_part(footprint, wish, workers)
         ]
-        peak = max(schedule.peak_nbytes for schedule in schedules)
+        if depth and len(ascents[0].cohorts) > _MAX_STRETCHES:
+            break
+        every = [
+            [
+                make_schedule(footprint, ascent.lane(number), budget.lane_nbytes)
+                for number in range(ascent.parts.num)
+            ]
+            for ascent in ascents
+        ]
+        schedules = every[0]
+        peak = max(schedule.peak_nbytes for own in every for schedule in own)
         least = min(least, peak)
         reads = sum(schedule.num_reads for schedule in schedules)
         if peak <= budget.lane_nbytes and (best is None or reads < best[0]):
@@ -140,6 +156,18 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     ahead = min(budget.lane_nbytes - pool, max(peak, budget.ahead_nbytes))
     pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
     return make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
+
+
+def _ways_to_part(footprint: Footprint, wish: Wish, workers: int) -> list[Parts]:
+    """How the line of samples may be divided: with the last batch, and where that is dropped."""
+    full, rest = divmod(footprint.num_samples, wish.global_batch)
+    share = wish.global_batch // wish.lanes
+    most = full + (rest > 0)
+    steps = {most, full} if workers > 1 else {most}
+    return [
+        Parts(footprint.num_samples, wish.lanes, workers, share, num_steps)
+        for num_steps in sorted(steps, reverse=True)
+    ]
 
 
 def _find_listed(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:

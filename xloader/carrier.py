@@ -1,0 +1,171 @@
+"""What one process carries an epoch out with: its memory, its readers, and what it keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from xloader.engine.blocks import BlockReader, Stored
+from xloader.engine.fields import Fields
+from xloader.engine.gather import Gatherer
+from xloader.engine.job import Job
+from xloader.engine.pool import BlockPool
+from xloader.engine.shelf import Shelf
+from xloader.engine.steps import Walker
+from xloader.errors import MemoryBudgetError
+from xloader.footprint import Footprint
+from xloader.layout import FieldLayout
+from xloader.mixing import region_dim
+from xloader.options import LoaderOptions
+from xloader.plan import Epoch, Plan
+from xloader.planning import most_rows
+from xloader.recipe import Recipe
+from xloader.transforms import finish
+
+
+def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
+    """How each variable that samples need is stored, as selected."""
+    dims = footprint.windows.dims
+    return {
+        v.name: Stored(
+            recipe.axes_of(v.name),
+            tuple(dims.index(d) if d in dims else None for d in v.dims),
+            v.stored_dtype,
+            v.packing,
+        )
+        for v in map(recipe.variable, footprint.variables)
+    }
+
+
+class Carrier:
+    """Makes the jobs of one process, one after the other, in memory that serves them all.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    layouts : tuple of FieldLayout
+        Its layouts.
+    footprint : Footprint
+        What its samples need.
+    plan : Plan
+        What is carried out.
+    options : LoaderOptions
+        What was asked for.
+    num_ready : int
+        Batches that are made, or wait for delivery, while the consumer is busy.
+    num_cores : int
+        Threads that load and gather, at most: as many as reads under way have memory for.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        layouts: tuple[FieldLayout, ...],
+        footprint: Footprint,
+        plan: Plan,
+        options: LoaderOptions,
+        *,
+        num_ready: int,
+        num_cores: int,
+    ) -> None:
+        self._recipe = recipe
+        self._layouts = layouts
+        self._footprint = footprint
+        self._plan = plan
+        self._options = options
+        self._num_ready = num_ready
+        in_flight = plan.budget.in_flight_nbytes
+        self._num_threads = min(num_cores, in_flight // footprint.max_chunk_nbytes)
+        self._together_nbytes = in_flight // self._num_threads
+        self._shelf: Shelf | None = None
+        self._pool: BlockPool
+        self._fields: Fields
+        self.renew()
+
+    @property
+    def pool(self) -> BlockPool:
+        """Where decoded chunks live."""
+        return self._pool
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this came over a fork: blocks on their way then never arrive."""
+        return os.getpid() != self._pid
+
+    def loaded(self) -> set[tuple[int, int]]:
+        """Blocks in memory from earlier epochs, as (group, block)."""
+        # A run under way may add to these meanwhile.
+        return set() if self._shelf is None else self._shelf.loaded()
+
+    def renew(self) -> None:
+        """Take new memory, none of it in use."""
+        self._pid = os.getpid()
+        self._shelf = None
+        self._pool = BlockPool(self._plan.pool_nbytes(len(self._options.own_lanes)))
+        rows = most_rows(self._footprint, self._options)
+        self._fields = Fields(self._layouts, rows, self._num_ready + 2)
+
+    def clear(self) -> None:
+        """Let go of all memory. What was counted of it is still reported."""
+        self._pool.clear()
+        self.renew()
+
+    def job(self, epoch: Epoch, numbers: Sequence[int]) -> Job:
+        """The part of an epoch that this process carries out.
+
+        Parameters
+        ----------
+        epoch : Epoch
+            The epoch.
+        numbers : sequence of int
+            Its parts of it.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If they need more chunks at a time than the plan has room for.
+        """
+        plan, footprint, options = self._plan, self._footprint, self._options
+        lanes = epoch.lanes(numbers)
+        peak = sum(lane.schedule.peak_nbytes for lane in lanes)
+        if peak > self._pool.capacity and not plan.is_resident:
+            # The plan sees to it that this does not happen; without room a run would wait for ever.
+            raise MemoryBudgetError(
+                f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
+                given=f"{peak} bytes of chunks",
+                minimum_nbytes=plan.budget.minimum_nbytes(peak),
+            )
+        stored = stored_variables(self._recipe, footprint)
+        gatherer = Gatherer(footprint, self._layouts, self._fields, stored)
+        walker = Walker(
+            footprint,
+            gatherer.accesses,
+            lanes,
+            plan.lane_share,
+            epoch.parts.num_steps_of(numbers[0]),
+            is_resident=plan.is_resident,
+            # On several ranks no one sees a global batch.
+            region_dim=None if options.world.world_size > 1 else region_dim(footprint),
+        )
+        shelf = self._shelf or Shelf(footprint.groups, [len(n.blocks) for n in walker.groups])
+        if plan.is_resident:
+            self._shelf = shelf
+        recipe, layouts = self._recipe, self._layouts
+        return Job(
+            walker=walker,
+            groups=footprint.groups,
+            fields=self._fields,
+            reader=BlockReader(recipe.source, stored, self._together_nbytes),
+            gatherer=gatherer,
+            finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
+            batch_size=most_rows(footprint, options),
+            is_padded=options.world.world_size > 1,
+            prefetch=self._num_ready,
+            num_threads=self._num_threads,
+            pool=self._pool,
+            shelf=shelf,
+            is_resident=plan.is_resident,
+            in_flight_nbytes=plan.budget.in_flight_nbytes,
+            fixed_nbytes=plan.budget.fixed_nbytes,
+        )

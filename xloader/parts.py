@@ -1,0 +1,90 @@
+"""Who delivers which places of an epoch's line of samples: lanes, and their parts.
+
+::
+
+    line       0 1 2 3 4 5 6 7 8 9 | 0 1 2 3 4 5 6 7 8 9     two lanes of ten samples
+    steps      0 0 0 1 1 1 2 2 2 3   0 0 0 1 1 1 2 2 2 3     three of each lane to a step
+    parts      w w w w w w v v v v   w w w w w w v v v v     worker w has steps 0 and 2, v 1 and 3
+
+A lane is cut into a part for each worker of its rank, at whole batches: worker ``k % workers``
+makes batch k, and finds all its rows in parts of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Equal lanes, each cut into a part for each worker.
+
+    Parameters
+    ----------
+    num_samples : int
+        Samples of the epoch.
+    lanes : int
+        Lanes that ranks divide among them.
+    workers : int
+        Parts of a lane.
+    share : int
+        Samples that a lane gives to a step. With one worker it does not matter.
+    num_steps : int
+        Steps that every rank takes.
+
+    Examples
+    --------
+    >>> parts = Parts(num_samples=20, lanes=2, workers=2, share=3, num_steps=4)
+    >>> [parts.span(number) for number in range(parts.num)]
+    [(0, 6), (6, 10), (10, 16), (16, 20)]
+    >>> parts.num_steps_of(0), list(parts.of_worker(range(1, 2), 1))
+    (2, [3])
+    """
+
+    num_samples: int
+    lanes: int
+    workers: int = 1
+    share: int = 1
+    num_steps: int = 0
+
+    @property
+    def num(self) -> int:
+        """Parts of all lanes, numbered lane by lane."""
+        return self.lanes * self.workers
+
+    def of_worker(self, lanes: range, worker: int) -> range:
+        """Numbers of one worker's parts of some lanes."""
+        return range(lanes.start * self.workers + worker, lanes.stop * self.workers, self.workers)
+
+    def of_lanes(self, lanes: range) -> range:
+        """Numbers of all parts of some lanes."""
+        return range(lanes.start * self.workers, lanes.stop * self.workers)
+
+    def num_steps_of(self, number: int) -> int:
+        """Steps that the worker of a part makes."""
+        worker = number % self.workers
+        return len(range(worker, self.num_steps, self.workers))
+
+    def most_samples(self, number: int) -> int:
+        """What the steps of a part have room for; samples beyond are left out."""
+        return self.num_steps_of(number) * self.share
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The places of a part: the first, and the one behind the last."""
+        lane, worker = divmod(number, self.workers)
+        first = lane * self.num_samples // self.lanes
+        last = (lane + 1) * self.num_samples // self.lanes
+        if self.workers == 1:
+            return first, last
+        begin = first + self._num_before(worker, last - first)
+        if worker + 1 == self.workers:
+            # With what no step has room for.
+            return begin, last
+        return begin, first + self._num_before(worker + 1, last - first)
+
+    def _num_before(self, worker: int, size: int) -> int:
+        """Samples of a lane of `size` that go to earlier workers."""
+        steps = sum(self.num_steps_of(earlier) for earlier in range(worker))
+        is_short_before = self.num_steps > 0 and (self.num_steps - 1) % self.workers < worker
+        missing = max(self.num_steps * self.share - size, 0)
+        return min(steps * self.share - is_short_before * missing, size)
