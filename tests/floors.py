@@ -21,6 +21,7 @@ PURE = frozenset(
         "listed",
         "pace",
         "parts",
+        "dealing",
         "ascend",
         "model",
         "trials",

@@ -297,6 +297,6 @@ def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
     assert world.num_samples == 35
     assert world.mixing == own[0].mixing == own[2].mixing
     assert world.num_shared_reads > 0
-    assert "by another rank" in str(world)
+    assert "by another rank or worker" in str(world)
     with pytest.raises(OptionError, match=r"unknown scope. Given: 'all'. Allowed: 'rank' or"):
         loaders[0].explain(scope="all")  # type: ignore[arg-type]

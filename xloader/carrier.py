@@ -14,10 +14,9 @@ from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Walker
 from xloader.errors import MemoryBudgetError
 from xloader.footprint import Footprint
-from xloader.layout import FieldLayout
+from xloader.itinerary import Itinerary
 from xloader.mixing import region_dim
-from xloader.options import LoaderOptions
-from xloader.plan import Epoch, Plan
+from xloader.plan import Epoch
 from xloader.planning import most_rows
 from xloader.recipe import Recipe
 from xloader.transforms import finish
@@ -42,16 +41,8 @@ class Carrier:
 
     Parameters
     ----------
-    recipe : Recipe
-        The data behind the samples.
-    layouts : tuple of FieldLayout
-        Its layouts.
-    footprint : Footprint
-        What its samples need.
-    plan : Plan
+    itinerary : Itinerary
         What is carried out.
-    options : LoaderOptions
-        What was asked for.
     num_ready : int
         Batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
@@ -60,23 +51,15 @@ class Carrier:
 
     def __init__(
         self,
-        recipe: Recipe,
-        layouts: tuple[FieldLayout, ...],
-        footprint: Footprint,
-        plan: Plan,
-        options: LoaderOptions,
+        itinerary: Itinerary,
         *,
         num_ready: int,
         num_cores: int,
     ) -> None:
-        self._recipe = recipe
-        self._layouts = layouts
-        self._footprint = footprint
-        self._plan = plan
-        self._options = options
+        self._itinerary = itinerary
         self._num_ready = num_ready
-        in_flight = plan.budget.in_flight_nbytes
-        self._num_threads = min(num_cores, in_flight // footprint.max_chunk_nbytes)
+        in_flight = itinerary.plan.budget.in_flight_nbytes
+        self._num_threads = min(num_cores, in_flight // itinerary.footprint.max_chunk_nbytes)
         self._together_nbytes = in_flight // self._num_threads
         self._shelf: Shelf | None = None
         self._pool: BlockPool
@@ -102,9 +85,10 @@ class Carrier:
         """Take new memory, none of it in use."""
         self._pid = os.getpid()
         self._shelf = None
-        self._pool = BlockPool(self._plan.pool_nbytes(len(self._options.own_lanes)))
-        rows = most_rows(self._footprint, self._options)
-        self._fields = Fields(self._layouts, rows, self._num_ready + 2)
+        own = self._itinerary
+        self._pool = BlockPool(own.plan.pool_nbytes(len(own.parts())))
+        rows = most_rows(own.footprint, own.options)
+        self._fields = Fields(own.layouts, rows, self._num_ready + 2)
 
     def clear(self) -> None:
         """Let go of all memory. What was counted of it is still reported."""
@@ -126,7 +110,9 @@ class Carrier:
         MemoryBudgetError
             If they need more chunks at a time than the plan has room for.
         """
-        plan, footprint, options = self._plan, self._footprint, self._options
+        own = self._itinerary
+        recipe, layouts, options = own.recipe, own.layouts, own.options
+        plan, footprint = own.plan, own.footprint
         lanes = epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
         if peak > self._pool.capacity and not plan.is_resident:
@@ -136,8 +122,8 @@ class Carrier:
                 given=f"{peak} bytes of chunks",
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
-        stored = stored_variables(self._recipe, footprint)
-        gatherer = Gatherer(footprint, self._layouts, self._fields, stored)
+        stored = stored_variables(recipe, footprint)
+        gatherer = Gatherer(footprint, layouts, self._fields, stored)
         walker = Walker(
             footprint,
             gatherer.accesses,
@@ -151,7 +137,6 @@ class Carrier:
         shelf = self._shelf or Shelf(footprint.groups, [len(n.blocks) for n in walker.groups])
         if plan.is_resident:
             self._shelf = shelf
-        recipe, layouts = self._recipe, self._layouts
         return Job(
             walker=walker,
             groups=footprint.groups,

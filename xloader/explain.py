@@ -42,7 +42,7 @@ class Explanation(Figures):
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
         if self.num_shared_reads:
             read.append(
-                ("shared", f"{self.num_shared_reads:,} reads of a chunk by another process")
+                ("shared", f"{self.num_shared_reads:,} reads of a chunk by another rank or worker")
             )
         if not self.is_exact:
             read.append(("note", "counted on the first part of the order only"))
@@ -137,7 +137,7 @@ def plan_figures(epoch: Epoch) -> dict[str, Any]:
     plan, footprint, parts = epoch.plan, epoch.footprint, epoch.parts
     dim = region_dim(footprint)
     # A batch comes from parts of one worker, and one worker's are like another's.
-    lanes = epoch.lanes(parts.of_worker(range(parts.lanes), 0))
+    lanes = epoch.lanes(parts.of_worker(0))
     orders = [lane.order for lane in lanes]
     return {
         "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal
@@ -11,23 +10,15 @@ from numpy.typing import NDArray
 
 from xloader.batch import Batch
 from xloader.carrier import Carrier
-from xloader.demands import make_footprint
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.errors import (
-    AmplificationWarning,
-    ClosedError,
-    EmptySamplesError,
-    MixingWarning,
-    OptionError,
-)
-from xloader.explain import Explanation, explain_epoch
-from xloader.figures import show_nbytes
+from xloader.errors import ClosedError, OptionError
+from xloader.explain import Explanation
+from xloader.footprint import Footprint
 from xloader.iteration import Pass, Progress
-from xloader.layout import make_layouts
+from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions
-from xloader.plan import Epoch
-from xloader.planning import enough_memory, make_plan
+from xloader.plan import Plan
 from xloader.recipe import Recipe
 from xloader.report import Report
 
@@ -72,29 +63,28 @@ class Loader:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
-        self._layouts = make_layouts(recipe)
-        self.footprint = make_footprint(recipe, self._layouts)
-        self._check_samples()
-        self.plan = make_plan(self.footprint, self._layouts, options)
+        self._itinerary = Itinerary(recipe, options)
         self._epoch_number = 0
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
-        self._has_warned = False
-        self._planned: Epoch | None = None
         self._explained: dict[tuple[int, int], Explanation] = {}
         self._carrier = Carrier(
-            recipe,
-            self._layouts,
-            self.footprint,
-            self.plan,
-            options,
-            num_ready=options.prefetch,
-            num_cores=options.num_threads,
+            self._itinerary, num_ready=options.prefetch, num_cores=options.num_threads
         )
 
+    @property
+    def footprint(self) -> Footprint:
+        """What samples need of the source."""
+        return self._itinerary.footprint
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of all epochs."""
+        return self._itinerary.plan
+
     def __len__(self) -> int:
-        return self._epoch().num_steps
+        return self._itinerary.epoch(self._epoch_number).num_steps
 
     @property
     def num_samples(self) -> int:
@@ -136,22 +126,13 @@ class Loader:
         OptionError
             If the scope is none of these.
         """
-        if scope not in ("rank", "world"):
-            raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
-        epoch = self._epoch()
+        if scope != "rank":
+            return self._itinerary.explain(self._epoch_number, scope)
         kept = self._carrier.loaded()
-        if scope == "rank" and (epoch.epoch, len(kept)) in self._explained:
-            return self._explained[epoch.epoch, len(kept)]
-        source = self.recipe.source
-        paths = {name: source.path_of(name) for name in self.footprint.variables}
-        if scope == "world":
-            world_size = self.options.world.world_size
-            share = epoch.parts.lanes // world_size
-            ranks = [range(r * share, r * share + share) for r in range(world_size)]
-            return explain_epoch(epoch, ranks, paths)
-        expected = explain_epoch(epoch, [self.options.own_lanes], paths, [kept])
-        self._explained = {(epoch.epoch, len(kept)): expected}
-        return expected
+        key = self._epoch_number, len(kept)
+        if key not in self._explained:
+            self._explained = {key: self._itinerary.explain(self._epoch_number, cached=[kept])}
+        return self._explained[key]
 
     def report(self) -> Report:
         """What was read and how fast, of the epoch under way or last ended.
@@ -191,15 +172,17 @@ class Loader:
             raise ClosedError("the loader is closed", remedy="make a new one")
         self._stop()
         expected = self.explain()
-        self._warn(expected)
-        epoch = self._epoch()
+        self._itinerary.warn(expected, stacklevel=2)
+        itinerary = self._itinerary
+        epoch = itinerary.epoch(self._epoch_number)
 
         def move_on() -> None:
             # Another epoch may have been chosen while this one ran.
             if self.epoch == epoch.epoch:
                 self.set_epoch(epoch.epoch + 1)
 
-        job, asked = self._carrier.job(epoch, self.options.own_lanes), self.options.num_threads
+        job = self._carrier.job(epoch, itinerary.parts())
+        asked = self.options.num_threads
         batches = Pass(job, expected, self.plan.budget, asked, self._deliver, move_on)
         self._run = batches.run
         self._progress = batches.progress
@@ -223,55 +206,6 @@ class Loader:
         self._run = None
         if self._carrier.is_foreign:
             self._carrier.renew()
-
-    def _epoch(self) -> Epoch:
-        """The order and schedule of the epoch to come, kept until another is asked for."""
-        if self._planned is None or self._planned.epoch != self._epoch_number:
-            self._planned = Epoch(
-                self.footprint,
-                self.plan,
-                self.options.seed,
-                self._epoch_number,
-                self.options.drop_last,
-            )
-        return self._planned
-
-    def _check_samples(self) -> None:
-        num_samples, options = self.footprint.num_samples, self.options
-        if num_samples < options.world.world_size:
-            raise EmptySamplesError(
-                "there is not a sample for each rank",
-                given=f"{num_samples} samples, world_size={options.world.world_size}",
-                allowed="at least one a rank",
-                remedy="use fewer ranks, or a smaller stride",
-            )
-
-    def _warn(self, expected: Explanation) -> None:
-        if self._has_warned or not self.options.shuffle or self.plan.is_resident:
-            return
-        self._has_warned = True
-        is_poor = expected.mixing < expected.full_mixing / 2
-        is_costly = expected.read_amplification > self.options.max_amplification
-        if not is_poor and not is_costly:
-            return
-        enough = enough_memory(self.footprint, self._layouts, self.options)
-        remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
-        if self.options.spread is not None:
-            remedy = f"with spread=None, {remedy}"
-        if is_poor:
-            warnings.warn(
-                f"batches mix {expected.mixing:.1f} regions, a full shuffle "
-                f"{expected.full_mixing:.1f}: {remedy}",
-                MixingWarning,
-                stacklevel=3,
-            )
-        if is_costly:
-            warnings.warn(
-                f"each chunk will be read {expected.read_amplification:.2f} times, more than "
-                f"max_amplification={self.options.max_amplification}: {remedy}",
-                AmplificationWarning,
-                stacklevel=3,
-            )
 
     def _deliver(self, delivery: Delivery) -> Any:
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]

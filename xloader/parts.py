@@ -37,8 +37,8 @@ class Parts:
     >>> parts = Parts(num_samples=20, lanes=2, workers=2, share=3, num_steps=4)
     >>> [parts.span(number) for number in range(parts.num)]
     [(0, 6), (6, 10), (10, 16), (16, 20)]
-    >>> parts.num_steps_of(0), list(parts.of_worker(range(1, 2), 1))
-    (2, [3])
+    >>> parts.num_steps_of(0), list(parts.of_worker(1))
+    (2, [1, 3])
     """
 
     num_samples: int
@@ -52,13 +52,9 @@ class Parts:
         """Parts of all lanes, numbered lane by lane."""
         return self.lanes * self.workers
 
-    def of_worker(self, lanes: range, worker: int) -> range:
-        """Numbers of one worker's parts of some lanes."""
-        return range(lanes.start * self.workers + worker, lanes.stop * self.workers, self.workers)
-
-    def of_lanes(self, lanes: range) -> range:
-        """Numbers of all parts of some lanes."""
-        return range(lanes.start * self.workers, lanes.stop * self.workers)
+    def of_worker(self, worker: int) -> range:
+        """Numbers of one worker's parts of all lanes."""
+        return range(worker, self.num, self.workers)
 
     def num_steps_of(self, number: int) -> int:
         """Steps that the worker of a part makes."""

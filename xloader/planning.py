@@ -83,7 +83,10 @@ def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
 
 
 def enough_memory(
-    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    options: LoaderOptions,
+    workers: int = 1,
 ) -> int:
     """The first doubling of the memory that brings what was asked for, in bytes.
 
@@ -97,12 +100,14 @@ def enough_memory(
     memory = options.memory_nbytes
     while True:
         memory *= 2
-        plan = make_plan(footprint, layouts, dataclasses.replace(options, memory=memory))
+        larger = dataclasses.replace(options, memory=memory)
+        plan = make_plan(footprint, layouts, larger, workers)
         if plan.is_resident:
             return memory
-        lanes = Epoch(footprint, plan, options.seed, 0).lanes(range(plan.pace.lanes))
-        num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        mixing = measure_mixing(footprint, dim, [lane.order for lane in lanes], plan.lane_share)
+        epoch = Epoch(footprint, plan, options.seed, 0)
+        num_reads = sum(lane.schedule.num_reads for lane in epoch.lanes(range(epoch.parts.num)))
+        orders = [lane.order for lane in epoch.lanes(epoch.parts.of_worker(0))]
+        mixing = measure_mixing(footprint, dim, orders, plan.lane_share)
         is_enough = num_reads <= options.max_amplification * footprint.num_needed
         if is_enough and mixing >= full / 2:
             return memory

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.dealing import Dealer
 from xloader.engine.hits import Hits, find_hits
 from xloader.footprint import Access, Footprint, Group, expand_ranges
 from xloader.grid import Ints
 from xloader.mixing import count_regions
 from xloader.plan import Lane
-
-_LOOK_SIZE = 1 << 12
-"""Rows that are looked at together, at least: then NumPy's calls cost little for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +109,8 @@ class Walker:
         ]
         self._footprint = footprint
         self._accesses = accesses
-        self._hands = [_Hand(lane) for lane in lanes]
-        self._share = share
+        self._dealer = Dealer([lane.order for lane in lanes], share)
         self.entry_counts = np.concatenate([lane.order.count for lane in lanes])
-        self._entry_bases = np.cumsum([0, *(len(lane.order.count) for lane in lanes)]).tolist()
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
 
     def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[Step]:
@@ -125,14 +121,14 @@ class Walker:
         known : sequence of numpy.ndarray of bool
             Per group and residence, whether it need not begin. Written to.
         """
-        per_look = max(1, _LOOK_SIZE // (self._share * len(self._hands)))
+        per_look = self._dealer.steps_at_once
         for first in range(0, self.num_steps, per_look):
             yield from self._look(first, min(per_look, self.num_steps - first), known)
 
     def _look(
         self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]
     ) -> Iterator[Step]:
-        ids, entries, edges = self._rows(num_steps)
+        ids, entries, edges = self._dealer.take(num_steps)
         positions = self._footprint.positions_of(ids)
         begins: list[list[Begin]] = [[] for _ in range(num_steps)]
         new = np.flatnonzero(~self._is_begun[entries])
@@ -154,20 +150,6 @@ class Walker:
             hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
             rows = slice(lo, hi)
             yield Step(first + index, ids[rows], entries[rows], hits, begins[index], regions[index])
-
-    def _rows(self, num_steps: int) -> tuple[Ints, Ints, Ints]:
-        """Ids and entries of the next steps, and where each step's rows begin and end."""
-        taken = [hand.take(num_steps * self._share) for hand in self._hands]
-        ids = np.concatenate([ids for ids, _ in taken])
-        entries = np.concatenate(
-            [own + base for (_, own), base in zip(taken, self._entry_bases, strict=False)]
-        )
-        steps = np.concatenate([np.arange(len(own)) // self._share for own, _ in taken])
-        if len(taken) > 1:
-            # Rows of a step lie lane by lane: a stable sort keeps their order in each.
-            line = np.argsort(steps, kind="stable")
-            ids, entries, steps = ids[line], entries[line], steps[line]
-        return ids, entries, np.searchsorted(steps, np.arange(num_steps + 1))
 
     def _hits(self, number: int, entries: Ints, firsts: Ints) -> Iterator[Hits]:
         needs = self.groups[number]
@@ -272,25 +254,6 @@ class GroupNeeds:
         )
         for step, *rest in zip(steps.tolist(), *columns, strict=True):
             begins[step].append(Begin(self._number, *rest))
-
-
-class _Hand:
-    """Deals one lane's samples."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._segments = lane.order.segments()
-        self._ids = self._entries = np.zeros(0, np.int64)
-
-    def take(self, size: int) -> tuple[Ints, Ints]:
-        """The next ids and their entries; fewer than ``size``, or none, at the lane's end."""
-        parts = [(self._ids, self._entries)]
-        num_left = size - len(self._ids)
-        while num_left > 0 and (segment := next(self._segments, None)) is not None:
-            parts.append(segment)
-            num_left -= len(segment[0])
-        ids, entries = (np.concatenate(column) for column in zip(*parts, strict=True))
-        self._ids, self._entries = ids[size:], entries[size:]
-        return ids[:size], entries[:size]
 
 
 def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:

@@ -1,0 +1,147 @@
+"""A plan, and the epochs that it makes: what the loader and PyTorch's doors have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Literal
+
+from xloader.demands import make_footprint
+from xloader.errors import AmplificationWarning, EmptySamplesError, MixingWarning, OptionError
+from xloader.explain import Cached, Explanation, explain_epoch
+from xloader.figures import show_nbytes
+from xloader.layout import make_layouts
+from xloader.options import LoaderOptions
+from xloader.plan import Epoch, Plan
+from xloader.planning import enough_memory, make_plan
+from xloader.recipe import Recipe
+
+
+class Itinerary:
+    """What a rank does in each epoch, before any of it is done.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    options : LoaderOptions
+        What was asked for.
+    workers : int
+        Processes of the rank that make batches in turn, which share its memory.
+    plan : Plan, optional
+        The plan, where it was made before.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    EmptySamplesError
+        If there is not a sample for each rank.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        workers: int = 1,
+        plan: Plan | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.options = options
+        self.layouts = make_layouts(recipe)
+        self.footprint = make_footprint(recipe, self.layouts)
+        self._check_samples()
+        self.plan = plan or make_plan(self.footprint, self.layouts, options, workers)
+        self._planned: Epoch | None = None
+        self._has_warned = False
+
+    def epoch(self, number: int) -> Epoch:
+        """The order and schedule of an epoch, kept until another is asked for."""
+        if self._planned is None or self._planned.epoch != number:
+            options = self.options
+            self._planned = Epoch(
+                self.footprint, self.plan, options.seed, number, options.drop_last
+            )
+        return self._planned
+
+    def parts(self, worker: int = 0) -> range:
+        """Numbers of the parts of an epoch that one worker of this rank makes."""
+        return self._parts(self.options.world.rank, worker)
+
+    def explain(
+        self,
+        epoch: int,
+        scope: Literal["rank", "world"] = "rank",
+        cached: Sequence[Cached] = (),
+    ) -> Explanation:
+        """What an epoch will cost. Nothing is read.
+
+        Parameters
+        ----------
+        epoch : int
+            Which one.
+        scope : {"rank", "world"}
+            Whether to speak of this rank or of all ranks together.
+        cached : sequence of (set of (int, int)), optional
+            Per worker of this rank, blocks in memory from earlier epochs.
+
+        Raises
+        ------
+        OptionError
+            If the scope is none of these.
+        """
+        if scope not in ("rank", "world"):
+            raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
+        source = self.recipe.source
+        paths = {name: source.path_of(name) for name in self.footprint.variables}
+        world = self.options.world
+        ranks = range(world.world_size) if scope == "world" else [world.rank]
+        workers = range(self.plan.workers)
+        processes = [self._parts(rank, worker) for rank in ranks for worker in workers]
+        return explain_epoch(
+            self.epoch(epoch), processes, paths, () if scope == "world" else cached
+        )
+
+    def warn(self, expected: Explanation, stacklevel: int) -> None:
+        """Say once where a shuffle mixes poorly, or reads more than was allowed."""
+        if self._has_warned or not self.options.shuffle or self.plan.is_resident:
+            return
+        self._has_warned = True
+        is_poor = expected.mixing < expected.full_mixing / 2
+        is_costly = expected.read_amplification > self.options.max_amplification
+        if not is_poor and not is_costly:
+            return
+        enough = enough_memory(self.footprint, self.layouts, self.options, self.plan.workers)
+        remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
+        if self.options.spread is not None:
+            remedy = f"with spread=None, {remedy}"
+        if is_poor:
+            warnings.warn(
+                f"batches mix {expected.mixing:.1f} regions, a full shuffle "
+                f"{expected.full_mixing:.1f}: {remedy}",
+                MixingWarning,
+                stacklevel=stacklevel + 1,
+            )
+        if is_costly:
+            warnings.warn(
+                f"each chunk will be read {expected.read_amplification:.2f} times, more than "
+                f"max_amplification={self.options.max_amplification}: {remedy}",
+                AmplificationWarning,
+                stacklevel=stacklevel + 1,
+            )
+
+    def _parts(self, rank: int, worker: int) -> range:
+        plan = self.plan
+        share = plan.pace.lanes // self.options.world.world_size
+        lanes = range(rank * share * plan.workers, (rank + 1) * share * plan.workers)
+        return lanes[worker :: plan.workers]
+
+    def _check_samples(self) -> None:
+        num_samples, options = self.footprint.num_samples, self.options
+        if num_samples < options.world.world_size:
+            raise EmptySamplesError(
+                "there is not a sample for each rank",
+                given=f"{num_samples} samples, world_size={options.world.world_size}",
+                allowed="at least one a rank",
+                remedy="use fewer ranks, or a smaller stride",
+            )
