@@ -114,10 +114,7 @@ class Batch(tuple[Any, ...]):
         return type(self), (tuple(self), self._names, self._ids, self._is_padding)
 
     def __repr__(self) -> str:
-        fields = [
-            f"{name}={str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"
-            for name, array in zip(self._names, self, strict=True)
-        ]
+        fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
         return f"Batch({', '.join(fields)}, num_samples={self.num_samples})"
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,6 +122,16 @@ class Batch(tuple[Any, ...]):
         return dict(zip(self._names, self, strict=True))
 
     _asdict = as_dict
+
+    def with_arrays(self, arrays: Iterable[Any]) -> Batch:
+        """The same samples with other arrays for their fields; names, ids and flags are kept.
+
+        Raises
+        ------
+        OptionError
+            If there are not as many arrays as names.
+        """
+        return type(self)(arrays, self._names, self._ids, self._is_padding)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """The batch with its tensors on another device; ids and flags stay where they are.
@@ -154,5 +161,29 @@ class Batch(tuple[Any, ...]):
                     allowed="tensors",
                     remedy='make the loader with output="torch"',
                 )
-        arrays = [array.to(device, non_blocking=non_blocking) for array in self]
-        return type(self)(arrays, self._names, self._ids, self._is_padding)
+        return self.with_arrays([array.to(device, non_blocking=non_blocking) for array in self])
+
+    def pin_memory(self) -> Batch:
+        """The batch with its tensors in pinned memory, from which copies to a GPU are faster.
+
+        PyTorch's ``DataLoader(pin_memory=True)`` calls it. As there, what is no tensor stays as
+        it is: the ids and flags, and fields that are arrays.
+
+        Returns
+        -------
+        Batch
+            A new batch.
+
+        Raises
+        ------
+        RuntimeError
+            By PyTorch, if this machine has no accelerator to pin memory for.
+        """
+        return self.with_arrays(a.pin_memory() if hasattr(a, "pin_memory") else a for a in self)
+
+
+def _look(array: Any) -> str:
+    """Dtype and shape of an array or tensor; the type of anything else."""
+    if not hasattr(array, "shape"):
+        return type(array).__name__
+    return f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"

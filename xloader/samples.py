@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import xarray as xr
@@ -14,14 +15,20 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from xloader import describing, selecting
 from xloader.batch import Batch
 from xloader.choosing import listed_ids, normal_ids
-from xloader.errors import OptionError
+from xloader.errors import MemoryBudgetError, OptionError
 from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
 from xloader.layout import FieldLayout, make_layouts
+from xloader.loader import Loader
 from xloader.loading import Loading
+from xloader.options import parse_nbytes
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
+from xloader.torch.tensors import tensor_maker
 from xloader.transforms import Output, finish, finish_frame, make_outputs
+
+if TYPE_CHECKING:
+    from xloader.torch.in_memory import TensorDataset
 
 
 def open(  # noqa: A001
@@ -253,6 +260,69 @@ class Samples(Loading):
         if not self.recipe.is_mapped:
             frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))
         return frame
+
+    def to_tensor_dataset(self, memory: int | str = "2GiB") -> TensorDataset:
+        """Read all samples into memory, as PyTorch's own dataset.
+
+        Parameters
+        ----------
+        memory : int or str, default "2GiB"
+            Bytes for the tensors, and for what is under way while they are filled.
+
+        Returns
+        -------
+        torch.utils.data.TensorDataset
+            Of one tensor a field, in the order of :attr:`fields`: row ``i`` is sample ``i``, on
+            every rank.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the samples do not fit, with the memory that would do.
+        OptionError
+            If samples are weighted: a dataset holds each once.
+        MissingDependencyError
+            If PyTorch is not installed.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+        >>> dataset = ds.xloader.window(time=2).to_tensor_dataset(memory="16MiB")
+        >>> len(dataset), dataset[3][0].tolist()
+        (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
+        """
+        tensor_maker()
+        from xloader.torch.in_memory import fill_tensors
+
+        subset = self.recipe.subset
+        if subset is not None and subset.weights is not None:
+            raise OptionError(
+                "a dataset in memory holds each sample once, and these are weighted",
+                remedy="call it before .weighted, and draw with torch's WeightedRandomSampler",
+            )
+        with self._whole_loader(parse_nbytes(memory)) as batches:
+            return fill_tensors(batches, len(self), self.shapes, self.dtypes)
+
+    def _whole_loader(self, memory_nbytes: int) -> Loader:
+        """A loader of all samples by their ids, in what memory the whole of them leaves."""
+        sample_nbytes = sum(
+            math.prod(self.shapes[name]) * self.dtypes[name].itemsize for name in self.fields
+        )
+        whole_nbytes = len(self) * sample_nbytes
+        left = max(memory_nbytes - whole_nbytes, 1)
+        rows = min(max(left // (16 * max(sample_nbytes, 1)), 1), 256)
+        try:
+            return self.loader(
+                batch_size=rows, shuffle=False, output="numpy", memory=left, rank=0, world_size=1
+            )
+        except MemoryBudgetError as error:
+            raise MemoryBudgetError(
+                "the samples do not fit in memory, or not with what it takes to read them",
+                given=f"memory={memory_nbytes}, {len(self)} samples of {sample_nbytes} bytes",
+                minimum_nbytes=whole_nbytes + error.minimum_nbytes,
+                remedy="pass more memory, .select fewer, or iterate over .loader(...), which "
+                "needs no more than a few chunks",
+            ) from error
 
     def __repr__(self) -> str:
         return describing.as_text(self.recipe)
