@@ -45,7 +45,11 @@ def fill_tensors(
     >>> dataset[2]
     (tensor([2, 2]),)
     """
-    arrays = {name: np.empty((num_samples, *shapes[name]), dtypes[name]) for name in shapes}
+    arrays = {
+        # Tensors have no foreign byte order, and must share this memory to be filled through it.
+        name: np.empty((num_samples, *shape), dtypes[name].newbyteorder("="))
+        for name, shape in shapes.items()
+    }
     # Before anything is read: what tensors cannot hold is refused here.
     tensors = [hand_over(array, name) for name, array in arrays.items()]
     for batch in batches:

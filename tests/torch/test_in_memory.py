@@ -1,0 +1,111 @@
+"""Samples as a TensorDataset, and PyTorch's own ways to combine and split it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+import xloader
+from xloader.errors import MemoryBudgetError, OptionError, UnsupportedDataError
+from xloader.testing import CountingStore, write_store
+from xloader.torch.in_memory import fill_tensors
+
+
+def make_samples(store: object | None = None) -> xloader.Samples:
+    """20 windows of 3 over chunks of 4, and the number after each."""
+    return (
+        xloader.open(make_store() if store is None else store)
+        .window(time=4, stride=2)
+        .inputs("a", time=slice(0, 3))
+        .targets("b", time=3)
+    )
+
+
+def make_store() -> CountingStore:
+    a = np.arange(42 * 3, dtype=np.float32).reshape(42, 3)
+    dataset = xr.Dataset({"a": (("time", "x"), a), "b": ("time", np.arange(42, dtype=np.int16))})
+    return CountingStore(write_store(dataset, {"a": (4, 3), "b": (4,)}))
+
+
+def test_each_row_is_the_sample_of_its_id() -> None:
+    samples = make_samples()
+    dataset = samples.to_tensor_dataset(memory="1MiB")
+    assert type(dataset) is TensorDataset
+    assert len(dataset) == len(samples) == 20
+    assert [tensor.dtype for tensor in dataset.tensors] == [torch.float32, torch.int16]
+    for index in range(len(samples)):
+        for tensor, array in zip(dataset[index], samples[index], strict=True):
+            np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_it_reads_each_chunk_once() -> None:
+    store = make_store()
+    samples = make_samples(store)
+    store.reset()
+    samples.to_tensor_dataset(memory="1MiB")
+    assert len(store.reads) == 22
+    assert set(store.reads.values()) == {1}
+
+
+def test_selected_and_mapped_samples() -> None:
+    samples = make_samples().select([7, 3, 3]).map(lambda ds: ds.assign(inputs=ds.inputs * 2))
+    inputs, targets = samples.to_tensor_dataset("1MiB").tensors
+    np.testing.assert_array_equal(inputs.numpy(), samples[[0, 1, 2]].inputs)
+    assert targets.ravel().tolist() == [17, 9, 9]
+
+
+def test_torch_combines_and_splits_it() -> None:
+    one, other = make_samples(), make_samples().select(slice(5))
+    both = ConcatDataset([one.to_tensor_dataset("1MiB"), other.to_tensor_dataset("1MiB")])
+    assert len(both) == 25
+    np.testing.assert_array_equal(both[22][0].numpy(), other[2][0])
+    generator = torch.Generator().manual_seed(0)
+    parts = random_split(both, [0.8, 0.2], generator=generator)
+    assert sorted(i for part in parts for i in part.indices) == list(range(25))
+    batches = list(DataLoader(Subset(both, [3, 24, 0]), batch_size=2))
+    assert [targets.ravel().tolist() for _, targets in batches] == [[9, 11], [3]]
+    sampler = WeightedRandomSampler([0.0] * 24 + [1.0], 6)
+    (batch,) = DataLoader(both, batch_size=6, sampler=sampler)
+    assert batch[1].ravel().tolist() == [11] * 6
+
+
+def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
+    store = make_store()
+    samples = make_samples(store)
+    store.reset()
+    with pytest.raises(MemoryBudgetError, match=r"do not fit in memory.*\.select fewer") as caught:
+        samples.to_tensor_dataset(memory=500)
+    assert "20 samples of 38 bytes" in str(caught.value)
+    assert store.num_reads == 0
+    enough = caught.value.minimum_nbytes
+    assert len(samples.to_tensor_dataset(memory=enough)) == 20
+    with pytest.raises(MemoryBudgetError, match=re.escape(str(enough))):
+        samples.to_tensor_dataset(memory=enough - 1)
+
+
+def test_errors() -> None:
+    with pytest.raises(OptionError, match=r"these are weighted.*WeightedRandomSampler"):
+        make_samples().weighted(np.ones(20)).to_tensor_dataset()
+    with pytest.raises(OptionError, match="no number of bytes"):
+        make_samples().to_tensor_dataset(memory="much")
+    with pytest.raises(UnsupportedDataError, match=r"'x' holds what no tensor can.*<U3"):
+        fill_tensors([], 2, {"x": (3,)}, {"x": np.dtype("<U3")})
+
+
+def test_a_foreign_byte_order_is_made_native() -> None:
+    samples = make_samples().map(lambda ds: ds.assign(inputs=ds.inputs.astype(">f8")))
+    assert not samples.dtypes["inputs"].isnative
+    inputs = samples.to_tensor_dataset("1MiB").tensors[0]
+    np.testing.assert_array_equal(inputs.numpy(), samples[list(range(20))].inputs)
