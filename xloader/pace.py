@@ -29,6 +29,7 @@ from xloader.grid import Ints
 from xloader.keyed import derive_key, draw, draw_below, permutation
 from xloader.order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.parts import Parts
+from xloader.sorting import digit_order, is_first
 from xloader.windows import Windows
 
 # What a draw is for: each use has a stream of its own.
@@ -107,7 +108,7 @@ class Shuffle:
         parts = self.parts or Parts(int(self._total[-1]), self.pace.lanes)
         entries, count, skipped = lane_part(self._cohort_line, self._total, parts.span(lane))
         places = self._place[self.cohorts.tiles[entries]]
-        places = places[np.diff(places, prepend=-1) > 0]
+        places = places[is_first(places)]
         tiles = self._line[places]
         position = np.full(self.cohorts.num_tiles, -1, np.int32)
         streams = self.pace.streams
@@ -118,7 +119,7 @@ class Shuffle:
         position[tiles] = _positions(self._run_ranks[places], streams)
         start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
         phase = draw(self._keys[_PHASES], entries) % np.uint64(PHASE_STEPS)
-        by_start = np.argsort(start, kind="stable")
+        by_start = digit_order(start, len(places) + 1)
         return LaneOrder(
             windows=self.windows,
             cohorts=self.cohorts,
@@ -160,7 +161,7 @@ class Shuffle:
             # A cohort for each tile, counted alike: one sort less, where there may be millions.
             return self._line
         used = self.cohorts.used
-        line = np.argsort(self._place[self.cohorts.tiles[used]], kind="stable")
+        line = digit_order(self._place[self.cohorts.tiles[used]], self.cohorts.num_tiles)
         return used[line].astype(np.int32)
 
     @cached_property
@@ -190,13 +191,17 @@ def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[I
     run_in_row = (along - first_size[:, None] + pace.run) // pace.run
     runs_before = np.cumsum(run_in_row[:, -1] + 1) - (run_in_row[:, -1] + 1)
     run = (runs_before[:, None] + run_in_row).reshape(-1)
-    num_runs = int(run[-1]) + 1
-    is_turned = (draw(keys[_RUN_TURNS], np.arange(num_runs)) & np.uint64(1)).astype(np.bool_)
-    rank_of_run = np.empty(num_runs, np.int64)
-    rank_of_run[permutation(keys[_RUN_ORDER], num_runs)] = np.arange(num_runs)
-    step = np.where(is_turned[run], -1, 1) * np.tile(along, num_rows)
-    tiles = np.lexsort((step, rank_of_run[run]))
-    return rows.reshape(-1)[tiles], rank_of_run[run][tiles]
+    begins = np.flatnonzero(is_first(run))
+    sizes = np.diff(np.append(begins, len(run)))
+    order = permutation(keys[_RUN_ORDER], len(begins))
+    is_turned = (draw(keys[_RUN_TURNS], order) & np.uint64(1)).astype(np.bool_)
+    begins, sizes = begins[order], sizes[order]
+    # A run that is turned goes from its last tile to its first.
+    first = np.where(is_turned, begins + sizes - 1, begins)
+    step = np.where(is_turned, -1, 1)
+    ranks = np.repeat(np.arange(len(sizes)), sizes)
+    within = np.arange(len(run)) - (np.cumsum(sizes) - sizes)[ranks]
+    return rows.reshape(-1)[first[ranks] + step[ranks] * within], ranks
 
 
 def _positions(run_ranks: Ints, streams: int) -> Ints:
@@ -212,7 +217,7 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
     """
     if streams == 1:
         return np.arange(len(run_ranks))
-    begins = np.flatnonzero(np.diff(run_ranks, prepend=-1))
+    begins = np.flatnonzero(is_first(run_ranks))
     sizes = np.diff(np.append(begins, len(run_ranks)))
     queue = [(0, stream) for stream in range(streams)]
     dealt = []
@@ -222,10 +227,11 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
         heapq.heapreplace(queue, (length + size, stream))
     before, stream_of = np.array(dealt, np.int64).reshape(-1, 2).T
     within = np.arange(len(run_ranks)) - np.repeat(begins, sizes)
-    line = np.lexsort((np.repeat(stream_of, sizes), np.repeat(before, sizes) + within))
-    positions = np.empty_like(line)
-    positions[line] = np.arange(len(line))
-    return positions
+    # Turn by turn, and of a turn stream by stream: each has one tile of its own, or has ended.
+    turn = np.repeat(before * streams + stream_of, sizes) + within * streams
+    is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
+    is_taken[turn] = 1
+    return np.cumsum(is_taken)[turn] - 1
 
 
 def _intervals(

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from xloader.footprint import Boxes, Footprint, Group
 from xloader.grid import Ints
+from xloader.sorting import digit_order, is_first
 
 
 class Entries(Protocol):
@@ -270,13 +271,11 @@ def _find_stays(
     if is_needed is not None:
         rows, blocks = rows[is_needed[rows]], blocks[is_needed[rows]]
     num_slots = int(last_slot.max(initial=-1)) + 1
-    # Which of two pairs with one block and one slot comes first makes no difference.
-    by_block = np.argsort(blocks * (num_slots + 1) + first_slot[rows])
+    by_slot = digit_order(first_slot[rows], num_slots)
+    by_block = by_slot[digit_order(blocks[by_slot], group.num_blocks)]
     entry = rows[by_block]
     blocks, first, last = blocks[by_block], first_slot[entry], last_slot[entry]
-    is_new = np.empty(len(blocks), np.bool_)
-    is_new[:1] = True
-    np.not_equal(blocks[1:], blocks[:-1], out=is_new[1:])
+    is_new = is_first(blocks)
     if not is_new.all():
         # One running maximum for all blocks: each one's slots are lifted above those before it.
         lift = np.cumsum(is_new) * (num_slots + 1)
