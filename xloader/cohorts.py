@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from xloader.footprint import Boxes, Footprint
 from xloader.grid import Axis, Ints
+from xloader.sorting import is_first
 
 
 @dataclass(frozen=True)
@@ -195,15 +196,16 @@ def cut_cohorts(
 
 def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, ...]:
     """Cut each windowed dimension into pieces; the tiling is as of `cut_cohorts`."""
-    return tuple(_cut_dim(footprint, dim, size) for dim, size in enumerate(tiling))
+    known = footprint.known_pieces
+    for cut in enumerate(tiling):
+        if cut not in known:
+            known[cut] = _cut_dim(footprint, *cut)
+    return tuple(known[cut] for cut in enumerate(tiling))
 
 
 def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
     """The chunking that tiles follow along a dimension: the variable with most bytes has it."""
-    demands = [d for group in footprint.groups for d in group.demands if d.axes[dim] is not None]
-    if not demands:
-        return None
-    return max(demands, key=lambda demand: demand.selected_nbytes).axes[dim]
+    return footprint.leading_axes[dim]
 
 
 def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
@@ -236,7 +238,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
         cuts += _block_cuts(footprint, dim)
     starts = np.sort(np.concatenate(cuts), kind="stable")
     starts = starts[(starts >= 0) & (starts < num_positions)]
-    starts = starts[np.diff(starts, prepend=-1) > 0]
+    starts = starts[is_first(starts)]
 
     def tile_of(offset: int) -> Ints:
         if axis is None or not num_blocks:
@@ -245,7 +247,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
         return blocks if num_blocks == 1 else blocks // num_blocks
 
     home_tile = tile_of(spans[0][0])
-    is_new_home = np.diff(home_tile, prepend=-1) > 0
+    is_new_home = is_first(home_tile)
     homes, home = home_tile[is_new_home], np.cumsum(is_new_home) - 1
     lo = np.stack([tile_of(first) for first, _ in spans])
     hi = np.stack([tile_of(last) for _, last in spans])

@@ -101,10 +101,9 @@ class _Reads:
 def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
     num_reads = nbytes = num_needed = 0
     for index, group in enumerate(epoch.footprint.groups):
-        residences = [lane.schedule.residences[index] for lane in lanes]
         is_touched = np.zeros(group.num_blocks, np.bool_)
-        for residence in residences:
-            is_touched[residence.block] = True
+        for lane in lanes:
+            is_touched[lane.schedule.stays[index].block] = True
         blocks = np.flatnonzero(is_touched)
         num_needed += len(blocks) * group.num_reads_per_block
         if epoch.plan.is_resident:
@@ -112,9 +111,9 @@ def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
             blocks = blocks[np.array(is_new, np.bool_)]
             num_reads += len(blocks) * group.num_reads_per_block
             nbytes += int(group.read_nbytes(blocks).sum())
-        else:
-            num_reads += sum(r.num_reads for r in residences)
-            nbytes += sum(r.read_nbytes for r in residences)
+    if not epoch.plan.is_resident:
+        num_reads = sum(lane.schedule.num_reads for lane in lanes)
+        nbytes = sum(lane.schedule.read_nbytes for lane in lanes)
     return _Reads(num_reads, nbytes, num_needed)
 
 

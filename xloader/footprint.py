@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -202,6 +203,21 @@ class Footprint:
     def is_weighted(self) -> bool:
         """Whether each epoch draws anew how often a sample occurs."""
         return self.subset is not None and self.subset.weights is not None
+
+    @cached_property
+    def leading_axes(self) -> tuple[Axis | None, ...]:
+        """Per windowed dimension, the axis of the variable with most bytes that has it."""
+        demands = [demand for group in self.groups for demand in group.demands]
+        demands.sort(key=lambda demand: -demand.selected_nbytes)
+        return tuple(
+            next((d.axes[dim] for d in demands if d.axes[dim] is not None), None)
+            for dim in range(len(self.windows.dims))
+        )
+
+    @cached_property
+    def known_pieces(self) -> dict[tuple[int, int], Any]:
+        """How `xloader.cohorts` has cut dimensions, by dimension and tile size."""
+        return {}
 
     def positions_of(self, ids: Ints) -> Ints:
         """Positions, shape ``(len(ids), num_dims)``, of samples."""

@@ -126,22 +126,26 @@ class LaneOrder:
     @property
     def first_key(self) -> NDArray[np.float64]:
         """Per entry, the key of its first sample."""
-        return self.keys(np.arange(len(self.cohort)), np.zeros(len(self.cohort), np.int64))
+        return self._keys_of_all(np.zeros(1, np.int64))
 
     @property
     def first_slot(self) -> Ints:
         """Per entry, the slot of its first sample."""
-        return self.first_key.astype(np.int64)
+        return self.first_key.astype(np.int32)
 
     @property
     def last_slot(self) -> Ints:
         """Per entry, the slot of its last sample."""
-        return self.keys(np.arange(len(self.cohort)), self.count - 1).astype(np.int64)
+        return self._keys_of_all(self.count - 1).astype(np.int32)
 
     def keys(self, entries: Ints, ranks: Ints) -> NDArray[np.float64]:
         """The key of a sample, given its entry and its rank there; it never falls with rank."""
         share = (ranks + self.phase[entries] / PHASE_STEPS) / self.count[entries]
         return np.asarray(self.start[entries] + self.length[entries] * share, np.float64)
+
+    def _keys_of_all(self, ranks: Ints) -> NDArray[np.float64]:
+        share = (ranks + self.phase / PHASE_STEPS) / self.count
+        return np.asarray(self.start + self.length * share, np.float64)
 
     def num_before(self, entries: Ints, key: float) -> Ints:
         """Per entry, how many of its samples have a smaller key."""
@@ -230,10 +234,10 @@ class LaneOrder:
     ) -> Iterator[tuple[Ints, Ints]]:
         """Entries and ranks in order, but for the first so many, in pieces between edges."""
         active = self._begun(first)[1]
-        started = int(np.searchsorted(self.start, first, side="left"))
+        started = self._num_started(first)
         given = self.num_before(active, first)
         for previous, edge in itertools.pairwise(itertools.chain([first], edges)):
-            until = int(np.searchsorted(self.start, edge, side="left"))
+            until = self._num_started(edge)
             active = np.concatenate([active, np.arange(started, until)])
             given = np.concatenate([given, np.zeros(until - started, np.int64)])
             started = until
@@ -274,8 +278,14 @@ class LaneOrder:
     def _begun(self, key: float) -> tuple[int, Ints]:
         """How many entries are sure to have ended before a key, and those that may not have."""
         longest = int(self.length.max(initial=0)) + 1
-        done, started = np.searchsorted(self.start, [key - longest, key], side="left")
-        return int(done), np.arange(done, started)
+        done = self._num_started(key - longest)
+        return done, np.arange(done, self._num_started(key))
+
+    def _num_started(self, key: float) -> int:
+        """How many entries start before a key."""
+        # In whole slots: a search for a fraction would make all starts fractions first.
+        slot = min(max(key, 0.0), float(self.num_slots))
+        return int(np.searchsorted(self.start, np.int32(math.ceil(slot)), side="left"))
 
     def _num_samples_before(self, key: float) -> int:
         done, active = self._begun(key)
@@ -303,10 +313,10 @@ class LaneOrder:
     @cached_property
     def _least_size(self) -> int:
         """Twice the entries at work, so that a segment's cost is in its samples."""
-        ends = np.sort(self.start + np.maximum(self.length, 1))
-        num_ended = np.searchsorted(ends, self.start, side="right")
-        num_at_work = int((np.arange(1, len(ends) + 1) - num_ended).max(initial=0))
-        return 2 * num_at_work
+        ends = self.start + np.maximum(self.length, 1)
+        begun = np.bincount(self.start, minlength=self.num_slots)
+        ended = np.bincount(ends, minlength=self.num_slots)[: self.num_slots]
+        return 2 * int(np.cumsum(begun - ended).max(initial=0))
 
     def _first_edge(self, begin: int) -> tuple[float, int]:
         """A key not far before place ``begin``, and the samples to pass over from there."""

@@ -15,6 +15,7 @@ batch and none per sample: the cost grows with the number of chunks.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -299,31 +300,37 @@ def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
         Bytes of each slot that are not at work.
     """
     is_kept = np.ones(len(gaps), np.bool_)
-    full = np.flatnonzero(wanted > np.maximum(room, 0))
-    by_begin = np.argsort(gaps.begin, kind="stable")
+    excess = wanted - np.maximum(room, 0)
+    full = np.flatnonzero(excess > 0)
+    num_full = np.concatenate([[0], np.cumsum(excess > 0)])
+    # Only these can be dropped: the others are over where there is too little room.
+    in_full = np.flatnonzero(num_full[gaps.begin] < num_full[gaps.end])
+    by_begin = in_full[digit_order(gaps.begin[in_full], len(room))]
     begins = np.searchsorted(gaps.begin[by_begin], full, side="right")
-    line, ends, nbytes = by_begin.tolist(), gaps.end.tolist(), gaps.nbytes.tolist()
-    farthest: list[tuple[int, int]] = []
+    line = zip(
+        (-gaps.end[by_begin]).tolist(),
+        by_begin.tolist(),
+        gaps.nbytes[by_begin].tolist(),
+        strict=True,
+    )
+    farthest: list[tuple[int, int, int]] = []
     dropped: list[tuple[int, int]] = []
     begun = missing = 0
     for slot, until, over in zip(
-        full.tolist(),
-        begins.tolist(),
-        (wanted[full] - np.maximum(room[full], 0)).tolist(),
-        strict=True,
+        full.tolist(), begins.tolist(), excess[full].tolist(), strict=True
     ):
         while dropped and dropped[0][0] <= slot:
             missing -= heapq.heappop(dropped)[1]
         if over <= missing:
             continue
-        for gap in line[begun:until]:
-            heapq.heappush(farthest, (-ends[gap], gap))
+        for gap in itertools.islice(line, until - begun):
+            heapq.heappush(farthest, gap)
         begun = until
         while over > missing:
-            _, gap = heapq.heappop(farthest)
-            is_kept[gap] = False
-            heapq.heappush(dropped, (ends[gap], nbytes[gap]))
-            missing += nbytes[gap]
+            before_end, number, nbytes = heapq.heappop(farthest)
+            is_kept[number] = False
+            heapq.heappush(dropped, (-before_end, nbytes))
+            missing += nbytes
     return is_kept
 
 

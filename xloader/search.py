@@ -23,6 +23,7 @@ from xloader.pace import Pace
 from xloader.parts import Parts
 from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
+from xloader.sorting import is_first
 from xloader.trials import Trials, Wish, make_plan, preference, with_ahead
 
 _DRAWS = 32
@@ -265,8 +266,9 @@ def _needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> np.ndarray:
         rows, blocks = footprint.needs(group, boxes)
         tiles = tile_of[rows]
         if len(cohorts) > cohorts.num_tiles:
-            pairs = np.sort(tiles * group.num_blocks + blocks)
-            pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+            # They are nearly in order, which a stable sort makes use of.
+            pairs = np.sort(tiles * group.num_blocks + blocks, kind="stable")
+            pairs = pairs[is_first(pairs)]
             tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
         np.add.at(needed, tiles, group.block_nbytes(blocks))
     return needed
