@@ -158,7 +158,9 @@ class Cohorts:
 
     def boxes(self, cohorts: Ints) -> Boxes:
         """The positions of each cohort's samples."""
-        indices = np.unravel_index(cohorts, self.shape)
+        # Along one dimension an id is an index, and there may be millions of them.
+        is_line = len(self.shape) == 1
+        indices = (cohorts,) if is_line else np.unravel_index(cohorts, self.shape)
         pairs = list(zip(self.pieces, indices, strict=True))
         return Boxes(
             tuple(p.starts[index] for p, index in pairs),

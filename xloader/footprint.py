@@ -277,18 +277,24 @@ class Footprint:
         """Pairs (row of ``boxes``, block of ``group``), each once, by row and then block."""
         all_rows, all_blocks = [], []
         for access in group.accesses:
-            rows = np.arange(len(boxes), dtype=np.int64)
-            blocks = np.zeros(len(boxes), np.int64)
+            rows = blocks = None
             for dim, axis in enumerate(group.axes):
                 span = access[dim]
                 if axis is None or span is None:
                     continue
                 lo, hi = self._block_range(axis, span, dim, boxes)
-                spread, index = expand_ranges(lo[rows], hi[rows])
+                if rows is not None:
+                    lo, hi = lo[rows], hi[rows]
+                spread, index = expand_ranges(lo, hi)
                 touched = self._touched(axis, span, dim)
                 if touched is not None:
                     spread, index = spread[touched[index]], index[touched[index]]
-                rows, blocks = rows[spread], blocks[spread] * axis.num_blocks + index
+                if rows is None or blocks is None:
+                    rows, blocks = spread, index
+                else:
+                    rows, blocks = rows[spread], blocks[spread] * axis.num_blocks + index
+            if rows is None or blocks is None:
+                rows, blocks = np.arange(len(boxes)), np.zeros(len(boxes), np.int64)
             all_rows.append(rows)
             all_blocks.append(blocks)
         if len(all_rows) == 1:
