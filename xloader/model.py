@@ -84,6 +84,7 @@ class Model:
         self.num_tiles = max(cut.num_used_tiles // self._lanes, 1)
         self.row_size = cut.home_shape[run_dim]
         self.run_factor = max(cohorts.num_used_tiles / lanes / self.num_tiles, 1.0)
+        self._latest: tuple[Plan, int, Epoch] | None = None
         self._reach = cohorts.pieces[run_dim].reach
         self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
         # Where tiles are few, luck makes one epoch unlike another.
@@ -91,7 +92,8 @@ class Model:
 
     def at_work_nbytes(self, plan: Plan) -> int:
         """The most bytes that a lane of one epoch needs at a time, with one line of runs."""
-        return max(lane.schedule.at_work_nbytes for lane in self._lanes_of(plan, 0, draws=1))
+        lanes = self._epoch(plan, 0).drawn(0, range(self._lanes))
+        return max(lane.schedule.at_work_nbytes for lane in lanes)
 
     def measure(self, plan: Plan, hopeless: float, *, is_picky: bool = False) -> Candidate | None:
         """Amplification and mixing of one epoch; ``None`` if its chunks do not fit.
@@ -126,20 +128,24 @@ class Model:
     def _try_epoch(
         self, plan: Plan, index: int, hopeless: float = math.inf
     ) -> tuple[float, list[AnyOrder]] | None:
-        lanes = self._lanes_of(plan, index, draws=1)
+        epoch = self._epoch(plan, index)
+        lanes = epoch.drawn(0, range(self._lanes))
         if max(lane.schedule.at_work_nbytes for lane in lanes) > plan.lane_pool_nbytes:
             return None
         found = self._amplification(plan, lanes)
-        if plan.max_amplification < found < hopeless and plan.pace.draws > 1:
-            lanes = self._lanes_of(plan, index, plan.pace.draws)
+        if plan.max_amplification < found < hopeless:
+            lanes = epoch.lanes(range(self._lanes))
             found = self._amplification(plan, lanes)
         return found, [lane.order for lane in lanes]
 
-    def _lanes_of(self, plan: Plan, index: int, draws: int) -> list[Lane]:
-        pace = dataclasses.replace(plan.pace, lanes=self._lanes, draws=draws)
-        cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
-        epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=self._cut)
-        return epoch.lanes(range(self._lanes))
+    def _epoch(self, plan: Plan, index: int) -> Epoch:
+        """An epoch of a plan; the same as before for whoever asks on about the same one."""
+        if self._latest is None or self._latest[:2] != (plan, index):
+            pace = dataclasses.replace(plan.pace, lanes=self._lanes)
+            cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
+            epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=self._cut)
+            self._latest = plan, index, epoch
+        return self._latest[2]
 
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
         """Reads a chunk, with runs as long as they are to be.

@@ -11,9 +11,9 @@ Memory is divided here, and nowhere else::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -220,27 +220,63 @@ class Epoch:
         Where runs are cut differs from epoch to epoch, and with it by a tile or two what must
         be in memory at a time. An epoch that needs more than the pool takes a smaller spread.
         """
-        missing = [lane for lane in chosen if lane not in self._lanes]
-        if missing and self.plan.pace.is_shuffled:
-            shuffle, known = self._draw()
-            self._lanes.update(known)
-            missing = [lane for lane in missing if lane not in known]
-            self._lanes.update({lane: self._fitting_lane(shuffle, lane) for lane in missing})
-        elif missing:
-            ascent = Ascent(self.footprint, self.plan.depth, self.parts, self.seed, self.epoch)
-            orders = {lane: ascent.lane(lane) for lane in missing}
-            self._lanes.update(
-                {n: Lane(order, self._schedule(order, n)) for n, order in orders.items()}
-            )
-        return [self._lanes[lane] for lane in chosen]
+        return self.drawn(self._number, chosen)
 
     def lane(self, number: int) -> Lane:
         """One lane, as of `lanes`."""
         return self.lanes(range(number, number + 1))[0]
 
+    def drawn(self, number: int, chosen: Iterable[int]) -> list[Lane]:
+        """Lanes as of `lanes`, with one of the lines of runs that the epoch may draw."""
+        chosen, known = list(chosen), self._lines.setdefault(number, {})
+        missing = [lane for lane in chosen if lane not in known]
+        if missing:
+            make = self._maker(number)
+            known.update((lane, make(lane)) for lane in missing)
+        return [known[lane] for lane in chosen]
+
     @cached_property
-    def _lanes(self) -> dict[int, Lane]:
+    def _lines(self) -> dict[int, dict[int, Lane]]:
+        """The lanes that were asked for so far, by line of runs."""
         return {}
+
+    @cached_property
+    def _number(self) -> int:
+        """The epoch's line of runs: the first that reads no more than is allowed, or the least."""
+        pace = self.plan.pace
+        if pace.draws == 1:
+            return 0
+        enough = self.plan.max_amplification * self.footprint.num_needed
+        num_reads: list[int] = []
+        for number in range(pace.draws):
+            lanes = self.drawn(number, range(self.parts.num))
+            num_reads.append(sum(lane.schedule.num_reads for lane in lanes))
+            if num_reads[-1] <= enough:
+                break
+        best = num_reads.index(min(num_reads))
+        for number in self._lines.keys() - {best}:
+            del self._lines[number]
+        return best
+
+    def _maker(self, number: int) -> Callable[[int], Lane]:
+        """What makes a lane with one of the lines of runs."""
+        pace, seed, epoch = self.plan.pace, self.seed, self.epoch
+        if pace.is_shuffled:
+            windows = self.footprint.windows
+            shuffle = Shuffle(windows, self._cohorts, pace, seed, epoch, number, self.parts)
+            return partial(self._fitting_lane, shuffle)
+        ascent = Ascent(self.footprint, self.plan.depth, self.parts, seed, epoch)
+
+        def ascend(lane: int) -> Lane:
+            order = ascent.lane(lane)
+            return Lane(order, self._schedule(order, lane))
+
+        return ascend
+
+    @cached_property
+    def _cohorts(self) -> Cohorts:
+        tiling = self.plan.pace.tiling
+        return self.cut or cut_cohorts(self.footprint, tiling, seed=self.seed, epoch=self.epoch)
 
     def _fitting_lane(self, shuffle: Shuffle, lane: int) -> Lane:
         spread = self.plan.pace.spread
@@ -251,32 +287,6 @@ class Epoch:
             if is_final or schedule.at_work_nbytes <= self.plan.lane_pool_nbytes:
                 return Lane(order, schedule)
             spread = min(spread, order.num_slots) - 1
-
-    def _draw(self) -> tuple[Shuffle, dict[int, Lane]]:
-        """The epoch's line of runs: the first that reads no more than is allowed, or the least.
-
-        With it come its lanes, where they had to be known to choose it.
-        """
-        pace = self.plan.pace
-        cohorts = self.cut or cut_cohorts(
-            self.footprint, pace.tiling, seed=self.seed, epoch=self.epoch
-        )
-        enough = self.plan.max_amplification * self.footprint.num_needed
-        best: tuple[int, Shuffle, dict[int, Lane]] | None = None
-        for number in range(pace.draws):
-            shuffle = Shuffle(
-                self.footprint.windows, cohorts, pace, self.seed, self.epoch, number, self.parts
-            )
-            if pace.draws == 1:
-                return shuffle, {}
-            lanes = {lane: self._fitting_lane(shuffle, lane) for lane in range(self.parts.num)}
-            num_reads = sum(lane.schedule.num_reads for lane in lanes.values())
-            if best is None or num_reads < best[0]:
-                best = num_reads, shuffle, lanes
-            if num_reads <= enough:
-                break
-        assert best is not None
-        return best[1:]
 
     def _schedule(self, order: AnyOrder, lane: int) -> Schedule:
         cutoff = self.parts.most_samples(lane)
