@@ -24,7 +24,7 @@ from xloader.windows import Windows
 _FEW_TILES = 1024
 _LUCKY_TILES = 512
 _MIXED_EPOCHS = 3
-_NUM_SAMPLES = 1 << 14
+_NUM_SAMPLES = 1 << 12
 _NUM_SPOTS = 4
 _SEED = 20_241_109
 _MOST_LANES = 2
@@ -120,7 +120,7 @@ class Model:
             worst = max(worst, trial[0])
             if worst > plan.max_amplification:
                 break
-            if index < _MIXED_EPOCHS or self.num_tiles < _FEW_TILES // 4:
+            if index < _MIXED_EPOCHS:
                 mixing.append(self._mixing(plan, trial[1]))
         mean = sum(mixing) / len(mixing)
         return dataclasses.replace(candidate, amplification=worst, mixing=mean)

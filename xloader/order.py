@@ -327,9 +327,14 @@ class LaneOrder:
             # hold millions of samples, which are not to be passed over one by one.
             slots = np.arange(len(before), dtype=np.float64)
             first, step = float(np.interp(begin, before, slots)), 2.0**-10
-            while first > 0 and self._num_samples_before(first) > begin:
-                first, step = max(first - step, 0.0), 2 * step
-        return first, begin - (self._num_samples_before(first) if first else 0)
+            while first > 0 and (excess := self._num_samples_before(first) - begin) > 0:
+                slot = min(int(first), self.num_slots - 1)
+                rate = max(before[slot + 1] - before[slot], 1.0)
+                step = max(2 * step, float(2 * excess / rate))
+                first = max(first - step, 0.0)
+            if first > 0:
+                return first, -excess
+        return 0.0, begin
 
     def _edges(self, first: float, begin: int, size: int = _SEGMENT_SIZE) -> Iterator[float]:
         """Keys beyond the first one that cut the samples from place ``begin`` on."""

@@ -307,15 +307,17 @@ class Trials:
         share = pace.streams * reach / max(pace.spread, 1) if pace.run > 1 else 0.0
         num_wanted = 2 if self._is_small else 1
         trial: Candidate | None = first
+        best = 0.0
         for spread in [pace.spread, *self._lower_spreads(pace)]:
             if trial is None:
                 trial = self._measured(self._plan(spread, share, self._runs_a_stream))
-            if trial is not None and trial.mixing < least_mixing:
+            if trial is not None and trial.mixing < max(least_mixing, 0.97 * best):
                 return
             confirmed = self._confirm(trial)
             trial = None
             if confirmed is not None:
                 yield confirmed
+                best = max(best, confirmed.mixing)
                 num_wanted -= 1
                 if num_wanted <= 0 and confirmed.amplification <= _FEW_READS:
                     break
