@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -163,50 +163,58 @@ def measure_mixing(
         drawn = draw_below(derive_key(0), np.arange(num_spots), bound // stretch)
         # One in each part of the epoch: how it ends is not how it goes in its middle.
         spots = (np.arange(num_spots) * (bound // stretch) + drawn) // num_spots * stretch
-    tellers = [_teller(footprint, dim, lane) for lane in lanes]
-    means = []
-    for spot in spots.tolist():
-        batches = [
-            _rows(tell, lane, spot, per_spot, share)
-            for tell, lane in zip(tellers, lanes, strict=True)
-        ]
-        rows = np.sort(np.concatenate(batches, axis=1), axis=1)
-        is_other = np.diff(rows, axis=1, prepend=-1) != 0
-        means.append(float((is_other & (rows >= 0)).sum(axis=1).mean()))
-    return sum(means) / len(means)
+    rows = np.concatenate(
+        [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
+    )
+    rows.sort(axis=1)
+    is_other = np.diff(rows, axis=1, prepend=-1) != 0
+    return float((is_other & (rows >= 0)).sum(axis=1).mean())
 
 
-def _teller(footprint: Footprint, dim: int, lane: AnyOrder) -> Callable[[Ints, Ints], Ints]:
-    """A function that gives the regions of samples, from their entries and ranks."""
+def _lane_rows(
+    footprint: Footprint, dim: int, lane: AnyOrder, spots: Ints, num_batches: int, share: int
+) -> Ints:
+    """Regions of one lane's part of the batches from each spot on; -1 where it ended.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (len(spots) * num_batches, share)
+    """
+    size = num_batches * share
+    found = [_places(lane, spot * share, size) for spot in spots.tolist()]
+    entries, ranks = (np.concatenate(part) for part in zip(*found, strict=True))
+    rows = np.full((len(spots), size), -1, np.int64)
+    ends = np.array([len(part) for part, _ in found])
+    # All at once: of a few samples, drawing their positions costs as much as of many.
+    rows[np.arange(size) < ends[:, None]] = _regions(footprint, dim, lane, entries, ranks)
+    return rows.reshape(-1, share)
+
+
+def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
+    """The regions of samples, from their entries and ranks."""
     boxes = lane.boxes
     of_entry = regions_of(footprint, dim, boxes.lo)
     last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
     # The box of a visit is its first sample's, and says nothing of where the others lie.
-    is_told = (of_entry == last).all() and (boxes.num_samples >= lane.count).all()
-    if is_told:
+    if (of_entry == last).all() and (boxes.num_samples >= lane.count).all():
         # Cohorts that lie within a region tell it without their samples being drawn.
-        return lambda entries, ranks: of_entry[entries]
-
-    def tell(entries: Ints, ranks: Ints) -> Ints:
-        positions = footprint.positions_of(lane.ids(entries, ranks))
-        return regions_of(footprint, dim, tuple(positions.T))
-
-    return tell
+        return of_entry[entries]
+    positions = footprint.positions_of(lane.ids(entries, ranks))
+    return regions_of(footprint, dim, tuple(positions.T))
 
 
-def _rows(
-    tell: Callable[[Ints, Ints], Ints], lane: AnyOrder, first: int, num_batches: int, share: int
-) -> Ints:
-    """Regions of one lane's part of some batches, ``(num_batches, share)``; -1 where it ended."""
-    rows = np.full(num_batches * share, -1, np.int64)
-    found = 0
-    for entries, ranks in lane.places(first * share, min(len(rows), _PIECE_SIZE)):
-        take = min(len(entries), len(rows) - found)
-        rows[found : found + take] = tell(entries[:take], ranks[:take])
-        found += take
-        if found == len(rows):
+def _places(lane: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
+    """Entries and ranks of so many samples of a lane from a place on, or fewer at its end."""
+    entries: list[Ints] = []
+    ranks: list[Ints] = []
+    for some_entries, some_ranks in lane.places(begin, min(size, _PIECE_SIZE)):
+        entries.append(some_entries[:size])
+        ranks.append(some_ranks[:size])
+        size -= len(entries[-1])
+        if size == 0:
             break
-    return rows.reshape(num_batches, share)
+    none = np.zeros(0, np.int64)
+    return np.concatenate([none, *entries]), np.concatenate([none, *ranks])
 
 
 def _chance_of_one(size: int, total: int, num_draws: int) -> float:

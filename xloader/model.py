@@ -24,7 +24,7 @@ from xloader.windows import Windows
 _FEW_TILES = 1024
 _LUCKY_TILES = 512
 _MIXED_EPOCHS = 3
-_NUM_SAMPLES = 1 << 12
+_NUM_SAMPLES = 1 << 13
 _NUM_SPOTS = 4
 _SEED = 20_241_109
 _MOST_LANES = 2
