@@ -32,6 +32,7 @@ from xloader.footprint import Boxes, expand_ranges
 from xloader.grid import Ints
 from xloader.keyed import bijection, draw
 from xloader.schedule import Entries
+from xloader.sorting import digit_order, spread_order
 from xloader.windows import Windows
 
 PHASE_STEPS = 1 << 20
@@ -249,10 +250,11 @@ class LaneOrder:
                 yield from self._at_one_key(active, given, reached, num_passed)
                 num_passed = 0
             else:
-                rows, ranks = expand_ranges(given, reached)
-                entries = active[rows]
-                # Samples of one cohort with equal keys keep their ranks' order: sorts are stable.
-                line = np.lexsort((self.cohort[entries], self.keys(entries, ranks)))[num_passed:]
+                # Samples with equal keys go by cohort and then rank: the sort is stable.
+                by_cohort = digit_order(self.cohort[active], len(self.cohorts))
+                rows, ranks = expand_ranges(given[by_cohort], reached[by_cohort])
+                entries = active[by_cohort][rows]
+                line = spread_order(self.keys(entries, ranks))[num_passed:]
                 yield entries[line], ranks[line]
                 num_passed = 0
             is_left = reached < self.count[active]
@@ -262,7 +264,7 @@ class LaneOrder:
         self, active: Ints, given: Ints, reached: Ints, num_passed: int
     ) -> Iterator[tuple[Ints, Ints]]:
         """Samples that all have one key, and so go by cohort: there may be millions of them."""
-        by_cohort = np.argsort(self.cohort[active])
+        by_cohort = digit_order(self.cohort[active], len(self.cohorts))
         active, given, reached = active[by_cohort], given[by_cohort], reached[by_cohort]
         before = np.concatenate([[0], np.cumsum(reached - given)])
         for begin in range(num_passed, int(before[-1]), _SEGMENT_SIZE):

@@ -24,7 +24,7 @@ from xloader.parts import Parts
 from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
 from xloader.sorting import is_first
-from xloader.trials import Trials, Wish, make_plan, preference, with_ahead
+from xloader.trials import NEARLY_FULL, Trials, Wish, make_plan, preference, with_ahead
 
 _DRAWS = 32
 _MOST_SPREAD = 4096
@@ -82,13 +82,15 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
     full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
+    within: list[Candidate] = []
     run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
     for sizes in _tile_sizes(footprint, cohorts, near, run_dim):
         tiling = finest if sizes == finest.sizes else _Tiling.of(footprint, sizes)
-        within = [c.mixing for c in candidates if c.amplification <= wish.max_amplification]
-        least_mixing = _AS_GOOD * max(within, default=0.0)
+        least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
         candidates += tiling.trials(footprint, budget, wish, run_dim, full).find(least_mixing)
-        if any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in candidates):
+        within = [c for c in candidates if c.amplification <= wish.max_amplification]
+        enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
+        if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
             break
     if not candidates and wish.spread is None:
         # Tile by tile, an order needs at a time what one tile does, and that has been checked.

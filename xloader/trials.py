@@ -26,6 +26,9 @@ from xloader.plan import Budget, Plan
 FEW_TILES = 256
 """Tiles of a lane below which an epoch draws several lines of runs."""
 
+NEARLY_FULL = 0.98
+"""Of what a full shuffle mixes: with as much, nothing more is tried for the sake of mixing."""
+
 _MODEL_DRAWS = 8
 _NUM_FINALISTS, _MOST_FAILED = 3, 6
 _MOST_DESCENTS = 6
@@ -159,6 +162,8 @@ class Trials:
         found: list[Candidate] = []
         for number, first in enumerate(by_mixing):
             best = max((c.mixing for c in found), default=0.0)
+            if best >= NEARLY_FULL * self.full:
+                break
             if (
                 number < _NUM_CHAINS or not (found or least_mixing)
             ) and first.mixing >= 0.99 * best:
@@ -245,6 +250,9 @@ class Trials:
             trial = self._measured(plan, is_picky=is_picky)
             if trial is not None:
                 yield trial
+                is_within = trial.amplification <= self.wish.max_amplification
+                if is_within and trial.mixing >= NEARLY_FULL * self.full:
+                    return
             elif is_picky:
                 # Fewer streams read about as much.
                 return
