@@ -88,7 +88,7 @@ class Model:
         self._reach = cohorts.pieces[run_dim].reach
         self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
         # Where tiles are few, luck makes one epoch unlike another.
-        self._num_epochs = 2 + 4 // self._lanes if self.num_tiles < _LUCKY_TILES else 3
+        self._num_epochs = max(8 // self._lanes, 3) if self.num_tiles < _LUCKY_TILES else 3
 
     def at_work_nbytes(self, plan: Plan) -> int:
         """The most bytes that a lane of one epoch needs at a time, with one line of runs."""

@@ -34,6 +34,9 @@ _NUM_FINALISTS, _MOST_FAILED = 3, 6
 _MOST_DESCENTS = 6
 """Times that a spread which does not fit is cut down in proportion to what it needs."""
 
+_MANY_TILES = 32
+"""Tiles at work of which one more or less does not matter."""
+
 _STREAM_SHARES = (1.0, 0.85, 0.7, 0.5)
 _COMPANION_SHARES = (1.0, 0.8, 0.65, 0.5, 0.35, 0.2)
 _LOWER_SPREADS = (0.92, 0.84, 0.75)
@@ -242,11 +245,14 @@ class Trials:
     def _scored(self, is_picky: bool) -> Iterator[Candidate]:
         """For each share of streams, one epoch at the largest spread that fits."""
         seen: set[Pace] = set()
+        fitting = self._num_tiles
         for share, most in self._looks():
-            plan = self._fitting(share, most)
+            # With fewer streams hardly more tiles fit.
+            plan = self._fitting(share, most if self.wish.spread else min(most, fitting))
             if plan is None or plan.pace in seen:
                 continue
             seen.add(plan.pace)
+            fitting = plan.pace.spread * 9 // 8 + 1
             trial = self._measured(plan, is_picky=is_picky)
             if trial is not None:
                 yield trial
@@ -287,7 +293,9 @@ class Trials:
                 return plan
             if self.wish.spread is not None or spread == 0:
                 return None
-            spread = min(spread - 1, spread * self.pool_nbytes // at_work)
+            fitting = spread * self.pool_nbytes // at_work
+            # Of many tiles a few do not matter, and a near miss costs as much as any.
+            spread = min(spread - 1, fitting - fitting // _MANY_TILES)
         return None
 
     def _measured(self, plan: Plan | None, *, is_picky: bool = True) -> Candidate | None:
