@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -10,9 +11,12 @@ import pytest
 
 from tests.ground import box_footprint, line_footprint
 from tests.test_search import room_for
+from xloader import cohorts
+from xloader.explain import explain_epoch
 from xloader.footprint import Footprint
 from xloader.model import Model
-from xloader.order import AnyOrder
+from xloader.order import AnyOrder, LaneOrder
+from xloader.pace import Shuffle
 from xloader.plan import Epoch, Plan
 from xloader.schedule import Schedule
 from xloader.search import find_plan
@@ -97,3 +101,41 @@ def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
     few, many = plan_of(1000).pace, plan_of(100_000).pace
     assert many.run >= 20 * few.run
     assert many.streams >= few.streams
+
+
+@pytest.mark.parametrize("num_tiles", [90, 2000])
+def test_no_line_of_runs_is_drawn_twice_in_a_row(num_tiles: int) -> None:
+    """What was seen to fit is measured as it is, and a second draw begins with the second line."""
+    drawn: list[tuple[object, ...]] = []
+    make = Shuffle.lane
+
+    def lane(shuffle: Shuffle, number: int, spread: int) -> LaneOrder:
+        drawn.append((shuffle.pace, shuffle.epoch, shuffle.number, number, spread))
+        return make(shuffle, number, spread)
+
+    with patch.object(Shuffle, "lane", lane):
+        find_plan(line_footprint(16 * num_tiles, 16, 3), room_for(18 * 16), Wish(16, 1))
+    assert all(one != other for one, other in itertools.pairwise(drawn))
+    assert len(drawn) > 5
+
+
+def test_pieces_are_cut_once_for_all_tilings_and_epochs() -> None:
+    footprint = box_footprint((400, 16, 64), (8, 8, 8), (1, 3, 3))
+    with patch.object(cohorts, "_cut_dim", wraps=cohorts._cut_dim) as cut:
+        plan = find_plan(footprint, room_for(30 * 8**3), Wish(16, 1))
+        found = [call.args[1:] for call in cut.call_args_list if call.args[0] is footprint]
+        for number in range(3):
+            Epoch(footprint, plan, 0, number).lane(0)
+        assert len(found) == len(set(found)) > 3
+        assert [c.args[1:] for c in cut.call_args_list if c.args[0] is footprint] == found
+
+
+def test_to_explain_an_epoch_no_residence_is_worked_out() -> None:
+    footprint = line_footprint(16 * 500, 16, 3)
+    plan = find_plan(footprint, room_for(18 * 16), Wish(16, 1))
+    epoch = Epoch(footprint, plan, 0, 0)
+    expected = explain_epoch(epoch, range(1), {}, frozenset())
+    schedule = epoch.lane(0).schedule
+    assert "residences" not in vars(schedule)
+    assert expected.num_reads == sum(r.num_reads for r in schedule.residences)
+    assert expected.read_nbytes == sum(r.read_nbytes for r in schedule.residences)

@@ -88,6 +88,9 @@ class Model:
         self._reach = cohorts.pieces[run_dim].reach
         self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
         # Where tiles are few, luck makes one epoch unlike another.
+        self._is_cheap = (
+            self.num_tiles < _FEW_TILES // 4 and self._footprint.num_samples <= _NUM_SAMPLES
+        )
         self._num_epochs = max(8 // self._lanes, 3) if self.num_tiles < _LUCKY_TILES else 3
 
     def at_work_nbytes(self, plan: Plan) -> int:
@@ -120,7 +123,7 @@ class Model:
             worst = max(worst, trial[0])
             if worst > plan.max_amplification:
                 break
-            if index < _MIXED_EPOCHS:
+            if index < _MIXED_EPOCHS or self._is_cheap:
                 mixing.append(self._mixing(plan, trial[1]))
         mean = sum(mixing) / len(mixing)
         return dataclasses.replace(candidate, amplification=worst, mixing=mean)

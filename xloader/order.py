@@ -27,12 +27,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.cohorts import Cohorts
+from xloader.cohorts import Cohorts, digit_order, spread_order
 from xloader.footprint import Boxes, expand_ranges
 from xloader.grid import Ints
 from xloader.keyed import bijection, draw
 from xloader.schedule import Entries
-from xloader.sorting import digit_order, spread_order
 from xloader.windows import Windows
 
 PHASE_STEPS = 1 << 20
@@ -125,14 +124,9 @@ class LaneOrder:
         return int(ends.max(initial=0))
 
     @property
-    def first_key(self) -> NDArray[np.float64]:
-        """Per entry, the key of its first sample."""
-        return self._keys_of_all(np.zeros(1, np.int64))
-
-    @property
     def first_slot(self) -> Ints:
         """Per entry, the slot of its first sample."""
-        return self.first_key.astype(np.int32)
+        return self._keys_of_all(np.zeros(1, np.int64)).astype(np.int32)
 
     @property
     def last_slot(self) -> Ints:

@@ -23,13 +23,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.cohorts import Cohorts
+from xloader.cohorts import Cohorts, digit_order, is_first
 from xloader.errors import OptionError
 from xloader.grid import Ints
 from xloader.keyed import derive_key, draw, draw_below, permutation
 from xloader.order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.parts import Parts
-from xloader.sorting import digit_order, is_first
 from xloader.windows import Windows
 
 # What a draw is for: each use has a stream of its own.

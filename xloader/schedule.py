@@ -24,9 +24,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.cohorts import digit_order, is_first
 from xloader.footprint import Boxes, Footprint, Group
 from xloader.grid import Ints
-from xloader.sorting import digit_order, is_first
 
 
 class Entries(Protocol):

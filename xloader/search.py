@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.ascend import Ascent
-from xloader.cohorts import Cohorts, cut_cohorts, leading_axis
+from xloader.cohorts import Cohorts, cut_cohorts, is_first, leading_axis
 from xloader.errors import OptionError
 from xloader.footprint import Footprint
 from xloader.mixing import full_mixing, region_dim
@@ -23,7 +23,6 @@ from xloader.pace import Pace
 from xloader.parts import Parts
 from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
-from xloader.sorting import is_first
 from xloader.trials import NEARLY_FULL, Trials, Wish, make_plan, preference, with_ahead
 
 _DRAWS = 32

@@ -12,6 +12,7 @@ the first of which ask least of the model::
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ _NUM_CHAINS = 2
 
 _FEW_READS = 1.02
 """Reads of a chunk up to which no smaller spread is tried for fewer of them."""
+
+# Of the best mixing so far: what a first look must show to be followed down, and what ends a
+# chain, as smaller spreads mix less.
+_HARDLY_LESS, _CLEARLY_LESS = 0.99, 0.97
 
 _LONGER_RUNS = 1.25
 _MANY_RUNS = 8.0
@@ -162,19 +167,23 @@ class Trials:
         by_mixing = sorted(scored, key=lambda c: -c.mixing)
         if (plain := self._without_runs(by_mixing)) is not None:
             return [plain]
-        found: list[Candidate] = []
-        for number, first in enumerate(by_mixing):
-            best = max((c.mixing for c in found), default=0.0)
-            if best >= NEARLY_FULL * self.full:
-                break
-            if (
-                number < _NUM_CHAINS or not (found or least_mixing)
-            ) and first.mixing >= 0.99 * best:
-                found += self._within(first, least_mixing)
+        found = self._followed(by_mixing, least_mixing)
         if not found and not least_mixing:
             rank = preference(self.wish, self.full)
             found = self._confirmed(sorted(scored, key=rank))
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
+
+    def _followed(self, by_mixing: list[Candidate], least_mixing: float) -> list[Candidate]:
+        """What the first looks that mix best lead to, each followed down to smaller spreads."""
+        found: list[Candidate] = []
+        for number, first in enumerate(by_mixing):
+            best = max((c.mixing for c in found), default=0.0)
+            if best >= NEARLY_FULL * self.full or first.mixing < _HARDLY_LESS * best:
+                break
+            if number >= _NUM_CHAINS and (found or least_mixing):
+                break
+            found += self._within(first, least_mixing)
+        return found
 
     def _without_runs(self, by_mixing: list[Candidate]) -> Candidate | None:
         """The order without runs, if it reads no more than allowed: runs only bring together."""
@@ -321,27 +330,23 @@ class Trials:
             return
         reach = self._reach if 0 < self._reach <= pace.spread else 1
         share = pace.streams * reach / max(pace.spread, 1) if pace.run > 1 else 0.0
-        num_wanted = 2 if self._is_small else 1
-        trial: Candidate | None = first
-        best = 0.0
-        for spread in [pace.spread, *self._lower_spreads(pace)]:
-            if trial is None:
-                trial = self._measured(self._plan(spread, share, self._runs_a_stream))
-            if trial is not None and trial.mixing < max(least_mixing, 0.97 * best):
+        lower = (
+            self._measured(self._plan(spread, share, self._runs_a_stream))
+            for spread in self._lower_spreads(pace)
+        )
+        num_wanted, best = 2 if self._is_small else 1, 0.0
+        for trial in itertools.chain([first], lower):
+            if trial is not None and trial.mixing < max(least_mixing, _CLEARLY_LESS * best):
                 return
             confirmed = self._confirm(trial)
-            trial = None
-            if confirmed is not None:
-                yield confirmed
-                best = max(best, confirmed.mixing)
-                num_wanted -= 1
-                if num_wanted <= 0 and confirmed.amplification <= _FEW_READS:
-                    break
-                if num_wanted < 0:
-                    break
-        if self._is_small or not share:
-            return
-        if confirmed is None:
+            if confirmed is None:
+                continue
+            yield confirmed
+            best = max(best, confirmed.mixing)
+            num_wanted -= 1
+            if num_wanted < 0 or (not num_wanted and confirmed.amplification <= _FEW_READS):
+                return
+        if not best and not self._is_small and share:
             longer = self._confirm(self._measured(self._plan(pace.spread, share, _LONGER_RUNS)))
             yield from () if longer is None else (longer,)
 
