@@ -32,9 +32,9 @@ def counted() -> Iterator[list[int]]:
     found: list[int] = []
     make = Epoch._schedule
 
-    def schedule(epoch: Epoch, order: AnyOrder) -> Schedule:
+    def schedule(epoch: Epoch, order: AnyOrder, lane: int) -> Schedule:
         found.append(len(order.count))
-        return make(epoch, order)
+        return make(epoch, order, lane)
 
     with patch.object(Epoch, "_schedule", schedule):
         yield found
@@ -134,7 +134,7 @@ def test_to_explain_an_epoch_no_residence_is_worked_out() -> None:
     footprint = line_footprint(16 * 500, 16, 3)
     plan = find_plan(footprint, room_for(18 * 16), Wish(16, 1))
     epoch = Epoch(footprint, plan, 0, 0)
-    expected = explain_epoch(epoch, range(1), {}, frozenset())
+    expected = explain_epoch(epoch, [[0]], {})
     schedule = epoch.lane(0).schedule
     assert "residences" not in vars(schedule)
     assert expected.num_reads == sum(r.num_reads for r in schedule.residences)
