@@ -208,12 +208,16 @@ def parse_nbytes(memory: int | str) -> int:
     >>> parse_nbytes("1.5KiB"), parse_nbytes(7)
     (1536, 7)
     """
-    from dask.utils import parse_bytes
+    if isinstance(memory, Integral):
+        nbytes = int(memory)
+    else:
+        # To import it takes longer than most plans.
+        from dask.utils import parse_bytes
 
-    try:
-        nbytes = int(parse_bytes(memory))
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        nbytes = 0
+        try:
+            nbytes = int(parse_bytes(memory))
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            nbytes = 0
     if nbytes <= 0:
         raise OptionError(
             "memory is no number of bytes",
