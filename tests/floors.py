@@ -29,7 +29,7 @@ PURE = frozenset(
         "mixing",
         "plan",
     }
-    | {"recipe", "layout"}
+    | {"recipe", "layout", "lru", "capacity"}
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
 PURE_PROTOCOLS = ("xloader.sources.base",)

@@ -1,0 +1,363 @@
+"""Batches of any ids, read through a least-recently-used cache."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader.capacity import least_nbytes
+from xloader.demands import make_footprint
+from xloader.engine.blocks import BlockReader, Stored
+from xloader.engine.cached import CachedReader
+from xloader.engine.fields import Fields
+from xloader.engine.gather import Gatherer
+from xloader.errors import (
+    ClosedError,
+    CorruptChunkError,
+    MemoryBudgetError,
+    MissingChunkWarning,
+    SampleIndexError,
+)
+from xloader.layout import make_layouts
+from xloader.lru import simulate
+from xloader.reading import read_samples
+from xloader.samples import Samples
+from xloader.testing import FaultyStore, SourceRecorder, garble, write_store
+
+
+def make_reader(
+    samples: Samples,
+    capacity: int | None = None,
+    *,
+    batch_size: int = 4,
+    num_threads: int = 1,
+    in_flight: int = 1 << 20,
+) -> CachedReader:
+    """A reader with room for so many bytes; by default, for the neediest sample."""
+    recipe = samples.recipe
+    layouts = make_layouts(recipe)
+    footprint = make_footprint(recipe, layouts)
+    dims = footprint.windows.dims
+    stored = {
+        v.name: Stored(
+            recipe.axes_of(v.name),
+            tuple(dims.index(d) if d in dims else None for d in v.dims),
+            v.stored_dtype,
+            v.packing,
+        )
+        for v in map(recipe.variable, footprint.variables)
+    }
+    fields = Fields(layouts, batch_size, 2)
+    return CachedReader(
+        footprint,
+        BlockReader(recipe.source, stored, in_flight // num_threads),
+        Gatherer(footprint, layouts, fields, stored),
+        fields,
+        batch_size=batch_size,
+        capacity_nbytes=least_nbytes(footprint) if capacity is None else capacity,
+        in_flight_nbytes=in_flight,
+        num_threads=num_threads,
+    )
+
+
+def plain(samples: Samples, ids: np.ndarray) -> dict[str, np.ndarray]:
+    return read_samples(samples.recipe, make_layouts(samples.recipe), ids)
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].flags.c_contiguous
+        np.testing.assert_array_equal(found[name], array)
+
+
+def line(num_steps: int = 24, chunk: int = 4, window: int = 2, **kwargs: Any) -> Samples:
+    """Windows over a line of steps, each of 3 numbers."""
+    values = np.arange(num_steps * 3, dtype=np.float32).reshape(num_steps, 3)
+    dataset = xr.Dataset({"a": (("time", "x"), values)})
+    store = write_store(dataset, {"a": (chunk, 3)})
+    return xloader.open(store, **kwargs).window(time=window, stride=1)
+
+
+BLOCK = 4 * 3 * 4
+"""Bytes of a chunk of `line`."""
+
+
+# The law: what is read is what was said, and values are those of the samples
+
+
+@given(cases(may_be_weighted=False), st.data())
+def test_reads_are_those_foretold_and_values_those_of_the_samples(
+    case: Case, data: st.DataObject
+) -> None:
+    samples, store = case.samples, case.store
+    footprint = make_footprint(samples.recipe, make_layouts(samples.recipe))
+    some_id = st.integers(0, len(samples) - 1)
+    batches = data.draw(st.lists(st.lists(some_id, min_size=1, max_size=9), min_size=1, max_size=8))
+    least = least_nbytes(footprint)
+    capacity = least + data.draw(st.integers(0, footprint.total_nbytes))
+    num_threads = data.draw(st.integers(1, 3))
+    in_flight = data.draw(st.sampled_from([1, 100, 1 << 20]))
+    expected = simulate(footprint, np.concatenate(batches), capacity)
+    store.reset()
+    with make_reader(samples, capacity, num_threads=num_threads, in_flight=in_flight) as reader:
+        found = [reader.read(np.array(batch)) for batch in batches]
+        assert store.num_reads == expected.num_reads == reader.tally.num_reads
+        assert reader.tally.read_nbytes == expected.read_nbytes
+        assert reader.tally.peak_nbytes == expected.peak_nbytes <= capacity
+    for batch, arrays in zip(batches, found, strict=True):
+        assert_same(arrays, plain(samples, np.array(batch)))
+
+
+def test_a_batch_may_need_far_more_than_there_is_room_for() -> None:
+    samples = line()
+    with make_reader(samples, 2 * BLOCK, batch_size=64) as reader:
+        ids = np.random.default_rng(0).permutation(len(samples))
+        assert_same(reader.read(ids), plain(samples, ids))
+        assert reader.tally.peak_nbytes == 2 * BLOCK
+        assert reader.tally.num_reads > 6
+
+
+def test_what_is_there_is_not_read_again() -> None:
+    samples = line(window=1)
+    with make_reader(samples, 6 * BLOCK) as reader:
+        for _ in range(2):
+            assert_same(reader.read(np.arange(24)), plain(samples, np.arange(24)))
+        assert reader.tally.num_reads == reader.tally.num_requests == 6
+        assert reader.tally.read_nbytes == 6 * BLOCK
+
+
+def test_many_rows_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xloader.engine.cached._GATHER_NBYTES", 100)
+    samples = line()
+    with make_reader(samples, 6 * BLOCK, batch_size=64, num_threads=3) as reader:
+        ids = np.arange(len(samples))[::-1].repeat(2)
+        assert_same(reader.read(ids), plain(samples, ids))
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 8, 9, 21])
+def test_a_batch_has_any_number_of_rows(num_rows: int) -> None:
+    samples = line()
+    ids = np.arange(num_rows)
+    with make_reader(samples, 6 * BLOCK, batch_size=8) as reader:
+        assert_same(reader.read(ids), plain(samples, ids))
+
+
+def test_few_rows_do_not_keep_the_memory_of_a_full_batch() -> None:
+    with make_reader(line(), batch_size=1000) as reader:
+        (array,) = reader.read(np.array([3])).values()
+    assert array.base is None
+
+
+def test_batches_that_are_kept_stay_as_they_are() -> None:
+    samples = line()
+    with make_reader(samples) as reader:
+        kept = [reader.read(np.arange(i, i + 4)) for i in range(0, 20, 4)]
+    for i, arrays in zip(range(0, 20, 4), kept, strict=True):
+        assert_same(arrays, plain(samples, np.arange(i, i + 4)))
+
+
+def test_chunks_under_way_are_bounded_by_bytes() -> None:
+    samples = line(window=1)
+    recorder = SourceRecorder(samples.recipe.source)
+    samples = Samples(replace_source(samples, recorder))
+    with make_reader(samples, 6 * BLOCK, batch_size=24, num_threads=6, in_flight=BLOCK) as reader:
+        reader.read(np.arange(24))
+    assert recorder.num_reads == 6
+    assert recorder.peak_in_flight_nbytes == BLOCK
+
+
+# Refusals and faults
+
+
+def test_a_cache_too_small_for_a_sample_is_refused() -> None:
+    with pytest.raises(MemoryBudgetError, match="chunks of one sample") as caught:
+        make_reader(line(), 2 * BLOCK - 1)
+    assert caught.value.minimum_nbytes == 2 * BLOCK
+
+
+def test_an_id_out_of_range_leaves_the_reader_as_it_was() -> None:
+    samples = line()
+    with make_reader(samples) as reader:
+        with pytest.raises(SampleIndexError, match="out of range"):
+            reader.read(np.array([0, 99]))
+        assert_same(reader.read(np.arange(4)), plain(samples, np.arange(4)))
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("room", [1, 2, 6])
+def test_after_a_chunk_that_does_not_decode_reading_goes_on(num_threads: int, room: int) -> None:
+    values = np.arange(24, dtype=np.float32)
+    store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
+    faulty = FaultyStore(store, {"a/c/2": garble}, times=2)
+    samples = xloader.open(faulty).window(time=1)
+    ids = np.array([0, 20, 5, 9, 16, 12])
+    with make_reader(samples, room * 16, batch_size=6, num_threads=num_threads) as reader:
+        for _ in range(2):
+            with pytest.raises(CorruptChunkError, match=r"variable 'a', chunk \(2,\)"):
+                reader.read(ids)
+            np.testing.assert_array_equal(reader.read(ids[:3])["a"][:, 0], values[ids[:3]])
+        before = reader.tally.num_reads
+        np.testing.assert_array_equal(reader.read(ids)["a"][:, 0], values[ids])
+        assert before < reader.tally.num_reads <= before + 6
+        assert reader.tally.peak_nbytes <= room * 16
+
+
+def test_absent_chunks_are_counted() -> None:
+    values = np.arange(24, dtype=np.float32)
+    store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
+    samples = xloader.open(FaultyStore(store, {"a/c/2": None})).window(time=1)
+    with make_reader(samples, 96) as reader, pytest.warns(MissingChunkWarning):
+        found = reader.read(np.arange(24))["a"]
+        assert np.isnan(found[8:12]).all()
+        assert reader.tally.num_missing == 1
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_an_interrupt_leaves_nothing_half_done(num_threads: int) -> None:
+    samples = line(window=1)
+    source = _Interrupted(samples.recipe.source)
+    broken = Samples(replace_source(samples, source))
+    with make_reader(broken, 6 * BLOCK, batch_size=24, num_threads=num_threads) as reader:
+        with pytest.raises(KeyboardInterrupt):
+            reader.read(np.arange(24))
+        assert_same(reader.read(np.arange(24)), plain(samples, np.arange(24)))
+
+
+class _Interrupted(SourceRecorder):
+    """A source that is interrupted at the third read."""
+
+    def fetch(self, reads: Any) -> Any:
+        if self.num_reads == 2:
+            super().fetch(reads)
+            raise KeyboardInterrupt
+        return super().fetch(reads)
+
+
+def replace_source(samples: Samples, source: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(samples.recipe, source=source)
+
+
+# Processes, threads, ends
+
+
+def test_a_closed_reader_reads_no_more_and_has_no_threads() -> None:
+    before = set(threading.enumerate())
+    reader = make_reader(line(), 6 * BLOCK, batch_size=23, num_threads=3)
+    reader.read(np.arange(23))
+    mine = set(threading.enumerate()) - before
+    assert {t.name for t in mine} == {"xloader-cache-0", "xloader-cache-1"}
+    reader.close()
+    reader.close()
+    assert not any(thread.is_alive() for thread in mine)
+    with pytest.raises(ClosedError, match="closed"):
+        reader.read(np.arange(2))
+
+
+def test_a_reader_left_to_itself_ends_its_threads() -> None:
+    before = set(threading.enumerate())
+    reader = make_reader(line(), 6 * BLOCK, batch_size=23, num_threads=3)
+    reader.read(np.arange(23))
+    mine = set(threading.enumerate()) - before
+    assert mine
+    del reader
+    gc.collect()
+    for thread in mine:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in mine)
+
+
+def test_one_thread_is_the_callers_own() -> None:
+    before = set(threading.enumerate())
+    with make_reader(line(), 6 * BLOCK, batch_size=23) as reader:
+        reader.read(np.arange(23))
+        assert set(threading.enumerate()) == before
+
+
+def test_threads_of_a_user_read_one_after_the_other() -> None:
+    samples = line()
+    rng = np.random.default_rng(1)
+    batches = [rng.integers(0, len(samples), 4) for _ in range(40)]
+    found: dict[int, dict[str, np.ndarray]] = {}
+    with make_reader(samples, 3 * BLOCK) as reader:
+
+        def read(number: int) -> None:
+            found.update({i: reader.read(batches[i]) for i in range(number, 40, 4)})
+
+        threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for number, batch in enumerate(batches):
+        assert_same(found[number], plain(samples, batch))
+
+
+def test_it_pickles_as_nothing() -> None:
+    with make_reader(line()) as reader:
+        reader.read(np.arange(4))
+        assert pickle.loads(pickle.dumps({"reader": reader})) == {"reader": None}
+
+
+@contextmanager
+def in_the_midst_of_a_read(reader: CachedReader) -> Iterator[None]:
+    """Another thread holds the reader's lock."""
+    is_held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reader._here().lock:
+            is_held.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    yield
+    go_on.set()
+    thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_forked_child_begins_anew() -> None:
+    """Though a thread of the parent held the lock, and helpers were waiting, at the fork."""
+    program = """
+import os, sys
+import numpy as np
+from tests.test_cached import BLOCK, assert_same, in_the_midst_of_a_read, line, make_reader, plain
+samples = line()
+reader = make_reader(samples, 6 * BLOCK, batch_size=23, num_threads=3)
+ids = np.arange(23)
+reader.read(ids)
+with in_the_midst_of_a_read(reader):
+    pid = os.fork()
+    if pid == 0:
+        assert reader.tally.num_reads == 0
+        assert_same(reader.read(ids), plain(samples, ids))
+        assert reader.tally.num_reads == 6
+        reader.close()
+        sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+reader.read(ids)
+assert reader.tally.num_reads == 6
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

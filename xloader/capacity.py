@@ -1,0 +1,171 @@
+"""How many decoded bytes a cache of blocks may hold, and how many it must."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from xloader.errors import MemoryBudgetError
+from xloader.footprint import Boxes, Footprint
+from xloader.grid import Ints
+from xloader.layout import FieldLayout
+from xloader.lru import Keys
+from xloader.plan import Budget
+from xloader.sources.base import MOST_INDEX_NBYTES
+
+_PIECE_SIZE = 1 << 16
+"""Samples that are looked at together."""
+
+
+def cache_budget(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    memory_nbytes: int,
+    batch_size: int,
+    prefetch: int,
+    *,
+    num_workers: int = 1,
+) -> Budget:
+    """How the memory of one worker is divided. Arguments and errors as of `cache_nbytes`."""
+    rows = min(batch_size, footprint.num_samples)
+    budget = Budget(
+        memory_nbytes=memory_nbytes // num_workers,
+        batch_nbytes=rows * sum(layout.sample_nbytes for layout in layouts),
+        num_batches=prefetch + 2,
+        max_chunk_nbytes=footprint.max_chunk_nbytes,
+        num_lanes=1,
+        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
+    )
+    least = least_nbytes(footprint)
+    if budget.lane_nbytes < least:
+        share = f", shared by {num_workers} workers" * (num_workers > 1)
+        raise MemoryBudgetError(
+            f"the memory is too small for {budget.num_batches} batches of "
+            f"{budget.batch_nbytes} bytes, two chunks in flight and the chunks of one sample",
+            given=f"memory={memory_nbytes} bytes{share}",
+            minimum_nbytes=num_workers * budget.minimum_nbytes(least),
+        )
+    return budget
+
+
+def cache_nbytes(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    memory_nbytes: int,
+    batch_size: int,
+    prefetch: int,
+    *,
+    num_workers: int = 1,
+) -> int:
+    """Decoded bytes that the cache of one worker may hold: what the rest of its memory leaves.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    layouts : tuple of FieldLayout
+    memory_nbytes : int
+        Memory of all workers of a rank.
+    batch_size : int
+        Samples of a batch.
+    prefetch : int
+        Batches made ahead of need, by each worker.
+    num_workers : int
+        Each has an equal share of the memory.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If some sample alone needs more, with the minimum that would do.
+    """
+    budget = cache_budget(
+        footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers
+    )
+    return budget.lane_nbytes
+
+
+def least_nbytes(footprint: Footprint) -> int:
+    """Decoded bytes of what the neediest sample needs: no cache can do with less.
+
+    Along each dimension, positions whose windows meet blocks of the same sizes in the same way
+    are of one kind; samples of the same kinds need as much, so one of each is looked at.
+    """
+    kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
+    shape = tuple(len(kind.examples) for kind in kinds)
+    numbers = np.arange(math.prod(shape))
+    if footprint.subset is not None:
+        numbers = _kinds_of_ids(footprint, kinds, shape, footprint.subset.possible_ids)
+    keys, least = Keys(footprint), 0
+    for begin in range(0, len(numbers), _PIECE_SIZE):
+        along = np.unravel_index(numbers[begin : begin + _PIECE_SIZE], shape)
+        examples = [kind.examples[own] for kind, own in zip(kinds, along, strict=True)]
+        touches = keys.touches(Boxes.at(np.stack(examples, axis=-1)))
+        ends = np.concatenate([[0], np.cumsum(touches.nbytes)])
+        least = max(least, int(np.diff(ends[touches.begins]).max(initial=0)))
+    return least
+
+
+def _kinds_of_ids(
+    footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...], ids: Ints
+) -> Ints:
+    is_there = np.zeros(math.prod(shape), np.bool_)
+    for begin in range(0, len(ids), _PIECE_SIZE):
+        positions = footprint.positions_of(ids[begin : begin + _PIECE_SIZE])
+        along = [kind.of_positions(own) for kind, own in zip(kinds, positions.T, strict=True)]
+        is_there[np.ravel_multi_index(along, shape)] = True
+    return np.flatnonzero(is_there)
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """Kinds of positions along one dimension.
+
+    Parameters
+    ----------
+    begins : numpy.ndarray of int64
+        Where the blocks change that windows meet.
+    numbers : numpy.ndarray of int64
+        The kind of the positions from there on.
+    examples : numpy.ndarray of int64
+        A position of each kind.
+    """
+
+    begins: Ints
+    numbers: Ints
+    examples: Ints
+
+    @classmethod
+    def of(cls, footprint: Footprint, dim: int) -> _Kinds:
+        stride = footprint.windows.strides[dim]
+        spans = [
+            [
+                (axis, span[0], span[0] + span[1] * (span[2] - 1))
+                for access in group.accesses
+                if (span := access[dim]) is not None
+            ]
+            for group in footprint.groups
+            if (axis := group.axes[dim]) is not None
+        ]
+        cuts = [np.zeros(1, np.int64)]
+        for axis, first, last in itertools.chain(*spans):
+            cuts += [-((offset - axis.edges[1:-1]) // stride) for offset in {first, last}]
+        begins = np.unique(np.concatenate(cuts))
+        begins = begins[(begins >= 0) & (begins < footprint.windows.num_positions[dim])]
+        columns: list[Ints] = [np.zeros(len(begins), np.int64)]
+        for own in spans:
+            origin: Ints | None = None
+            for axis, first, last in own:
+                lo = axis.edges[axis.block_of(begins * stride + first)]
+                hi = axis.edges[axis.block_of(begins * stride + last) + 1]
+                origin = lo if origin is None else origin
+                columns += [lo - origin, hi - origin]
+        _, at, numbers = np.unique(
+            np.stack(columns, axis=-1), axis=0, return_index=True, return_inverse=True
+        )
+        return cls(begins, numbers.reshape(-1), begins[at])
+
+    def of_positions(self, positions: Ints) -> Ints:
+        """The kind of each position."""
+        return self.numbers[np.searchsorted(self.begins, positions, side="right") - 1]
