@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader.capacity import least_nbytes
+from xloader.carrier import stored_variables
 from xloader.demands import make_footprint
-from xloader.engine.blocks import BlockReader, Stored
+from xloader.engine.blocks import BlockReader
 from xloader.engine.cached import CachedReader
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
@@ -52,16 +54,7 @@ def make_reader(
     recipe = samples.recipe
     layouts = make_layouts(recipe)
     footprint = make_footprint(recipe, layouts)
-    dims = footprint.windows.dims
-    stored = {
-        v.name: Stored(
-            recipe.axes_of(v.name),
-            tuple(dims.index(d) if d in dims else None for d in v.dims),
-            v.stored_dtype,
-            v.packing,
-        )
-        for v in map(recipe.variable, footprint.variables)
-    }
+    stored = stored_variables(recipe, footprint)
     fields = Fields(layouts, batch_size, 2)
     return CachedReader(
         footprint,
@@ -223,8 +216,9 @@ def test_absent_chunks_are_counted() -> None:
     values = np.arange(24, dtype=np.float32)
     store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
     samples = xloader.open(FaultyStore(store, {"a/c/2": None})).window(time=1)
-    with make_reader(samples, 96) as reader, pytest.warns(MissingChunkWarning):
-        found = reader.read(np.arange(24))["a"]
+    with make_reader(samples, 96) as reader:
+        with pytest.warns(MissingChunkWarning):
+            found = reader.read(np.arange(24))["a"]
         assert np.isnan(found[8:12]).all()
         assert reader.tally.num_missing == 1
 
@@ -251,8 +245,6 @@ class _Interrupted(SourceRecorder):
 
 
 def replace_source(samples: Samples, source: Any) -> Any:
-    from dataclasses import replace
-
     return replace(samples.recipe, source=source)
 
 
@@ -335,29 +327,59 @@ def in_the_midst_of_a_read(reader: CachedReader) -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
-def test_a_forked_child_begins_anew() -> None:
-    """Though a thread of the parent held the lock, and helpers were waiting, at the fork."""
-    program = """
+def in_memory() -> Samples:
+    """Three variables in plain memory, which a forked child may read."""
+    values = {name: (("time", "x"), np.ones((24, 3)) * i) for i, name in enumerate("abc")}
+    return xloader.open(xr.Dataset(values)).window(time=2, stride=1)
+
+
+def run_forked(body: str, samples: str) -> subprocess.CompletedProcess[str]:
+    """A program that forks while a thread reads and others wait for work."""
+    program = f"""
 import os, sys
 import numpy as np
-from tests.test_cached import BLOCK, assert_same, in_the_midst_of_a_read, line, make_reader, plain
-samples = line()
-reader = make_reader(samples, 6 * BLOCK, batch_size=23, num_threads=3)
+from tests.test_cached import *
+from xloader.errors import ForkError
+samples = {samples}
+reader = make_reader(samples, 1 << 20, batch_size=23, num_threads=3)
 ids = np.arange(23)
 reader.read(ids)
+num_reads = reader.tally.num_reads
 with in_the_midst_of_a_read(reader):
     pid = os.fork()
     if pid == 0:
-        assert reader.tally.num_reads == 0
-        assert_same(reader.read(ids), plain(samples, ids))
-        assert reader.tally.num_reads == 6
+{body}
         reader.close()
-        sys.exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-reader.read(ids)
-assert reader.tally.num_reads == 6
+        sys.stdout.flush()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert_same(reader.read(ids), plain(samples, ids))
+assert reader.tally.num_reads == num_reads
 """
     command = [sys.executable, "-W", "ignore", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_forked_child_begins_anew() -> None:
+    body = """
+        assert reader.tally.num_reads == 0
+        assert_same(reader.read(ids), plain(samples, ids))
+        assert reader.tally.num_reads == num_reads == 3
+        assert threading.active_count() > 1
+"""
+    done = run_forked(body, "in_memory()")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_a_store_that_does_not_survive_a_fork_says_so_at_once() -> None:
+    body = """
+        try:
+            reader.read(ids)
+        except ForkError as error:
+            print(error)
+"""
+    done = run_forked(body, "line()")
+    assert done.returncode == 0, done.stderr
+    assert "was opened before this process was forked" in done.stdout

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from xloader.choosing import Choosing, normal_ids
+from xloader.demands import make_footprint
+from xloader.errors import OptionError
 from xloader.explain import Explanation
 from xloader.layout import make_layouts
 from xloader.loader import Loader
 from xloader.options import LoaderOptions, make_options
 from xloader.torch.tensors import check_device, tensor_maker
 from xloader.transforms import make_outputs
-from xloader.visits import explain_order
+from xloader.visits import explain_cached, explain_order
 
 
 class Loading(Choosing):
@@ -109,7 +112,14 @@ class Loading(Choosing):
         make_outputs(self.recipe, make_layouts(self.recipe))
         return loader
 
-    def explain(self, order: ArrayLike | None = None, **options: Any) -> Explanation:
+    def explain(
+        self,
+        order: ArrayLike | None = None,
+        *,
+        cache: Literal["lru"] | None = None,
+        num_workers: int = 1,
+        **options: Any,
+    ) -> Explanation:
         """What an epoch would cost. Nothing is read.
 
         Parameters
@@ -117,19 +127,69 @@ class Loading(Choosing):
         order : array_like of int, optional
             Sample ids in an order of your own, whose cost within the same memory is told
             instead: exactly up to 10 million of them, from the first 10 million beyond that.
+        cache : {None, "lru"}
+            How the order would be carried out. By default it is known beforehand, so that what
+            is needed farthest ahead is dropped first. With "lru" it is not, as where a sampler
+            hands out batches: each worker begins with no chunks and keeps those that it used
+            last, sample by sample.
+        num_workers : int, default 1
+            With ``cache``: workers that share ``memory`` and take turns at batches, as those of
+            a PyTorch ``DataLoader`` do; 0 is the process itself. Each makes ``prefetch`` batches
+            ahead.
         **options
-            As for :meth:`loader`.
+            As for :meth:`loader`. With ``cache``, the order is that of this rank, and only
+            ``batch_size``, ``memory`` and ``prefetch`` matter.
 
         Raises
         ------
         SampleIndexError
             If the order holds an id that is out of range.
+        MemoryBudgetError
+            If the memory is too small, with the minimum that would do.
+        OptionError
+            If an option is outside its range.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 1000)))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (16, 1000)})).window(time=1)
+        >>> order = np.arange(960).reshape(60, 16).T.ravel()
+        >>> told = samples.explain(order, cache="lru", memory="4MiB", num_workers=2)
+        >>> told.num_reads, samples.explain(memory="4MiB").num_reads
+        (960, 60)
         """
-        loader = self._loader(make_options(**{"output": "numpy", **options}))
+        _check_cache(cache, num_workers)
+        if cache is None and num_workers != 1:
+            # A loader's own error says what stands here for it.
+            options["num_workers"] = num_workers
+        chosen = make_options(**{"output": "numpy", **options})
+        if cache is None:
+            loader = self._loader(chosen)
+            if order is None:
+                return loader.explain()
+            ids = normal_ids(self.recipe.num_ids, np.asarray(order))
+            return explain_order(loader.footprint, loader.plan, ids, loader.explain())
         if order is None:
-            return loader.explain()
-        ids = normal_ids(self.recipe.num_ids, np.asarray(order))
-        return explain_order(loader.footprint, loader.plan, ids, loader.explain())
+            raise OptionError(
+                "a cache is simulated for an order of your own",
+                given=f"cache={cache!r} without an order",
+                remedy="pass order=, such as list(sampler), or leave cache out",
+            )
+        layouts = make_layouts(self.recipe)
+        footprint = make_footprint(self.recipe, layouts)
+        source = self.recipe.source
+        return explain_cached(
+            footprint,
+            layouts,
+            normal_ids(self.recipe.num_ids, np.asarray(order)),
+            {name: source.path_of(name) for name in footprint.variables},
+            memory_nbytes=chosen.memory_nbytes,
+            batch_size=chosen.batch_size,
+            prefetch=chosen.prefetch,
+            num_workers=max(num_workers, 1),
+        )
 
     def _loader(self, options: LoaderOptions) -> Loader:
         if options.output == "numpy":
@@ -138,3 +198,20 @@ class Loading(Choosing):
         if options.device is not None:
             check_device(options.device)
         return Loader(self.recipe, options, hand_over)
+
+
+def _check_cache(cache: Any, num_workers: Any) -> None:
+    if cache not in (None, "lru"):
+        raise OptionError(
+            "there is no such cache",
+            given=f"cache={cache!r}",
+            allowed='None or "lru"',
+            remedy='pass cache="lru", which drops what was not used for longest',
+        )
+    is_whole = isinstance(num_workers, Integral) and not isinstance(num_workers, bool)
+    if not is_whole or num_workers < 0:
+        raise OptionError(
+            "num_workers is no number of workers",
+            given=repr(num_workers),
+            allowed="whole numbers >= 0",
+        )

@@ -84,7 +84,8 @@ class Recent:
         missing, dropped : list of int
             The blocks to read, and those that go; of one sample, before any is read.
         """
-        there, used, peak = self._there, self.used_nbytes, self.peak_nbytes
+        there, capacity = self._there, self.capacity_nbytes
+        used, peak = self.used_nbytes, self.peak_nbytes
         missing: list[int] = []
         dropped: list[int] = []
         for key, size, is_end in zip(keys, nbytes, is_last, strict=True):
@@ -96,7 +97,7 @@ class Recent:
                 missing.append(key)
             if is_end:
                 # The sample's own blocks are the last in line, and all of them fit.
-                while used > self.capacity_nbytes:
+                while used > capacity:
                     old, size = there.popitem(last=False)
                     used -= size
                     dropped.append(old)
@@ -163,12 +164,6 @@ class Keys:
             joined = [column[line] for column in joined]
         return Touches(np.searchsorted(joined[0], np.arange(len(boxes) + 1)), *joined[1:])
 
-    def block_of(self, key: int) -> tuple[int, tuple[int, ...]]:
-        """The group of a key, and the index of its block along each windowed dimension."""
-        number = int(np.searchsorted(self.bases, key, side="right")) - 1
-        block = np.unravel_index(key - self.bases[number], self._footprint.groups[number].shape)
-        return number, tuple(int(index) for index in block)
-
     def count_reads(self, keys: Ints) -> tuple[int, int]:
         """Chunks of some blocks, and their decoded bytes, not cut down."""
         num_reads = read_nbytes = 0
@@ -193,6 +188,8 @@ class CacheCount:
         Decoded bytes of these chunks.
     num_needed : int
         Distinct (variable, chunk) pairs among them.
+    num_shared_reads : int
+        Reads of a chunk that another worker reads as well.
     peak_nbytes : int
         Sum of the most decoded bytes that each worker holds.
     """
@@ -200,6 +197,7 @@ class CacheCount:
     num_reads: int
     read_nbytes: int
     num_needed: int
+    num_shared_reads: int
     peak_nbytes: int
 
 
@@ -220,23 +218,36 @@ def simulate(
         Samples in order. Batch ``k`` of them goes to worker ``k % num_workers``.
     capacity_nbytes : int
         Decoded bytes that the cache of each worker may hold.
-    batch_size, num_workers : int
+    batch_size : int
+        Samples of a batch.
+    num_workers : int
+        Workers that take turns.
     """
     keys = Keys(footprint)
     worker = np.arange(len(ids)) // batch_size % num_workers
-    missed: list[Ints] = []
+    reads = np.zeros(2, np.int64)
+    needed: list[Ints] = []
     peak_nbytes = 0
     for number in range(num_workers):
         recent = Recent(capacity_nbytes)
-        own = ids[worker == number] if num_workers > 1 else ids
-        for begin in range(0, len(own), _PIECE_SIZE):
-            # What needs the same as the sample before it reads nothing and changes no order.
-            boxes = ListedOrder.of(footprint, own[begin : begin + _PIECE_SIZE]).boxes
-            touches = keys.touches(boxes)
-            columns = (touches.keys, touches.nbytes, touches.is_last)
-            missing, _ = recent.touch(*(column.tolist() for column in columns))
-            missed.append(np.array(missing, np.int64))
+        missing = _misses(footprint, keys, recent, ids[worker == number])
+        reads += keys.count_reads(missing)
+        needed.append(np.unique(missing))
         peak_nbytes += recent.peak_nbytes
-    joined = np.concatenate(missed) if missed else np.zeros(0, np.int64)
-    num_needed, _ = keys.count_reads(np.unique(joined))
-    return CacheCount(*keys.count_reads(joined), num_needed, peak_nbytes)
+    num_needed, _ = keys.count_reads(np.unique(np.concatenate(needed)))
+    num_in_all = sum(keys.count_reads(own)[0] for own in needed)
+    num_reads, read_nbytes = reads.tolist()
+    return CacheCount(num_reads, read_nbytes, num_needed, num_in_all - num_needed, peak_nbytes)
+
+
+def _misses(footprint: Footprint, keys: Keys, recent: Recent, ids: Ints) -> Ints:
+    """The blocks that one worker reads, in order."""
+    missed = [np.zeros(0, np.int64)]
+    for begin in range(0, len(ids), _PIECE_SIZE):
+        # What needs the same as the sample before it reads nothing and changes no order.
+        boxes = ListedOrder.of(footprint, ids[begin : begin + _PIECE_SIZE]).boxes
+        touches = keys.touches(boxes)
+        columns = (touches.keys, touches.nbytes, touches.is_last)
+        missing, _ = recent.touch(*(column.tolist() for column in columns))
+        missed.append(np.array(missing, np.int64))
+    return np.concatenate(missed)

@@ -1,16 +1,25 @@
-"""The cost of an order that somebody else made: a list of ids, simulated sample by sample."""
+"""The cost of an order that somebody else made: a list of ids, simulated sample by sample.
+
+Either with the future known, as our own loader would carry it out, or through the caches of
+workers that get one batch after the other and know nothing of what comes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
+from xloader.capacity import cache_budget
+from xloader.cohorts import tile_edges
 from xloader.errors import EmptySamplesError
 from xloader.explain import Explanation
 from xloader.footprint import Footprint
 from xloader.grid import Ints
+from xloader.layout import FieldLayout
 from xloader.listed import ListedOrder
+from xloader.lru import simulate
 from xloader.mixing import full_mixing, region_dim, regions_of
 from xloader.plan import Plan
 from xloader.schedule import make_schedule
@@ -39,8 +48,7 @@ def explain_order(
     EmptySamplesError
         If there are no ids.
     """
-    if not len(ids):
-        raise EmptySamplesError("the order names no samples", remedy="pass at least one id")
+    _check_order(ids)
     looked_at = ids[:_MOST_SAMPLES]
     pool = plan.lane_pool_nbytes + plan.ahead_nbytes
     order = ListedOrder.of(footprint, looked_at)
@@ -66,6 +74,78 @@ def explain_order(
         spread=0,
         lanes=1,
     )
+
+
+def explain_cached(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    ids: Ints,
+    paths: Mapping[str, str],
+    *,
+    memory_nbytes: int,
+    batch_size: int,
+    prefetch: int,
+    num_workers: int,
+) -> Explanation:
+    """What an order of ids costs through least-recently-used caches that are empty at first.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    layouts : tuple of FieldLayout
+    ids : numpy.ndarray of int64
+        Samples in the order of delivery. Batch ``k`` of them goes to worker ``k % num_workers``.
+    paths : mapping of str to str
+        How each variable is read.
+    memory_nbytes : int
+        Of all workers together.
+    batch_size, prefetch, num_workers : int
+        Samples of a batch, batches that each worker makes ahead, and workers.
+
+    Raises
+    ------
+    EmptySamplesError
+        If there are no ids.
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    """
+    _check_order(ids)
+    budget = cache_budget(
+        footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers
+    )
+    looked_at = ids[:_MOST_SAMPLES]
+    count = simulate(
+        footprint, looked_at, budget.lane_nbytes, batch_size=batch_size, num_workers=num_workers
+    )
+    scale = len(ids) / len(looked_at)
+    dim = region_dim(footprint)
+    return Explanation(
+        num_samples=len(ids),
+        num_steps=-(-len(ids) // batch_size),
+        num_reads=round(count.num_reads * scale),
+        read_nbytes=round(count.read_nbytes * scale),
+        read_amplification=count.num_reads / count.num_needed,
+        peak_nbytes=num_workers * budget.fixed_nbytes + count.peak_nbytes,
+        mixing=_mixing(footprint, dim, looked_at, batch_size),
+        full_mixing=full_mixing(footprint, dim, batch_size),
+        num_dropped_windows=footprint.windows.num_dropped,
+        is_exact=len(looked_at) == len(ids),
+        tile={
+            name: int(np.diff(tile_edges(footprint, number, 1)).max())
+            for number, name in enumerate(footprint.windows.dims)
+        },
+        run=1,
+        streams=1,
+        spread=0,
+        lanes=1,
+        paths=paths,
+        num_shared_reads=round(count.num_shared_reads * scale),
+    )
+
+
+def _check_order(ids: Ints) -> None:
+    if not len(ids):
+        raise EmptySamplesError("the order names no samples", remedy="pass at least one id")
 
 
 def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:

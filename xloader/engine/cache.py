@@ -57,7 +57,8 @@ class BlockCache:
         line = np.sort(np.fromiter(keys, np.int64))
         edges = np.searchsorted(line, self._keys.bases).tolist()
         return [
-            self._add(number, line[lo:hi]) for number, (lo, hi) in enumerate(itertools.pairwise(edges))
+            self._add(number, line[lo:hi])
+            for number, (lo, hi) in enumerate(itertools.pairwise(edges))
         ]
 
     def _add(self, number: int, keys: Ints) -> list[Block]:

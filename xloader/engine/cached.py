@@ -190,8 +190,8 @@ class CachedReader:
         return _nothing, ()
 
     def _here(self) -> _Held:
-        """What this process holds. A forked child begins anew: its parent's threads are not here,
-        and a lock that one of them held is never released."""
+        """What this process holds."""
+        # A forked child begins anew: its parent's threads are not there, nor ever release a lock.
         pid = os.getpid()
         held = self._held.get(pid) or self._held.setdefault(pid, _Held(self._make_cache))
         for other in [own for own in self._held if own != pid]:
@@ -215,7 +215,9 @@ class CachedReader:
     def _find(self, firsts: Ints) -> _Found:
         """What rows take of which blocks."""
         found: _Found = []
-        accesses = zip(self._footprint.groups, self._keys.bases, self._gatherer.accesses, strict=False)
+        accesses = zip(
+            self._footprint.groups, self._keys.bases, self._gatherer.accesses, strict=False
+        )
         for group, base, own in accesses:
             pairs = [find_hits(group, access, firsts) for access in own]
             found.append([(hits, blocks + base) for hits, blocks in pairs])
