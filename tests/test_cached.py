@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from xloader.carrier import stored_variables
 from xloader.demands import make_footprint
 from xloader.engine.blocks import BlockReader
 from xloader.engine.cached import CachedReader
+from xloader.engine.crew import Crew
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
 from xloader.errors import (
@@ -166,14 +168,25 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
         assert_same(arrays, plain(samples, np.arange(i, i + 4)))
 
 
-def test_chunks_under_way_are_bounded_by_bytes() -> None:
+def test_a_batch_is_read_in_one_go_where_nothing_that_it_needs_goes() -> None:
     samples = line(window=1)
-    recorder = SourceRecorder(samples.recipe.source)
-    samples = Samples(replace_source(samples, recorder))
-    with make_reader(samples, 6 * BLOCK, batch_size=24, num_threads=6, in_flight=BLOCK) as reader:
-        reader.read(np.arange(24))
-    assert recorder.num_reads == 6
-    assert recorder.peak_in_flight_nbytes == BLOCK
+    with make_reader(samples, 2 * BLOCK) as reader:
+        with patch.object(reader, "_load", wraps=reader._load) as load:
+            for batch, num_waves in (([0, 4], 1), ([8, 12], 1), ([12, 0], 1), ([0, 4, 8], 2)):
+                load.reset_mock()
+                assert_same(reader.read(np.array(batch)), plain(samples, np.array(batch)))
+                assert load.call_count == num_waves
+        assert reader.tally.num_reads == 7
+
+
+@pytest.mark.parametrize(("in_flight", "num_threads"), [(1, 1), (BLOCK, 1), (3 * BLOCK, 3)])
+def test_chunks_under_way_are_bounded_by_bytes(in_flight: int, num_threads: int) -> None:
+    reader = make_reader(line(), 6 * BLOCK, batch_size=24, num_threads=6, in_flight=in_flight)
+    with reader, patch.object(Crew, "do", autospec=True, side_effect=Crew.do) as do:
+        reader.read(np.arange(23))
+    (_, chunks, most), _ = do.call_args_list[0]
+    assert len(chunks) == 6
+    assert max(most, 1) == num_threads
 
 
 # Refusals and faults

@@ -73,6 +73,11 @@ def test_the_least_is_what_the_neediest_sample_needs(
     assert least_nbytes(footprint) == slow_least(footprint)
 
 
+def test_two_offsets_of_a_window_may_lie_in_one_chunk_or_in_two() -> None:
+    footprint = line_footprint(64, 16, 4, spans=((0, 1, 1), (3, 1, 1)))
+    assert least_nbytes(footprint) == 32
+
+
 def test_samples_that_no_epoch_draws_need_nothing() -> None:
     whole = line_footprint(64, 16, 2)
     weights = np.zeros(63)

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+import xloader
 import xloader.visits
 from tests.ground import footprints, line_footprint, plan_of, slow_needs
-from xloader.errors import EmptySamplesError
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.explain import Explanation, explain_epoch
 from xloader.footprint import Footprint
 from xloader.listed import ListedOrder
 from xloader.pace import Pace
 from xloader.plan import Epoch, Plan
 from xloader.schedule import make_schedule
+from xloader.testing import write_store
 from xloader.visits import explain_order
 
 PATHS: Mapping[str, str] = {"x": "memory"}
@@ -110,6 +114,86 @@ def test_a_long_order_is_counted_in_part_and_says_so() -> None:
     assert not found.is_exact
     assert (found.num_samples, found.num_reads) == (7, 7)
     assert "first part" in str(found)
+
+
+# Through the caches of workers
+
+
+def make_samples(**kwargs: Any) -> xloader.Samples:
+    """320 samples in 20 chunks of 64 bytes."""
+    line = xr.Dataset({"a": ("time", np.arange(320, dtype=np.float32))})
+    return xloader.open(write_store(line, {"a": (16,)}), **kwargs).window(time=1)
+
+
+def test_figures_of_an_order_through_caches() -> None:
+    # Each worker has 64 bytes for each of two reads in flight, 32 for batches, and 128 more.
+    options = {"memory": 2 * 288, "batch_size": 2, "prefetch": 2, "num_workers": 2}
+    order = [0, 16, 32, 1, 2, 17, 33, 48, 0, 32, 0, 34, 18]
+    # The samples of one worker lie in chunks 0 1 0 1 0 2 1, those of the other in 2 0 2 3 0 2.
+    found = make_samples().explain(order, cache="lru", **options)
+    assert (found.num_samples, found.num_steps) == (13, 7)
+    assert found.num_reads == 4 + 5
+    assert found.read_nbytes == 64 * found.num_reads
+    assert found.read_amplification == found.num_reads / 4
+    assert found.num_shared_reads == 6 - 4
+    assert found.peak_nbytes == 2 * 288
+    assert found.is_exact
+    assert found.tile == {"time": 16}
+    assert (found.run, found.streams, found.spread, found.lanes) == (1, 1, 0, 1)
+    assert set(found.paths) == {"a"}
+    assert "another rank or worker" in str(found)
+
+
+def test_a_cache_mixes_as_the_order_does() -> None:
+    samples = make_samples()
+    order = np.random.default_rng(0).permutation(320)
+    known = samples.explain(order, batch_size=8)
+    cached = samples.explain(order, batch_size=8, cache="lru", num_workers=3)
+    assert cached.mixing == known.mixing
+    assert cached.full_mixing == known.full_mixing
+
+
+def test_no_worker_is_the_process_itself() -> None:
+    order = np.random.default_rng(0).permutation(320)
+    told = [
+        make_samples().explain(order, cache="lru", memory=1000, batch_size=4, num_workers=number)
+        for number in (0, 1)
+    ]
+    assert told[0] == told[1]
+
+
+def test_a_long_order_through_a_cache_is_counted_in_part_and_says_so() -> None:
+    samples = make_samples()
+    with patch.object(xloader.visits, "_MOST_SAMPLES", 4):
+        found = samples.explain([0, 16, 32, 48, 0, 0, 0, 0], cache="lru", memory=1000)
+    assert not found.is_exact
+    assert (found.num_samples, found.num_reads) == (8, 8)
+
+
+def test_subsets_are_told_by_their_own_ids() -> None:
+    samples = make_samples().select([300, 5, 6, 301])
+    found = samples.explain([0, -1, 1, 2], cache="lru", memory=1000, batch_size=1)
+    assert found.num_reads == 2
+    with pytest.raises(SampleIndexError, match="out of range"):
+        samples.explain([4], cache="lru")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"cache": "fifo", "order": [0]}, r"no such cache.*'fifo'.*cache=\"lru\""),
+        ({"cache": "lru"}, r"an order of your own.*pass order="),
+        ({"cache": "lru", "order": [0], "num_workers": -1}, r"number of workers.*-1.*>= 0"),
+        ({"cache": "lru", "order": [0], "num_workers": 1.5}, r"number of workers.*1\.5"),
+        ({"cache": "lru", "order": []}, r"names no samples"),
+        ({"cache": "lru", "order": [0], "batchsize": 4}, r"did you mean 'batch_size'"),
+        ({"cache": "lru", "order": [0], "memory": 100}, r"chunks of one sample.*memory=100"),
+        ({"order": [0], "num_workers": 2}, r"no option 'num_workers'"),
+    ],
+)
+def test_what_no_cache_can_do_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        make_samples().explain(**options)
 
 
 def test_an_order_of_nothing_is_refused() -> None:
