@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,8 @@ from xloader.sources.base import MOST_INDEX_NBYTES
 
 _PIECE_SIZE = 1 << 16
 """Samples that are looked at together."""
+
+_MOST_BITS = 62
 
 
 def cache_budget(
@@ -90,13 +91,16 @@ def least_nbytes(footprint: Footprint) -> int:
     """Decoded bytes of what the neediest sample needs: no cache can do with less.
 
     Along each dimension, positions whose windows meet blocks of the same sizes in the same way
-    are of one kind; samples of the same kinds need as much, so one of each is looked at.
+    are of one kind. Samples of the same kinds need as much, so one of each is looked at.
     """
     kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
     shape = tuple(len(kind.examples) for kind in kinds)
-    numbers = np.arange(math.prod(shape))
     if footprint.subset is not None:
-        numbers = _kinds_of_ids(footprint, kinds, shape, footprint.subset.possible_ids)
+        numbers = _numbers_of_ids(footprint, kinds, shape, footprint.subset.possible_ids)
+    else:
+        # Where every window is a sample, those that others outdo need not be looked at.
+        outdoing = np.ix_(*(kind.outdoing() for kind in kinds))
+        numbers = np.ravel_multi_index(outdoing, shape).reshape(-1)
     keys, least = Keys(footprint), 0
     for begin in range(0, len(numbers), _PIECE_SIZE):
         along = np.unravel_index(numbers[begin : begin + _PIECE_SIZE], shape)
@@ -107,15 +111,16 @@ def least_nbytes(footprint: Footprint) -> int:
     return least
 
 
-def _kinds_of_ids(
+def _numbers_of_ids(
     footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...], ids: Ints
 ) -> Ints:
-    is_there = np.zeros(math.prod(shape), np.bool_)
+    """The kinds of samples, along all dimensions together."""
+    found = np.zeros(0, np.int64)
     for begin in range(0, len(ids), _PIECE_SIZE):
         positions = footprint.positions_of(ids[begin : begin + _PIECE_SIZE])
         along = [kind.of_positions(own) for kind, own in zip(kinds, positions.T, strict=True)]
-        is_there[np.ravel_multi_index(along, shape)] = True
-    return np.flatnonzero(is_there)
+        found = np.union1d(found, np.ravel_multi_index(along, shape))
+    return found
 
 
 @dataclass(frozen=True)
@@ -130,11 +135,14 @@ class _Kinds:
         The kind of the positions from there on.
     examples : numpy.ndarray of int64
         A position of each kind.
+    reaches : numpy.ndarray of int64, shape (num_kinds, n)
+        How far the blocks reach that each kind meets, downwards and upwards from one of them.
     """
 
     begins: Ints
     numbers: Ints
     examples: Ints
+    reaches: Ints
 
     @classmethod
     def of(cls, footprint: Footprint, dim: int) -> _Kinds:
@@ -151,8 +159,9 @@ class _Kinds:
         cuts = [np.zeros(1, np.int64)]
         for axis, first, last in itertools.chain(*spans):
             cuts += [-((offset - axis.edges[1:-1]) // stride) for offset in {first, last}]
-        begins = np.unique(np.concatenate(cuts))
+        begins = np.sort(np.concatenate(cuts), kind="stable")
         begins = begins[(begins >= 0) & (begins < footprint.windows.num_positions[dim])]
+        begins = begins[np.diff(begins, prepend=-1) > 0]
         columns: list[Ints] = [np.zeros(len(begins), np.int64)]
         for own in spans:
             origin: Ints | None = None
@@ -160,12 +169,31 @@ class _Kinds:
                 lo = axis.edges[axis.block_of(begins * stride + first)]
                 hi = axis.edges[axis.block_of(begins * stride + last) + 1]
                 origin = lo if origin is None else origin
-                columns += [lo - origin, hi - origin]
-        _, at, numbers = np.unique(
-            np.stack(columns, axis=-1), axis=0, return_index=True, return_inverse=True
-        )
-        return cls(begins, numbers.reshape(-1), begins[at])
+                columns += [origin - lo, hi - origin]
+        _, at, numbers = np.unique(_mixed(columns), return_index=True, return_inverse=True)
+        return cls(begins, numbers, begins[at], np.stack(columns, axis=-1)[at])
+
+    def outdoing(self) -> Ints:
+        """The kinds without those that meet no more than some other, whatever else is met."""
+        left = np.arange(len(self.examples))
+        for number in np.argsort(-self.reaches.sum(axis=1), kind="stable").tolist():
+            if number in left:
+                is_outdone = (self.reaches[left] <= self.reaches[number]).all(axis=1)
+                left = left[~is_outdone | (left == number)]
+        return left
 
     def of_positions(self, positions: Ints) -> Ints:
         """The kind of each position."""
         return self.numbers[np.searchsorted(self.begins, positions, side="right") - 1]
+
+
+def _mixed(columns: list[Ints]) -> Ints:
+    """Numbers that are equal where all columns are, which NumPy sorts sooner than rows."""
+    mixed, radix = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        least, size = int(column.min()), int(np.ptp(column)) + 1
+        if (radix * size).bit_length() > _MOST_BITS:
+            mixed = np.unique(mixed, return_inverse=True)[1]
+            radix = int(mixed.max()) + 1
+        mixed, radix = mixed * size + (column - least), radix * size
+    return mixed
