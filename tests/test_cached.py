@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +31,7 @@ from xloader.engine.cached import CachedReader
 from xloader.engine.crew import Crew
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
+from xloader.engine.loads import MOST_REQUESTS
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
@@ -41,7 +43,7 @@ from xloader.layout import make_layouts
 from xloader.lru import simulate
 from xloader.reading import read_samples
 from xloader.samples import Samples
-from xloader.testing import FaultyStore, SourceRecorder, garble, write_store
+from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
 
 def make_reader(
@@ -187,6 +189,36 @@ def test_chunks_under_way_are_bounded_by_bytes(in_flight: int, num_threads: int)
     (_, chunks, most), _ = do.call_args_list[0]
     assert len(chunks) == 6
     assert max(most, 1) == num_threads
+
+
+def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
+    values = np.arange(24, dtype=np.float32)
+    store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
+    samples = xloader.open(LatencyStore(store, 0.0)).window(time=1)
+    reader = make_reader(samples, 96, batch_size=24)
+    with reader, patch.object(Crew, "do", autospec=True, side_effect=Crew.do) as do:
+        np.testing.assert_array_equal(reader.read(np.arange(24))["a"][:, 0], values)
+    assert do.call_args_list[0].args[2] == MOST_REQUESTS
+
+
+def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
+    crew, done = Crew("xloader-test"), list[int]()
+    with patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads")):
+        crew.do([partial(done.append, number) for number in range(5)], 3)
+    crew.close()
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_after_a_task_that_fails_the_others_never_begin() -> None:
+    crew, done = Crew("xloader-test"), list[int]()
+
+    def fail() -> None:
+        raise ValueError("the second")
+
+    with pytest.raises(ValueError, match="the second"):
+        crew.do([partial(done.append, 0), fail, partial(done.append, 2)], 1)
+    crew.close()
+    assert done == [0]
 
 
 # Refusals and faults
