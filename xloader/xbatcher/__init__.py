@@ -1,0 +1,28 @@
+"""xbatcher's interface, with xloader reading: change the import, and each chunk is read once.
+
+``import xbatcher`` becomes ``from xloader import xbatcher``, and ``import xbatcher.loaders.torch``
+becomes ``import xloader.xbatcher.loaders.torch``. Signatures are those of xbatcher 0.4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xloader.xbatcher.accessor import register
+from xloader.xbatcher.generator import BatchGenerator
+
+__all__ = ["BatchGenerator", "IterableDataset", "MapDataset", "to_tensor"]
+
+register()
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("IterableDataset", "MapDataset", "to_tensor"):
+        from xloader.torch import xbatcher as datasets
+
+        return getattr(datasets, name)
+    raise AttributeError(f"module 'xloader.xbatcher' has no attribute {name!r}")

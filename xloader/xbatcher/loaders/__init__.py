@@ -1,0 +1,1 @@
+"""Where xbatcher has its datasets for PyTorch: `xloader.xbatcher.loaders.torch`."""

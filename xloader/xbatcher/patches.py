@@ -1,0 +1,269 @@
+"""Which patches there are, and which of them make a batch: arithmetic, nothing held for each.
+
+Along one dimension of 10 elements, patches of 4 that overlap by 2, two of them to a batch::
+
+    offset     0  1  2  3  4  5  6  7  8  9
+    patch 0    x  x  x  x                       batch 0
+    patch 1          x  x  x  x                 batch 0
+    patch 2                x  x  x  x           batch 1
+    patch 3                      x  x  x  x     batch 1
+    stride     `--'  = size - overlap
+
+Patches and batches are numbered in C order: first the dimensions of ``batch_dims`` that are not in
+``input_dims``, then those of ``input_dims``. Unless patches are joined, each is a batch.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError, WindowError
+from xloader.grid import Ints
+from xloader.recipe import unknown
+
+
+@dataclass(frozen=True)
+class Line:
+    """The patches along one dimension.
+
+    Parameters
+    ----------
+    dim : hashable
+        The dimension.
+    size, stride : int
+        Elements of a patch, and from the start of one to that of the next.
+    num_patches : int
+        How many fit.
+    per_batch : int
+        Patches of a batch; the last batch may have fewer.
+    num_batches : int
+        Batches. Patches beyond the last one's belong to none.
+    """
+
+    dim: Hashable
+    size: int
+    stride: int
+    num_patches: int
+    per_batch: int
+    num_batches: int
+
+    def patches_of(self, batch: int) -> range:
+        """The patches of a batch."""
+        first = min(batch * self.per_batch, self.num_patches)
+        return range(first, min(first + self.per_batch, self.num_patches))
+
+    def slice_of(self, patch: int) -> slice:
+        """The elements of a patch."""
+        return slice(patch * self.stride, patch * self.stride + self.size)
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The patches of an array, and the batches that they make.
+
+    Parameters
+    ----------
+    lines : tuple of Line
+        One for each dimension that is cut, the slowest first.
+    input_dims : tuple of hashable
+        Dimensions of an input, in the order of a batch's.
+    is_joined : bool
+        Whether the patches of a batch are joined along a new dimension.
+
+    Examples
+    --------
+    >>> sizes = {"time": 60, "x": 4}
+    >>> patches = make_patches(sizes, {"time": 10}, {"time": 5}, {"time": 20}, is_joined=True)
+    >>> len(patches), patches.ids_of(2).tolist(), patches.selector(9)
+    (3, [8, 9, 10], {'time': slice(45, 55, None)})
+    """
+
+    lines: tuple[Line, ...]
+    input_dims: tuple[Hashable, ...]
+    is_joined: bool
+
+    def __len__(self) -> int:
+        return math.prod(line.num_batches for line in self.lines)
+
+    @cached_property
+    def num_patches(self) -> int:
+        """Patches, those that belong to no batch included."""
+        return math.prod(line.num_patches for line in self.lines)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every batch has the same number of patches."""
+        return all(line.num_batches * line.per_batch <= line.num_patches for line in self.lines)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether batches after each other have patches after each other, none left out."""
+        if any(line.num_batches * line.per_batch < line.num_patches for line in self.lines):
+            return False
+        # A batch is a box: its patches count on where it is whole along all but its first
+        # dimension of more than one patch.
+        wide = [line for line in self.lines if line.per_batch > 1]
+        first = self.lines.index(wide[0]) if wide else len(self.lines)
+        return self.is_even and all(line.num_batches == 1 for line in self.lines[first + 1 :])
+
+    def normal(self, batch: int) -> int:
+        """A batch's number in ``[0, len(self))``, a negative one counted from the end.
+
+        Raises
+        ------
+        SampleIndexError
+            If it is out of range.
+        """
+        if not -len(self) <= batch < len(self):
+            raise SampleIndexError(
+                "the batch index is out of range",
+                given=batch,
+                allowed=f"[{-len(self)}, {len(self)})",
+                remedy="len(generator) counts the batches",
+            )
+        return batch % len(self)
+
+    def ranges_of(self, batch: int) -> tuple[range, ...]:
+        """The patches of a batch along each dimension.
+
+        Raises
+        ------
+        EmptySamplesError
+            If the batch has none.
+        """
+        at = _split(batch, [line.num_batches for line in self.lines])
+        ranges = tuple(line.patches_of(n) for line, n in zip(self.lines, at, strict=True))
+        if not all(ranges):
+            raise EmptySamplesError(
+                f"the batch {batch} has no patch",
+                given={line.dim: line for line in self.lines},
+                allowed="batches in which at least one whole patch begins",
+                remedy="take batch_dims that are multiples of input_dims - input_overlap",
+            )
+        return ranges
+
+    def ids_of(self, batch: int) -> Ints:
+        """Numbers of the patches of a batch, in order, int64."""
+        ids = np.zeros(1, np.int64)
+        for line, along in zip(self.lines, self.ranges_of(batch), strict=True):
+            ids = (ids[:, None] * line.num_patches + np.asarray(along, np.int64)).reshape(-1)
+        return ids
+
+    def selector(self, patch: int) -> dict[Any, slice]:
+        """What ``isel`` takes to cut a patch out."""
+        at = _split(patch, [line.num_patches for line in self.lines])
+        return {line.dim: line.slice_of(n) for line, n in zip(self.lines, at, strict=True)}
+
+    def hull(self, batch: int) -> dict[Any, slice]:
+        """What ``isel`` takes to cut out the smallest box with all patches of a batch."""
+        ends = [
+            (line.slice_of(along[0]).start, line.slice_of(along[-1]).stop)
+            for line, along in zip(self.lines, self.ranges_of(batch), strict=True)
+        ]
+        return {line.dim: slice(*end) for line, end in zip(self.lines, ends, strict=True)}
+
+    def starts_of(self, batch: int) -> Ints:
+        """Where the patches of a batch begin in its hull, shape ``(num_patches, num_dims)``."""
+        ranges = self.ranges_of(batch)
+        numbers = np.arange(math.prod(map(len, ranges)), dtype=np.int64)
+        starts = np.empty((len(numbers), len(ranges)), np.int64)
+        for axis in reversed(range(len(ranges))):
+            numbers, starts[:, axis] = np.divmod(numbers, len(ranges[axis]))
+        return starts * np.array([line.stride for line in self.lines], np.int64)
+
+
+def make_patches(
+    sizes: Mapping[Any, int],
+    input_dims: Mapping[Any, int],
+    input_overlap: Mapping[Any, int],
+    batch_dims: Mapping[Any, int],
+    *,
+    is_joined: bool,
+) -> Patches:
+    """The patches that xbatcher's arguments mean.
+
+    Parameters
+    ----------
+    sizes : mapping of hashable to int
+        Elements along each dimension of the array.
+    input_dims, input_overlap, batch_dims : mapping of hashable to int
+        Elements of a patch, elements that neighbours share, and elements of a batch. Along
+        dimensions that ``batch_dims`` alone has, a patch is as long as a batch.
+    is_joined : bool
+        Whether the patches of a batch are joined: ``concat_input_dims``.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension is not there.
+    WindowError
+        If a patch does not fit its dimension, or overlaps wholly.
+    OptionError
+        If a number is no whole one, or there is no batch.
+    """
+    alone = {dim: size for dim, size in batch_dims.items() if dim not in input_dims}
+    shared = {dim: size for dim, size in batch_dims.items() if dim in input_dims}
+    lines = []
+    for dim, given in {**alone, **input_dims}.items():
+        size, overlap = (
+            _whole("size", dim, given),
+            _whole("overlap", dim, input_overlap.get(dim, 0)),
+        )
+        if dim not in sizes:
+            raise unknown(dim, map(str, sizes), "dimension")
+        if overlap >= size or size > sizes[dim]:
+            raise WindowError(
+                f"patches do not fit along {dim!r}",
+                given=f"{size} elements that overlap by {overlap}",
+                allowed=f"at most {sizes[dim]} elements, and an overlap below their number",
+                remedy="take smaller input_dims or batch_dims, or a smaller input_overlap",
+            )
+        stride = size - overlap
+        num_patches = (sizes[dim] - size) // stride + 1
+        per_batch, num_batches = 1, num_patches
+        if is_joined and dim in shared:
+            length = max(1, _whole("batch", dim, shared[dim]))
+            per_batch, num_batches = -(-length // stride), sizes[dim] // length
+        elif is_joined and dim in alone and shared:
+            # xbatcher counts these by their length alone as soon as another dimension is shared.
+            num_batches = sizes[dim] // size
+        elif is_joined and dim not in alone:
+            per_batch, num_batches = num_patches, 1
+        lines.append(Line(dim, size, stride, num_patches, per_batch, num_batches))
+    patches = Patches(tuple(lines), tuple(input_dims), is_joined)
+    if not len(patches):
+        raise OptionError(
+            "there is not one whole batch",
+            given=f"batch_dims={dict(batch_dims)}",
+            allowed=f"at most {dict(sizes)}",
+            remedy="take smaller batch_dims",
+        )
+    return patches
+
+
+def _split(number: int, counts: list[int]) -> list[int]:
+    """A number's place along each dimension, in C order."""
+    at = []
+    for count in reversed(counts):
+        number, place = divmod(number, count)
+        at.append(place)
+    return at[::-1]
+
+
+def _whole(word: str, dim: Hashable, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(
+            f"the {word} along {dim!r} is no whole number",
+            given=repr(value),
+            allowed="a whole number of elements",
+            remedy="count elements, not labels",
+        ) from None

@@ -1,0 +1,161 @@
+"""Reads patches through xloader: in order for a loop, or any of them for ``generator[i]``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.loader import Loader
+from xloader.options import parse_nbytes
+from xloader.recipe import Field, Recipe
+from xloader.samples import Samples
+from xloader.sources.opening import open_source
+from xloader.windows import Windows
+from xloader.xbatcher.patches import Patches
+
+_MOST_NBYTES: Final = 4 * 2**20
+"""Of patches that are made together: enough to be cheap, and little to keep for one of them."""
+
+_SHARE: Final = 64
+"""Of the memory at most this part is for patches that are made together."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def make_samples(dataset: xr.Dataset, names: tuple[str, ...], patches: Patches) -> Samples:
+    """The patches of some variables as samples, a field for each.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        Where they are.
+    names : tuple of str
+        The variables.
+    patches : Patches
+        The patches; their numbers are the samples' ids.
+    """
+    lines = patches.lines
+    windows = Windows(
+        tuple(str(line.dim) for line in lines),
+        tuple(dataset.sizes[line.dim] for line in lines),
+        tuple(line.size for line in lines),
+        tuple(line.stride for line in lines),
+        (1,) * len(lines),
+    )
+    fields = tuple(Field(name, (name,), has_channels=False) for name in names)
+    source = open_source(dataset, variables=names)
+    return Samples(Recipe(source, names, windows=windows, fields=fields))
+
+
+class Reader:
+    """Reads patches of variables in chunks.
+
+    Parameters
+    ----------
+    samples : Samples
+        The patches, by number.
+    patches : Patches
+        Which of them make a batch.
+    memory : int or str
+        Bytes that reading may use.
+    threads : int, optional
+        Threads that read; the cores that the process may use by default.
+    """
+
+    def __init__(
+        self, samples: Samples, patches: Patches, memory: int | str, threads: int | None
+    ) -> None:
+        self.samples = samples
+        self._patches = patches
+        self._memory_nbytes = parse_nbytes(memory)
+        self._threads = threads
+        self._idle: dict[tuple[range, int], Loader] = {}
+
+    def read(self, batch: int) -> Arrays:
+        """The patches of one batch, by variable, shape ``(num_patches, ...)``."""
+        return self.samples[self._patches.ids_of(batch)].as_dict()
+
+    def read_all(self, batches: range, num_shares: int) -> Iterator[Arrays]:
+        """The patches of batches in turn, each chunk read as seldom as the memory allows.
+
+        Parameters
+        ----------
+        batches : range
+            Numbers of the batches, which count up by 1.
+        num_shares : int
+            How many processes share the memory.
+        """
+        if not batches:
+            return
+        key = batches, num_shares
+        # Whoever iterates meanwhile gets a loader of its own: a loader has one epoch at a time.
+        loader = self._idle.pop(key, None) or self._loader(batches, num_shares)
+        try:
+            rows = _Rows(iter(loader))
+            for batch in batches:
+                yield rows.take(_num_patches(self._patches, batch))
+        finally:
+            self._idle = {key: loader}
+
+    def _loader(self, batches: range, num_shares: int) -> Loader:
+        memory_nbytes = self._memory_nbytes // num_shares
+        samples = self.samples
+        if not self._patches.is_in_order:
+            samples = samples.select(np.concatenate([self._patches.ids_of(n) for n in batches]))
+        elif len(batches) < len(self._patches):
+            first = int(self._patches.ids_of(batches[0])[0])
+            last = int(self._patches.ids_of(batches[-1])[-1])
+            samples = samples.select(slice(first, last + 1))
+        shapes, dtypes = self.samples.shapes, self.samples.dtypes
+        nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
+        together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
+        return samples.loader(
+            batch_size=max(1, min(together, len(samples))),
+            shuffle=False,
+            memory=memory_nbytes,
+            output="numpy",
+            threads=self._threads,
+            # Whoever trains in several processes has shared out the data already, as with xbatcher.
+            rank=0,
+            world_size=1,
+        )
+
+
+def part_of(count: int, part: int, num_parts: int) -> range:
+    """One of some contiguous parts of ``0 .. count - 1``, as equal as can be."""
+    return range(part * count // num_parts, (part + 1) * count // num_parts)
+
+
+def _num_patches(patches: Patches, batch: int) -> int:
+    return int(np.prod([len(along) for along in patches.ranges_of(batch)], dtype=np.int64))
+
+
+class _Rows:
+    """Takes rows from stacked arrays as they come."""
+
+    def __init__(self, stacked: Iterator[Any]) -> None:
+        self._stacked = stacked
+        self._arrays: Mapping[str, NDArray[Any]] = {}
+        self._begin = 0
+        self._end = 0
+
+    def take(self, count: int) -> Arrays:
+        """The next rows, as views where one stack has them all."""
+        pieces: list[Arrays] = []
+        missing = count
+        while missing:
+            if self._begin == self._end:
+                batch = next(self._stacked)
+                self._arrays, self._begin, self._end = batch.as_dict(), 0, batch.num_samples
+            taken = min(missing, self._end - self._begin)
+            rows = slice(self._begin, self._begin + taken)
+            pieces.append({name: array[rows] for name, array in self._arrays.items()})
+            self._begin += taken
+            missing -= taken
+        if len(pieces) == 1:
+            return pieces[0]
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
