@@ -5,6 +5,7 @@ from __future__ import annotations
 # The accessor is registered by its import alone.
 from xloader import accessor as accessor
 from xloader import errors
+from xloader.adopting import from_xbatcher
 from xloader.batch import Batch
 from xloader.combining import concat
 from xloader.explain import Explanation
@@ -25,6 +26,7 @@ __all__ = [
     "__version__",
     "concat",
     "errors",
+    "from_xbatcher",
     "open",
 ]
 

@@ -102,10 +102,10 @@ class MapDataset(_MapBase):
         if self.y_generator is not None:
             batches.append(self.y_generator[idx])
         if any(batch.chunks for batch in batches):
-            import dask
+            from dask.base import compute
 
             # Together, as inputs and targets may share tasks.
-            batches = list(dask.compute(*batches))
+            batches = list(compute(*batches))  # type: ignore[no-untyped-call]
         inputs = _transformed(self.transform, batches[0], "transform")
         if len(batches) == 1:
             return inputs

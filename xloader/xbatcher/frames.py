@@ -1,7 +1,8 @@
 """From the arrays of a batch's patches to what a loop over a generator gets.
 
-Everything that is no array of a patch (coordinates, variables in memory, dates and text) is xarray's
-own selection of the object that was passed in, so names, labels and attributes are as xarray has them.
+Everything that is no array of a patch (coordinates, variables in memory, dates and text) is
+xarray's own selection of the object that was passed in, so names, labels and attributes are as
+xarray has them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
@@ -53,7 +53,7 @@ class Frames:
             str(name) for name, v in self.dataset.data_vars.items() if _is_read(name, v, cut)
         )
 
-    def make(self, batch: int, arrays: Mapping[str, NDArray[Any]]) -> xr.Dataset | xr.DataArray:
+    def make(self, batch: int, arrays: Mapping[str, NDArray[Any]]) -> Any:
         """A batch.
 
         Parameters
@@ -71,17 +71,17 @@ class Frames:
         if not self.patches.is_joined:
             patch = self._patch(batch, {name: array[0] for name, array in arrays.items()})
             return self._stacked(patch)
-        if self._joining.is_plain:
+        if self.joining.is_plain:
             hull = self._others.isel(self.patches.hull(batch), missing_dims="ignore").load()
             starts = self.patches.starts_of(batch)
-            return self._as_given(self._joining.make(hull, starts, arrays))
+            return self._as_given(self.joining.make(hull, starts, arrays))
         parts = [
             self._patch(int(patch), {name: array[row] for name, array in arrays.items()})
             for row, patch in enumerate(self.patches.ids_of(batch))
         ]
         return join(parts, self.patches.input_dims)
 
-    def make_lazily(self, batch: int) -> xr.Dataset | xr.DataArray:
+    def make_lazily(self, batch: int) -> Any:
         """A batch of which nothing is read: xarray's selection as it is."""
         if not self.patches.is_joined:
             return self._stacked(self.obj.isel(self.patches.selector(batch)))
@@ -101,15 +101,16 @@ class Frames:
         return dataset if self.inner is None else dataset[self.inner].rename(self.obj.name)
 
     def _stacked(self, patch: Any) -> Any:
-        return stack(patch, self._sizes, self.patches.input_dims)
+        return stack(patch, self.order, self.patches.input_dims)
 
     @cached_property
-    def _sizes(self) -> tuple[Hashable, ...]:
+    def order(self) -> tuple[Hashable, ...]:
         """Dimensions of a patch, in the order that xarray counts them."""
         return tuple(self.obj.isel(self.patches.selector(0)).sizes)
 
     @cached_property
-    def _joining(self) -> Joining:
+    def joining(self) -> Joining:
+        """How patches are joined."""
         return Joining(self.dataset, self.inner, self.patches)
 
     @cached_property
@@ -129,7 +130,7 @@ class Frames:
 
 
 def _is_read(name: Hashable, array: xr.DataArray, cut: set[Hashable]) -> bool:
-    """Whether a variable is read in chunks: numbers, along a dimension that is cut, not here yet."""
+    """Whether a variable is read in chunks: numbers, not in memory, with a dimension to cut."""
     dims = array.dims
     return (
         isinstance(name, str)

@@ -13,8 +13,9 @@ patches at once: xarray joins two small ones, which show what becomes of each va
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -33,7 +34,8 @@ BATCH: Final = "input_batch"
 SUFFIX: Final = "_input"
 """What the dimensions of joined patches have behind their names."""
 
-Obj = TypeVar("Obj", xr.Dataset, xr.DataArray)
+Obj: TypeAlias = Any
+"""A Dataset or a DataArray; a function of one gives one of the same kind."""
 
 
 def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
@@ -83,7 +85,7 @@ def join(patches: Sequence[Obj], input_dims: Sequence[Hashable]) -> Obj:
 
 def _concat(patches: Sequence[Obj]) -> Obj:
     return xr.concat(
-        patches,
+        list(patches),
         dim=BATCH,
         data_vars="all",
         coords="different",
@@ -122,10 +124,26 @@ def cut_patches(
     windows = np.lib.stride_tricks.sliding_window_view(array, tuple(sizes), axis=tuple(axes))
     # Where each window begins comes first, then the axes that are whole, then the windows' own.
     windows = np.moveaxis(windows, axes, range(len(axes)))
-    boxes = windows[tuple(starts.T)]
+    boxes: NDArray[Any] = windows[tuple(starts.T)]
     whole = [axis for axis in range(array.ndim) if axis not in axes]
     order = np.argsort([*whole, *axes]) + 1
     return boxes.transpose(0, *order)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What xarray makes of joined patches.
+
+    Parameters
+    ----------
+    dims : dict of str to tuple of hashable
+        Dimensions of each variable.
+    order : tuple of hashable
+        All dimensions, in the order that xarray counts them.
+    """
+
+    dims: dict[str, tuple[Hashable, ...]]
+    order: tuple[Hashable, ...]
 
 
 class Joining:
@@ -145,7 +163,7 @@ class Joining:
         self._dataset = dataset
         self._inner = inner
         self._patches = patches
-        self._dims: dict[tuple[frozenset[str], bool], _Shown] = {}
+        self._dims: dict[tuple[frozenset[str], bool], Shown] = {}
 
     @cached_property
     def is_plain(self) -> bool:
@@ -177,32 +195,35 @@ class Joining:
         arrays : mapping of str to numpy.ndarray
             What was read: the patches, shape ``(num_patches, ...)``.
         """
-        ds, inputs = self._dataset, set(self._patches.input_dims)
-        values: dict[str, NDArray[Any]] = dict(arrays)
-        differing = set()
-        for name in map(str, hull.variables):
-            variable = hull.variables[name]
-            if name in ds.data_vars or inputs & set(variable.dims):
-                cut = self._cut(variable, starts)
-                values[name] = cut
-                if name in ds.coords and self._differ(cut):
-                    differing.add(name)
+        ds = self._dataset
+        values = {**arrays, **self._cut_all(hull, starts)}
+        differing = {n for n, cut in values.items() if n in ds.coords and _is_changing(cut)}
         shown = self.shown(frozenset(differing), len(starts) > 1)
-        variables = {}
-        for name, dims in shown.dims.items():
-            if name in values:
-                cut = values[name]
-                taken = cut if BATCH in dims else cut[0]
-                variables[name] = (dims, taken, ds.variables[name].attrs)
-        first = {line.dim: slice(0, line.size) for line in self._patches.lines}
+        variables = {
+            name: (dims, values[name] if BATCH in dims else values[name][0], ds[name].attrs)
+            for name, dims in shown.dims.items()
+            if name in values
+        }
         kept = hull.drop_vars([name for name in map(str, hull.variables) if name in values])
+        first = {line.dim: slice(0, line.size) for line in self._patches.lines}
         whole = kept.isel(first, missing_dims="ignore")
         coords = {name: v for name, v in variables.items() if name in ds.coords}
         data = {name: v for name, v in variables.items() if name in ds.data_vars}
         joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
-        return stack(joined, shown.order, [f"{dim}{SUFFIX}" for dim in self._patches.input_dims])
+        made: xr.Dataset = stack(joined, shown.order, self._joined_inputs)
+        return made
 
-    def shown(self, differing: frozenset[str], are_several: bool) -> _Shown:
+    @cached_property
+    def order(self) -> tuple[Hashable, ...] | None:
+        """Dimensions of a batch before it is stacked; None where they depend on the labels."""
+        are_several = any(line.per_batch > 1 for line in self._patches.lines)
+        inputs = set(self._patches.input_dims)
+        labels = [str(k) for k, v in self._dataset.coords.items() if inputs & set(v.dims)]
+        tried = [[], *([label] for label in labels), labels] if are_several else [[]]
+        orders = {self.shown(frozenset(some), are_several).order for some in tried}
+        return orders.pop() if len(orders) == 1 else None
+
+    def shown(self, differing: frozenset[str], are_several: bool) -> Shown:
         """What xarray makes of the variables' dimensions.
 
         Parameters
@@ -222,7 +243,7 @@ class Joining:
             if self._inner is not None:
                 order = joined[self._inner].dims
             dims = {str(name): v.dims for name, v in joined.variables.items()}
-            self._dims[key] = _Shown(dims, order)
+            self._dims[key] = Shown(dims, order)
         return self._dims[key]
 
     def _small(self, differing: frozenset[str]) -> xr.Dataset:
@@ -236,30 +257,32 @@ class Joining:
             if name in patch.data_vars or name not in patch.xindexes or set(v.dims) & set(inputs)
         }
         emptied = patch.copy(data={str(k): bare[k][1] for k in patch.data_vars})
-        renamed = rename_inputs(emptied, inputs)
+        renamed: xr.Dataset = rename_inputs(emptied, inputs)
         for name, (dims, values) in bare.items():
             if name in patch.coords:
                 new_dims = tuple(f"{dim}{SUFFIX}" if dim in inputs else dim for dim in dims)
                 renamed.coords[name] = (new_dims, values)
         return renamed
 
-    def _cut(self, variable: xr.Variable, starts: Ints) -> NDArray[Any]:
-        lines = self._patches.lines
-        own = [n for n, line in enumerate(lines) if line.dim in variable.dims]
-        axes = [variable.dims.index(lines[n].dim) for n in own]
-        return cut_patches(variable.to_numpy(), axes, [lines[n].size for n in own], starts[:, own])
+    def _cut_all(self, hull: xr.Dataset, starts: Ints) -> dict[str, NDArray[Any]]:
+        """The patches of all variables of a hull that patches may differ in."""
+        lines, inputs = self._patches.lines, set(self._patches.input_dims)
+        values = {}
+        for name, variable in hull.variables.items():
+            if name in self._dataset.data_vars or inputs & set(variable.dims):
+                own = [n for n, line in enumerate(lines) if line.dim in variable.dims]
+                axes = [variable.dims.index(lines[n].dim) for n in own]
+                sizes = [lines[n].size for n in own]
+                values[str(name)] = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
+        return values
 
-    @staticmethod
-    def _differ(cut: NDArray[Any]) -> bool:
-        dims = [str(axis) for axis in range(cut.ndim)]
-        first = xr.Variable(dims, np.broadcast_to(cut[:1], cut.shape))
-        # Missing labels are equal to each other, as where xarray joins.
-        return not xr.Variable(dims, cut).equals(first)
+    @property
+    def _joined_inputs(self) -> list[str]:
+        return [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
 
 
-class _Shown:
-    """Dimensions of joined variables by name, and the order that xarray counts them in."""
-
-    def __init__(self, dims: dict[str, tuple[Hashable, ...]], order: tuple[Hashable, ...]) -> None:
-        self.dims = dims
-        self.order = order
+def _is_changing(cut: NDArray[Any]) -> bool:
+    """Whether patches differ; missing labels are equal to each other, as where xarray joins."""
+    dims = [str(axis) for axis in range(cut.ndim)]
+    first = xr.DataArray(np.broadcast_to(cut[:1], cut.shape), dims=dims)
+    return not xr.DataArray(cut, dims=dims).equals(first)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xloader.loader import Loader
 from xloader.options import parse_nbytes
-from xloader.recipe import Field, Recipe
+from xloader.recipe import Field, Kept, Recipe
 from xloader.samples import Samples
 from xloader.sources.opening import open_source
 from xloader.windows import Windows
@@ -46,9 +46,19 @@ def make_samples(dataset: xr.Dataset, names: tuple[str, ...], patches: Patches) 
         tuple(line.stride for line in lines),
         (1,) * len(lines),
     )
+    return windowed(dataset, names, windows)
+
+
+def windowed(
+    dataset: xr.Dataset,
+    names: tuple[str, ...],
+    windows: Windows,
+    selection: tuple[tuple[str, Kept], ...] = (),
+) -> Samples:
+    """Samples with a field for each variable, its dimensions as they are stored."""
     fields = tuple(Field(name, (name,), has_channels=False) for name in names)
     source = open_source(dataset, variables=names)
-    return Samples(Recipe(source, names, windows=windows, fields=fields))
+    return Samples(Recipe(source, names, selection, windows, fields))
 
 
 class Reader:

@@ -20,7 +20,7 @@ def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
         Whether it is to be in memory.
     """
     try:
-        found = xr.open_zarr(cache, group=str(batch), consolidated=False)
+        found: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
     except FileNotFoundError:
         return None
     return found.load() if is_loaded else found
