@@ -12,7 +12,7 @@ from xloader.errors import OptionError, XloaderWarning
 from xloader.samples import Samples
 from xloader.xbatcher.frames import Frames
 from xloader.xbatcher.patches import make_patches
-from xloader.xbatcher.reading import Reader, make_samples
+from xloader.xbatcher.reading import Reader
 from xloader.xbatcher.stored import load_batch, store_batch
 
 Batch = xr.Dataset | xr.DataArray
@@ -194,8 +194,8 @@ class BatchGenerator:
         names = self._frames.names
         if not names or not self.preload_batch:
             return None
-        samples = make_samples(self._frames.dataset, names, self._patches)
-        return Reader(samples, self._patches, self.memory, self.threads)
+        dataset = self._frames.dataset
+        return Reader(dataset, names, self._patches, self.memory, self.threads)
 
     def _warn_of_idle_dims(self) -> None:
         idle = [dim for dim in self.batch_dims if dim in self.input_dims]

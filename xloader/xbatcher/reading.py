@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from xloader.loader import Loader
 from xloader.options import parse_nbytes
 from xloader.recipe import Field, Kept, Recipe
 from xloader.samples import Samples
+from xloader.sources.datasets.forks import survives_fork
 from xloader.sources.opening import open_source
 from xloader.windows import Windows
 from xloader.xbatcher.patches import Patches
@@ -66,10 +68,12 @@ class Reader:
 
     Parameters
     ----------
-    samples : Samples
-        The patches, by number.
+    dataset : xarray.Dataset
+        Where the variables are.
+    names : tuple of str
+        The variables.
     patches : Patches
-        Which of them make a batch.
+        Their patches, and which of them make a batch.
     memory : int or str
         Bytes that reading may use.
     threads : int, optional
@@ -77,13 +81,30 @@ class Reader:
     """
 
     def __init__(
-        self, samples: Samples, patches: Patches, memory: int | str, threads: int | None
+        self,
+        dataset: xr.Dataset,
+        names: tuple[str, ...],
+        patches: Patches,
+        memory: int | str,
+        threads: int | None,
     ) -> None:
-        self.samples = samples
+        self._dataset = dataset
+        self._names = names
+        self._samples = make_samples(dataset, names, patches)
+        self._pid = os.getpid()
         self._patches = patches
         self._memory_nbytes = parse_nbytes(memory)
         self._threads = threads
-        self._idle: dict[tuple[range, int], Loader] = {}
+        self._idle: dict[tuple[int, range, int], Loader] = {}
+
+    @property
+    def samples(self) -> Samples:
+        """The patches, by number, as this process may read them."""
+        if os.getpid() != self._pid and survives_fork(self._dataset, self._names):
+            # A DataLoader forks its workers on Linux. Other stores refuse their first read there.
+            self._pid = os.getpid()
+            self._samples = make_samples(self._dataset, self._names, self._patches)
+        return self._samples
 
     def read(self, batch: int) -> Arrays:
         """The patches of one batch, by variable, shape ``(num_patches, ...)``."""
@@ -101,7 +122,7 @@ class Reader:
         """
         if not batches:
             return
-        key = batches, num_shares
+        key = os.getpid(), batches, num_shares
         # Whoever iterates meanwhile gets a loader of its own: a loader has one epoch at a time.
         loader = self._idle.pop(key, None) or self._loader(batches, num_shares)
         try:
@@ -120,7 +141,7 @@ class Reader:
             first = int(self._patches.ids_of(batches[0])[0])
             last = int(self._patches.ids_of(batches[-1])[-1])
             samples = samples.select(slice(first, last + 1))
-        shapes, dtypes = self.samples.shapes, self.samples.dtypes
+        shapes, dtypes = samples.shapes, samples.dtypes
         nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
         together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
         return samples.loader(

@@ -1,0 +1,537 @@
+"""xbatcher's interface over our reads, and its generators as samples, beside xbatcher itself."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xloader
+from xloader import xbatcher as ours
+from xloader.errors import (
+    EmptySamplesError,
+    MemoryBudgetError,
+    OptionError,
+    SampleIndexError,
+    UnknownNameError,
+    UnsupportedDataError,
+    WindowError,
+    XloaderWarning,
+)
+from xloader.testing import CountingStore, write_store
+from xloader.xbatcher.patches import make_patches
+
+
+@pytest.fixture(scope="module")
+def real() -> Any:
+    return pytest.importorskip("xbatcher", reason="xbatcher is not there to compare with")
+
+
+@pytest.fixture(autouse=True)
+def _silence_xbatcher() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # xarray is about to change what xbatcher leaves to its defaults.
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        yield
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Values, labels, attributes, dtypes, and the order of dimensions and variables."""
+    assert type(actual) is type(expected)
+    expected = expected.compute()
+    xr.testing.assert_identical(actual, expected)
+    if isinstance(actual, xr.DataArray):
+        assert (actual.dims, actual.dtype) == (expected.dims, expected.dtype)
+        return
+    assert list(actual.data_vars) == list(expected.data_vars)
+    for name, variable in expected.variables.items():
+        assert actual.variables[name].dims == variable.dims
+        assert actual.variables[name].dtype == variable.dtype
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An object to iterate over, where it is stored, and arguments of a generator."""
+
+    obj: xr.Dataset | xr.DataArray
+    store: CountingStore
+    arguments: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{type(self.obj).__name__} {dict(self.obj.sizes)}, {self.arguments}"
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> Asked:
+    dims = draw(st.permutations(["time", "y", "x"]))[: draw(st.integers(1, 3))]
+    sizes = {dim: draw(st.integers(2, 9)) for dim in dims}
+    ds, chunks, first = xr.Dataset(attrs={"title": "made up"}), {}, 0.0
+    for number in range(draw(st.integers(1, 3))):
+        own = draw(st.permutations(dims))
+        own = own[: draw(st.integers(1, len(dims)))] if number else own
+        shape = [sizes[dim] for dim in own]
+        values = first + np.arange(np.prod(shape)).reshape(shape)
+        first = values.max() + 1
+        dtype = draw(st.sampled_from(["float32", "float64", "int32"]))
+        ds[f"v{number}"] = (own, values.astype(dtype), {"number": number})
+        chunks[f"v{number}"] = tuple(draw(st.integers(1, size)) for size in shape)
+    labelled = draw(st.sets(st.sampled_from(dims)))
+    ds = ds.assign_coords({dim: np.arange(sizes[dim]) * 1.5 for dim in sorted(labelled)})
+    if draw(st.booleans()):
+        own = dims[: draw(st.integers(1, len(dims)))]
+        shape = [sizes[dim] for dim in own]
+        # So few values that patches may have the same.
+        ds = ds.assign_coords(lat=(own, np.arange(np.prod(shape)).reshape(shape) // 6 * 1.0))
+    if draw(st.booleans()):
+        ds["constant"] = 4.0
+    store = CountingStore(write_store(ds, chunks))
+    kind = draw(st.sampled_from(["lazy", "dask", "memory"]))
+    obj: Any = xr.open_zarr(store, consolidated=False, chunks={} if kind == "dask" else None)
+    obj = obj.load() if kind == "memory" else obj
+    obj = obj["v0"] if draw(st.booleans()) else obj
+    dims = list(obj.dims)
+    inputs = draw(st.permutations(dims))[: draw(st.integers(1, len(dims)))]
+    input_dims = {dim: draw(st.integers(1, sizes[dim])) for dim in inputs}
+    arguments: dict[str, Any] = {
+        "input_dims": input_dims,
+        "input_overlap": {
+            dim: draw(st.integers(0, size - 1))
+            for dim, size in input_dims.items()
+            if draw(st.booleans())
+        },
+        "batch_dims": {
+            dim: draw(st.integers(1, sizes[dim])) for dim in dims if draw(st.booleans())
+        },
+        "concat_input_dims": draw(st.booleans()),
+    }
+    return Asked(obj, store, arguments)
+
+
+def quietly(module: Any, obj: Any, **arguments: Any) -> Any:
+    with warnings.catch_warnings():
+        # Both warn of dimensions that are idle; a test of its own sees to that.
+        warnings.simplefilter("ignore", UserWarning)
+        return module.BatchGenerator(obj, **arguments)
+
+
+@given(asked())
+@settings(max_examples=40)
+def test_batches_equal_those_of_xbatcher(real, asked):
+    theirs = quietly(real, asked.obj, **asked.arguments)
+    generator = quietly(ours, asked.obj, **asked.arguments)
+    assert len(generator) == len(theirs)
+    expected = [batch_of(theirs, number) for number in range(len(theirs))]
+    for number, batch in enumerate(expected):
+        if batch is not None:
+            assert_same(generator[number], batch)
+    if all(batch is not None for batch in expected):
+        # Twice, as the second loop finds what the first one has left.
+        for _ in range(2):
+            for actual, batch in zip(generator, expected, strict=True):
+                assert_same(actual, batch)
+
+
+def batch_of(theirs: Any, number: int) -> Any:
+    """A batch of xbatcher's, or None where xbatcher cannot make it."""
+    try:
+        return theirs[number]
+    except ValueError as error:
+        # The first of a batch without patches, the second of any DataArray of dask that is joined.
+        assert any(text in str(error) for text in ("empty sequence", "Array is ambiguous"))  # noqa: PT017
+        return None
+
+
+@given(asked())
+@settings(max_examples=30)
+def test_samples_equal_the_batches_of_a_generator(real, asked):
+    theirs = quietly(real, asked.obj, **asked.arguments)
+    try:
+        samples = xloader.from_xbatcher(theirs)
+    except OptionError as error:
+        assert asked.arguments["concat_input_dims"]
+        assert "differ in size" in str(error) or "by their labels" in str(error)  # noqa: PT017
+        return
+    assert len(samples) == len(theirs)
+    for number in range(len(theirs)):
+        batch = batch_of(theirs, number)
+        if batch is not None:
+            arrays = batch.values() if isinstance(batch, xr.Dataset) else [batch]
+            for actual, expected in zip(samples[number], arrays, strict=True):
+                np.testing.assert_array_equal(actual, expected.to_numpy(), strict=True)
+    assert samples.to_xarray(0).sizes.get("stacked", 1) >= 1
+
+
+# xbatcher's documented examples
+
+
+def example_store(name: str) -> CountingStore:
+    rng = np.random.default_rng(0)
+    if name == "index":
+        da = xr.DataArray(rng.random((100, 10, 10)), name="foo", dims=["time", "y", "x"])
+        return CountingStore(write_store(da.to_dataset(), {"foo": (1, 10, 10)}))
+    if name == "demo":
+        shape = (60, 18, 18)
+        ds = xr.Dataset(
+            {"tasmax": (("time", "lat", "lon"), rng.random(shape).astype("float32"))},
+            {
+                "time": np.datetime64("2014-01-01", "ns") + np.arange(60) * np.timedelta64(1, "D"),
+                "lat": np.linspace(-90, 90, 18),
+                "lon": np.linspace(0, 358, 18),
+            },
+        )
+        return CountingStore(write_store(ds, {"tasmax": (10, 9, 9)}))
+    images = xr.Dataset(
+        {
+            "images": (("sample", "channel", "height", "width"), rng.random((60, 1, 8, 8))),
+            "labels": (("sample",), rng.integers(0, 10, 60)),
+        }
+    )
+    return CountingStore(write_store(images, {"images": (10, 1, 8, 8), "labels": (60,)}))
+
+
+def opened(name: str, **kwargs: Any) -> xr.Dataset:
+    return xr.open_zarr(example_store(name), consolidated=False, chunks=None, **kwargs)
+
+
+EXAMPLES = {
+    "basic usage": ("index", {"input_dims": {"time": 10}}),
+    "ten points": ("demo", {"input_dims": {"time": 10}}),
+    "two inputs to a batch": (
+        "demo",
+        {"input_dims": {"time": 10}, "batch_dims": {"time": 20}, "concat_input_dims": True},
+    ),
+    "last batch": ("demo", {"input_dims": {"time": 31}}),
+    "overlap": (
+        "demo",
+        {
+            "input_dims": {"time": 10},
+            "batch_dims": {"time": 20},
+            "concat_input_dims": True,
+            "input_overlap": {"time": 9},
+        },
+    ),
+    "patches to predict a pixel from": (
+        "demo",
+        {
+            "input_dims": {"lat": 9, "lon": 9, "time": 10},
+            "batch_dims": {"lat": 18, "lon": 18, "time": 15},
+            "concat_input_dims": True,
+            "input_overlap": {"lat": 8, "lon": 8, "time": 9},
+        },
+    ),
+    "caching": ("demo", {"input_dims": {"lat": 6, "lon": 6}}),
+}
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_documented_examples(real, title):
+    name, arguments = EXAMPLES[title]
+    ds = opened(name).isel(time=slice(0, 15)) if title.startswith("patches") else opened(name)
+    for obj in (ds, next(iter(ds.values()))):
+        if isinstance(obj, xr.DataArray) and len(arguments) > 2 and title.startswith("patches"):
+            # Aligned by label, a batch of xbatcher's would take 10 000 times the memory.
+            continue
+        theirs = real.BatchGenerator(obj, **arguments)
+        generator = ours.BatchGenerator(obj, **arguments)
+        assert len(generator) == len(theirs)
+        for actual, expected in zip(generator, theirs, strict=True):
+            assert_same(actual, expected)
+
+
+def test_the_documented_accessor():
+    run = """
+import warnings; warnings.simplefilter("error")
+import numpy as np, xarray as xr
+from xloader import xbatcher
+da = xr.DataArray(np.arange(20.0).reshape(10, 2), name="foo", dims=["time", "x"])
+for obj in (da, da.to_dataset()):
+    assert type(obj.batch.generator({"time": 5})) is xbatcher.BatchGenerator
+    assert len(list(obj.batch.generator({"time": 5}))) == 2
+assert xr.Dataset({"batch": 3}).batch == 3
+assert da.assign_coords(batch=4).batch == 4
+"""
+    subprocess.run([sys.executable, "-c", run], check=True)
+
+
+@pytest.mark.parametrize(
+    "order", [("xbatcher", "xloader.xbatcher"), ("xloader.xbatcher", "xbatcher")]
+)
+@pytest.mark.usefixtures("real")
+def test_xbatcher_keeps_its_accessor(order):
+    run = f"""
+import warnings; warnings.simplefilter("error")
+import numpy as np, xarray as xr
+import {order[0]}
+import {order[1]}
+import xbatcher
+generator = xr.DataArray(np.arange(4), dims="x").batch.generator({{"x": 2}})
+assert type(generator) is xbatcher.BatchGenerator
+"""
+    subprocess.run([sys.executable, "-c", run], check=True)
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"input_dims": {"time": 6}, "input_overlap": {"time": 5}},
+        {"input_dims": {"time": 6, "y": 8, "x": 9}, "input_overlap": {"x": 4, "y": 2}},
+        {"input_dims": {"time": 4}, "batch_dims": {"x": 12}, "concat_input_dims": True},
+        {
+            "input_dims": {"time": 6, "x": 9},
+            "batch_dims": {"time": 16, "x": 18},
+            "input_overlap": {"time": 4},
+            "concat_input_dims": True,
+        },
+    ],
+    ids=["steps", "patches", "joined", "joined along the same dimension"],
+)
+def test_a_loop_reads_each_chunk_once(arguments):
+    shape = (32, 24, 36)
+    rng = np.random.default_rng(0)
+    ds = xr.Dataset(
+        {name: (("time", "y", "x"), rng.random(shape, np.float32)) for name in ("a", "b")},
+        {"lat": (("y", "x"), rng.random(shape[1:]))},
+    )
+    store = CountingStore(write_store(ds, {"a": (16, 12, 12), "b": (8, 24, 36)}))
+    generator = ours.BatchGenerator(
+        xr.open_zarr(store, consolidated=False, chunks=None), **arguments, memory="8MiB"
+    )
+    # The smaller loop shows that what is asked for is not read before it is.
+    assert store.num_reads == 0
+    for batch in generator:
+        assert batch["a"].notnull().all()
+    assert len(store.reads) == 12 + 4 + 1
+    assert set(store.reads.values()) == {1}
+    for _ in generator:
+        pass
+    # Decoded chunks stay where the memory holds them all.
+    assert set(store.reads.values()) == {1}
+
+
+def test_a_loop_keeps_to_its_memory():
+    rng = np.random.default_rng(0)
+    ds = xr.Dataset({"a": (("time", "x"), rng.random((400, 1000), np.float32))})
+    store = CountingStore(write_store(ds, {"a": (10, 1000)}))
+    da = xr.open_zarr(store, consolidated=False, chunks=None)["a"]
+    generator = ours.BatchGenerator(da, {"time": 5}, memory="640KiB", threads=1)
+    for _ in range(2):
+        for number, batch in enumerate(generator):
+            np.testing.assert_array_equal(batch, ds["a"][5 * number : 5 * number + 5])
+    # Too little for all 1.6 MB, so each of the two loops reads each chunk.
+    assert set(store.reads.values()) == {2}
+    with pytest.raises(MemoryBudgetError, match="memory=1024 bytes"):
+        next(iter(ours.BatchGenerator(da, {"time": 5}, memory="1KiB")))
+
+
+def test_loops_within_loops_and_loops_left_early():
+    da = opened("index")["foo"]
+    generator = ours.BatchGenerator(da, {"time": 50})
+    pairs = [(a[0, 0].item(), b[0, 0].item()) for a in generator for b in generator]
+    first, second = (da[n, 0, 0].item() for n in (0, 50))
+    assert pairs == [(first, first), (first, second), (second, first), (second, second)]
+    next(iter(generator))
+    assert len(list(generator)) == 2
+
+
+def test_nothing_is_held_for_each_batch():
+    store = zarr.storage.MemoryStore()
+    group = zarr.open_group(store)
+    group.create_array(
+        "v", shape=(10**9,), chunks=(10**6,), dtype="int8", fill_value=7, dimension_names=["x"]
+    )
+    # Integers, so that the fill value is a value and not missing.
+    da = xr.open_zarr(store, consolidated=False, chunks=None, mask_and_scale=False)["v"]
+    tracemalloc.start()
+    generator = ours.BatchGenerator(da, {"x": 3}, input_overlap={"x": 2})
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(generator) == 10**9 - 2
+    assert size < 2**20
+    with pytest.warns(XloaderWarning, match="absent"):
+        assert generator[10**8].values.tolist() == [7, 7, 7]
+
+
+def test_lazy_batches_are_left_lazy(real):
+    ds = xr.open_zarr(example_store("demo"), consolidated=False, chunks={})
+    for concat in (False, True):
+        arguments = {"input_dims": {"time": 10}, "concat_input_dims": concat}
+        theirs = real.BatchGenerator(ds, **arguments, preload_batch=False)
+        generator = ours.BatchGenerator(ds, **arguments, preload_batch=False)
+        for actual, expected in zip(generator, theirs, strict=True):
+            assert actual["tasmax"].chunks
+            assert_same(actual.compute(), expected)
+
+
+def test_variables_that_hold_no_numbers_are_there_as_well(real):
+    ds = opened("demo").assign(
+        day=("time", np.arange(60).astype("datetime64[D]").astype("datetime64[ns]")),
+        name=("lat", np.array([f"row {n}" for n in range(18)], object)),
+        mask=(("lat", "lon"), np.eye(18, dtype=bool)),
+    )
+    for concat in (False, True):
+        arguments = {"input_dims": {"time": 10, "lat": 9}, "concat_input_dims": concat}
+        theirs = real.BatchGenerator(ds, **arguments)
+        for actual, expected in zip(ours.BatchGenerator(ds, **arguments), theirs, strict=True):
+            assert_same(actual, expected)
+
+
+def test_a_generator_pickles_without_what_it_has_read(tmp_path):
+    ds = xr.Dataset({"a": ("x", np.arange(10**6, dtype=np.float32))})
+    write_store(ds, {"a": (10**5,)}, tmp_path / "a.zarr")
+    da = xr.open_zarr(tmp_path / "a.zarr", consolidated=False, chunks=None)["a"]
+    generator = ours.BatchGenerator(da, {"x": 4}, memory="8MiB", threads=1)
+    next(iter(generator))
+    dumped = pickle.dumps(generator)
+    assert len(dumped) < 10_000
+    copied = pickle.loads(dumped)
+    assert (copied.memory, copied.threads, len(copied)) == ("8MiB", 1, 250_000)
+    xr.testing.assert_identical(copied[3], generator[3])
+
+
+# Batches that are kept
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_batches_are_kept_and_found(preload):
+    def mark(batch):
+        marked = batch.load().chunk(-1)
+        marked.attrs["foo"] = "bar"
+        return marked
+
+    cache: dict[str, Any] = {}
+    arguments = {"cache": cache, "preload_batch": preload}
+    ds = opened("demo")
+    generator = ours.BatchGenerator(ds, {"time": 20, "lat": 18}, cache_preprocess=mark, **arguments)
+    made = generator[1]
+    assert made.attrs == {"foo": "bar"}
+    assert "1/zarr.json" in cache
+    again = ours.BatchGenerator(xr.zeros_like(ds.load()), {"time": 20, "lat": 18}, **arguments)
+    xr.testing.assert_identical(again[1].compute(), made.compute())
+    assert bool(again[1].chunks) is not preload
+    # What was not there is made, and kept unchanged.
+    assert again[0].attrs == {}
+    assert (again[0]["tasmax"] == 0).all()
+    assert [batch.attrs.get("foo") for batch in again] == [None, "bar", None]
+
+
+# Errors
+
+
+def test_errors_say_what_is_meant():
+    ds = opened("demo")
+    with pytest.raises(WindowError, match=r"do not fit along 'time'.*61 elements"):
+        ours.BatchGenerator(ds, {"time": 61})
+    with pytest.raises(WindowError, match="overlap by 10"):
+        ours.BatchGenerator(ds, {"time": 10}, {"time": 10})
+    with pytest.raises(UnknownNameError, match="'lattitude'"):
+        ours.BatchGenerator(ds, {"lattitude": 10})
+    with pytest.raises(OptionError, match="no whole number"):
+        ours.BatchGenerator(ds, {"time": 2.5})
+    with pytest.raises(OptionError, match="not one whole batch"):
+        ours.BatchGenerator(ds, {"time": 10}, batch_dims={"time": 61}, concat_input_dims=True)
+    with pytest.raises(OptionError, match="made of an xarray object"):
+        ours.BatchGenerator("demo.zarr", {"time": 10})
+    generator = ours.BatchGenerator(ds, {"time": 10})
+    with pytest.raises(SampleIndexError, match=r"Given: 6.*\[-6, 6\)"):
+        generator[6]
+    assert_same(generator[-6], generator[0])
+    with pytest.raises(SampleIndexError, match="Given: -7"):
+        generator[-7]
+    with pytest.raises(NotImplementedError, match="one whole number"):
+        generator[[1, 2]]
+    short = ours.BatchGenerator(ds, {"time": 40}, batch_dims={"time": 30}, concat_input_dims=True)
+    with pytest.raises(EmptySamplesError, match="batch 1 has no patch"):
+        short[1]
+    with pytest.warns(XloaderWarning, match=r"does nothing along \['time'\]"):
+        ours.BatchGenerator(ds, {"time": 10}, batch_dims={"time": 20})
+    with pytest.raises(OptionError, match="nothing to read"):
+        _ = ours.BatchGenerator(ds.load(), {"time": 10}).samples
+
+
+def test_what_cannot_be_samples_is_refused():
+    ds = opened("demo")
+    with pytest.raises(OptionError, match="no generator of xbatcher"):
+        xloader.from_xbatcher([1, 2])
+    joined = {"concat_input_dims": True}
+    uneven = ours.BatchGenerator(ds, {"time": 10}, {"time": 9}, {"time": 20}, **joined)
+    with pytest.raises(OptionError, match=r"differ in size.*'time': \(20, 51\)"):
+        xloader.from_xbatcher(uneven)
+    with pytest.raises(OptionError, match="by their labels"):
+        xloader.from_xbatcher(ours.BatchGenerator(ds["tasmax"], {"time": 10}, **joined))
+    changed = ours.BatchGenerator(ds, {"time": 10}, cache={}, cache_preprocess=lambda batch: batch)
+    with pytest.raises(OptionError, match="cache_preprocess"):
+        xloader.from_xbatcher(changed)
+    with pytest.raises(OptionError, match="one batch, which is all there is"):
+        xloader.from_xbatcher(ours.BatchGenerator(ds, {}))
+    named = ds.assign(name=("time", np.array(["a"] * 60)))
+    with pytest.raises(UnsupportedDataError, match="name"):
+        xloader.from_xbatcher(ours.BatchGenerator(named, {"time": 10}))
+
+
+def test_samples_of_a_generator_are_shuffled_and_read_once():
+    store = example_store("demo")
+    ds = xr.open_zarr(store, consolidated=False, chunks=None)
+    generator = ours.BatchGenerator(ds, {"time": 10, "lat": 9}, {"time": 5})
+    samples = xloader.from_xbatcher(generator)
+    assert samples.shapes == {"tasmax": (10, 9, 18)}
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        batches = list(loader)
+    ids = np.concatenate([batch.ids for batch in batches])
+    assert sorted(ids.tolist()) == list(range(len(generator)))
+    assert ids.tolist() != sorted(ids.tolist())
+    assert {n for key, n in store.reads.items() if key.startswith("tasmax/")} == {1}
+    for number, array in zip(batches[0].ids.tolist(), batches[0].tasmax, strict=True):
+        np.testing.assert_array_equal(array, generator[number]["tasmax"])
+
+
+def test_labels_of_samples():
+    ds = opened("demo")
+    plain = xloader.from_xbatcher(ours.BatchGenerator(ds, {"time": 10, "lat": 9})).to_xarray(3)
+    xr.testing.assert_identical(plain, ds.isel(time=slice(10, 20), lat=slice(9, 18)).load())
+    stacked = xloader.from_xbatcher(ours.BatchGenerator(ds, {"time": 10})).to_xarray(1)
+    batch = ours.BatchGenerator(ds, {"time": 10})[1]
+    assert stacked["tasmax"].dims == ("stacked", "time")
+    for name in ("lat", "lon"):
+        np.testing.assert_array_equal(stacked[name], batch[name])
+    np.testing.assert_array_equal(stacked["time"], batch["time"])
+
+
+def test_recipes_tell_patches_apart_that_have_the_same_windows():
+    ds = opened("demo")
+    one = ours.BatchGenerator(ds, {"time": 4}, batch_dims={"time": 4}, concat_input_dims=True)
+    two = ours.BatchGenerator(ds, {"time": 2}, batch_dims={"time": 4}, concat_input_dims=True)
+    first, second = (xloader.from_xbatcher(generator).recipe for generator in (one, two))
+    assert first.windows == second.windows
+    assert first.fingerprint != second.fingerprint
+    assert first.fingerprint == xloader.from_xbatcher(one).recipe.fingerprint
+
+
+@given(st.data())
+def test_numbers_of_patches_are_those_of_a_loop_over_slices(data):
+    sizes = {dim: data.draw(st.integers(1, 9)) for dim in "ab"}
+    inputs = {dim: data.draw(st.integers(1, size)) for dim, size in sizes.items()}
+    overlap = {dim: data.draw(st.integers(0, size - 1)) for dim, size in inputs.items()}
+    patches = make_patches(sizes, inputs, overlap, {}, is_joined=False)
+    starts = {dim: range(0, sizes[dim], inputs[dim] - overlap[dim]) for dim in sizes}
+    expected = [
+        {"a": slice(a, a + inputs["a"]), "b": slice(b, b + inputs["b"])}
+        for a in starts["a"]
+        for b in starts["b"]
+        if a + inputs["a"] <= sizes["a"] and b + inputs["b"] <= sizes["b"]
+    ]
+    assert [patches.selector(number) for number in range(patches.num_patches)] == expected
