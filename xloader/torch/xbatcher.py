@@ -98,9 +98,9 @@ class MapDataset(_MapBase):
                     f"{type(self).__name__} takes one whole number. Given: {idx!r}"
                 )
             idx = int(idx)
-        batches = [self.X_generator[idx]]
+        batches = [_one(self.X_generator, idx)]
         if self.y_generator is not None:
-            batches.append(self.y_generator[idx])
+            batches.append(_one(self.y_generator, idx))
         if any(batch.chunks for batch in batches):
             from dask.base import compute
 
@@ -152,6 +152,13 @@ class IterableDataset(_IterableBase):
             strict=True,
         ):
             yield to_tensor(inputs), to_tensor(targets)
+
+
+def _one(generator: Any, idx: Any) -> Any:
+    worker = data.get_worker_info()
+    if worker is None or not isinstance(generator, BatchGenerator):
+        return generator[idx]
+    return generator.read(idx, worker.num_workers)
 
 
 def _part(generator: Any, count: int, part: int, num_parts: int) -> Iterator[Any]:

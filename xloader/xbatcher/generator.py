@@ -46,7 +46,8 @@ class BatchGenerator:
     cache_preprocess : callable, optional
         What is done to a batch before it is kept.
     memory : int or str, default "2GiB"
-        Bytes that a loop over the generator may use for reading.
+        Bytes that a loop over the generator may use for reading. Batches that are asked for one
+        by one have as many, for the chunks that were used last.
     threads : int, optional
         Threads that read; the cores that the process may use by default.
 
@@ -136,6 +137,18 @@ class BatchGenerator:
 
     def __getitem__(self, idx: int) -> Any:
         """Read one batch, by its number; a negative one counts from the end."""
+        return self.read(idx)
+
+    def read(self, idx: int, num_shares: int = 1) -> Any:
+        """As ``generator[idx]``, where several processes share the memory.
+
+        Parameters
+        ----------
+        idx : int
+            The batch.
+        num_shares : int, default 1
+            How many processes share the memory: each keeps chunks in one share.
+        """
         if not isinstance(idx, int):
             # As xbatcher does: an error of another kind would pass by those who catch it.
             raise NotImplementedError(
@@ -146,7 +159,7 @@ class BatchGenerator:
             found = load_batch(self.cache, batch, is_loaded=self.preload_batch)
             if found is not None:
                 return found
-        return self._keep(batch, self._make(batch))
+        return self._keep(batch, self._make(batch, num_shares))
 
     def iterate(self, batches: range | None = None, num_shares: int = 1) -> Iterator[Any]:
         """Some batches after each other, in turn.
@@ -177,10 +190,11 @@ class BatchGenerator:
     def __repr__(self) -> str:
         return f"<xloader.xbatcher.BatchGenerator: {len(self)} batches of {self.input_dims}>"
 
-    def _make(self, batch: int) -> Any:
+    def _make(self, batch: int, num_shares: int) -> Any:
         if not self.preload_batch:
             return self._frames.make_lazily(batch)
-        return self._frames.make(batch, {} if self._reader is None else self._reader.read(batch))
+        arrays = {} if self._reader is None else self._reader.read(batch, num_shares)
+        return self._frames.make(batch, arrays)
 
     def _keep(self, batch: int, made: Any) -> Any:
         if self.cache is None:

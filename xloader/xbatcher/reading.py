@@ -11,13 +11,14 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.loader import Loader
-from xloader.options import parse_nbytes
+from xloader.options import LoaderOptions, parse_nbytes
 from xloader.recipe import Field, Kept, Recipe
 from xloader.samples import Samples
 from xloader.sources.datasets.forks import survives_fork
 from xloader.sources.opening import open_source
 from xloader.windows import Windows
 from xloader.xbatcher.patches import Patches
+from xloader.xbatcher.single import SingleReads
 
 _MOST_NBYTES: Final = 4 * 2**20
 """Of patches that are made together: enough to be cheap, and little to keep for one of them."""
@@ -95,6 +96,7 @@ class Reader:
         self._patches = patches
         self._memory_nbytes = parse_nbytes(memory)
         self._threads = threads
+        self._single: dict[tuple[int, int], SingleReads] = {}
         self._idle: dict[tuple[int, range, int], Loader] = {}
 
     @property
@@ -106,9 +108,20 @@ class Reader:
             self._samples = make_samples(self._dataset, self._names, self._patches)
         return self._samples
 
-    def read(self, batch: int) -> Arrays:
-        """The patches of one batch, by variable, shape ``(num_patches, ...)``."""
-        return self.samples[self._patches.ids_of(batch)].as_dict()
+    def read(self, batch: int, num_shares: int) -> Arrays:
+        """The patches of one batch, by variable, shape ``(num_patches, ...)``.
+
+        Chunks that were used last stay, in one share of the memory of as many as are given.
+        """
+        key = os.getpid(), num_shares
+        single = self._single.get(key)
+        if single is None:
+            nbytes = self._memory_nbytes // num_shares
+            rows = self._rows_together(self.samples, nbytes)
+            # Where another process or share was, its chunks are of no more use.
+            single = SingleReads(self.samples, rows, nbytes, self._options(nbytes).num_threads)
+            self._single = {key: single}
+        return single.read(self._patches.ids_of(batch))
 
     def read_all(self, batches: range, num_shares: int) -> Iterator[Arrays]:
         """The patches of batches in turn, each chunk read as seldom as the memory allows.
@@ -141,19 +154,27 @@ class Reader:
             first = int(self._patches.ids_of(batches[0])[0])
             last = int(self._patches.ids_of(batches[-1])[-1])
             samples = samples.select(slice(first, last + 1))
-        shapes, dtypes = samples.shapes, samples.dtypes
-        nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
-        together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
-        return samples.loader(
-            batch_size=max(1, min(together, len(samples))),
+        options = self._options(memory_nbytes, self._rows_together(samples, memory_nbytes))
+        return Loader(samples.recipe, options, np.asarray)
+
+    def _options(self, memory_nbytes: int, batch_size: int = 1) -> LoaderOptions:
+        # Whoever trains in several processes has shared out the data already, as with xbatcher.
+        return LoaderOptions(
+            batch_size=batch_size,
             shuffle=False,
             memory=memory_nbytes,
             output="numpy",
             threads=self._threads,
-            # Whoever trains in several processes has shared out the data already, as with xbatcher.
             rank=0,
             world_size=1,
         )
+
+    @staticmethod
+    def _rows_together(samples: Samples, memory_nbytes: int) -> int:
+        shapes, dtypes = samples.shapes, samples.dtypes
+        nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
+        together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
+        return max(1, min(together, len(samples)))
 
 
 def part_of(count: int, part: int, num_parts: int) -> range:

@@ -1,0 +1,70 @@
+"""Reads batches one by one, in whatever order they are asked for, through a cache of chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from xloader.capacity import cache_budget
+from xloader.carrier import stored_variables
+from xloader.demands import make_footprint
+from xloader.engine.blocks import BlockReader
+from xloader.engine.cached import CachedReader
+from xloader.engine.fields import Fields
+from xloader.engine.gather import Gatherer
+from xloader.errors import MemoryBudgetError
+from xloader.grid import Ints
+from xloader.layout import make_layouts
+from xloader.samples import Samples
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class SingleReads:
+    """Reads of a few samples at a time, which keep the chunks that were used last.
+
+    Parameters
+    ----------
+    samples : Samples
+        What is read, without transforms.
+    num_rows : int
+        Samples that are read at a time.
+    memory_nbytes : int
+        Memory for chunks, reads under way and one batch. Where that is too little for the chunks
+        of one sample, each read gets its chunks anew and keeps none.
+    num_threads : int
+        Threads that read.
+    """
+
+    def __init__(
+        self, samples: Samples, num_rows: int, memory_nbytes: int, num_threads: int
+    ) -> None:
+        self._samples = samples
+        recipe = samples.recipe
+        layouts = make_layouts(recipe)
+        footprint = make_footprint(recipe, layouts)
+        self._cached: CachedReader | None = None
+        try:
+            budget = cache_budget(footprint, layouts, memory_nbytes, num_rows, prefetch=0)
+        except MemoryBudgetError:
+            return
+        num_threads = min(num_threads, budget.in_flight_nbytes // footprint.max_chunk_nbytes)
+        stored = stored_variables(recipe, footprint)
+        fields = Fields(layouts, num_rows, 2)
+        self._cached = CachedReader(
+            footprint,
+            BlockReader(recipe.source, stored, budget.in_flight_nbytes // num_threads),
+            Gatherer(footprint, layouts, fields, stored),
+            fields,
+            batch_size=num_rows,
+            capacity_nbytes=budget.lane_nbytes,
+            in_flight_nbytes=budget.in_flight_nbytes,
+            num_threads=num_threads,
+        )
+
+    def read(self, ids: Ints) -> Arrays:
+        """Samples by field, shape ``(len(ids), ...)``."""
+        if self._cached is None:
+            return self._samples[ids].as_dict()
+        return dict(self._cached.read(ids))
