@@ -250,6 +250,22 @@ def test_documented_examples(real, title):
             assert_same(actual, expected)
 
 
+def test_dimensions_of_a_batch_alone_may_overlap(real):
+    ds = opened("demo")[["tasmax"]]
+    for batch_dims in ({"time": 20}, {"time": 20, "lat": 9}):
+        arguments = {
+            "input_dims": {"lat": 3, "lon": 18},
+            "batch_dims": batch_dims,
+            "input_overlap": {"time": 10},
+            "concat_input_dims": True,
+        }
+        theirs = real.BatchGenerator(ds, **arguments)
+        generator = ours.BatchGenerator(ds, **arguments)
+        assert len(generator) == (5 if len(batch_dims) == 1 else 6)
+        for actual, expected in zip(generator, theirs, strict=True):
+            assert_same(actual, expected)
+
+
 def test_the_documented_accessor():
     run = """
 import warnings; warnings.simplefilter("error")
@@ -297,8 +313,13 @@ assert type(generator) is xbatcher.BatchGenerator
             "input_overlap": {"time": 4},
             "concat_input_dims": True,
         },
+        {
+            "input_dims": {"time": 8, "x": 9},
+            "batch_dims": {"time": 16, "x": 18},
+            "concat_input_dims": True,
+        },
     ],
-    ids=["steps", "patches", "joined", "joined along the same dimension"],
+    ids=["steps", "patches", "joined", "uneven", "boxes"],
 )
 def test_a_loop_reads_each_chunk_once(arguments):
     shape = (32, 24, 36)
@@ -355,13 +376,15 @@ def test_a_loop_keeps_to_its_memory():
 
 def test_loops_within_loops_and_loops_left_early():
     da = opened("index")["foo"]
-    generator = ours.BatchGenerator(da, {"time": 50})
-    first, second = (da[n, 0, 0].item() for n in (0, 50))
+    # So little that a loop holds no more than a few inputs.
+    generator = ours.BatchGenerator(da, {"time": 10}, memory="256KiB")
+    firsts = da[::10, 0, 0].values.tolist()
+    expected = [(a, b) for a in firsts for b in firsts]
     for _ in range(2):
         pairs = [(a[0, 0].item(), b[0, 0].item()) for a in generator for b in generator]
-        assert pairs == [(first, first), (first, second), (second, first), (second, second)]
+        assert pairs == expected
     next(iter(generator))
-    assert len(list(generator)) == 2
+    assert len(list(generator)) == 10
 
 
 def test_parts_of_a_loop_share_the_memory():
