@@ -21,11 +21,13 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |   `-- MissingChunkError               it is absent, and on_missing="raise"
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
+    |-- RanksError (RuntimeError)           a rank's batches dealt out among ranks once more
     `-- ClosedError (RuntimeError)          used after close()
 
     XloaderWarning (UserWarning)
     |-- MixingWarning                       the shuffle is far from a full one
     |-- AmplificationWarning                chunks will be read more often than asked
+    |-- WorkersWarning                      a DataLoader is not what its sampler planned for
     `-- MissingChunkWarning                 absent chunks were read as the fill value
 """
 
@@ -212,6 +214,10 @@ class ForkError(XloaderError, RuntimeError):
     """A handle was carried over a ``fork``, where it would hang or read garbage."""
 
 
+class RanksError(XloaderError, RuntimeError):
+    """The batches of one rank were to be dealt out among ranks once more."""
+
+
 class ClosedError(XloaderError, RuntimeError):
     """Something was used after it had been closed."""
 
@@ -226,6 +232,10 @@ class MixingWarning(XloaderWarning):
 
 class AmplificationWarning(XloaderWarning):
     """The budget does not allow the asked ``max_amplification``."""
+
+
+class WorkersWarning(XloaderWarning):
+    """A ``DataLoader`` takes batches otherwise than its sampler planned for."""
 
 
 class MissingChunkWarning(XloaderWarning):

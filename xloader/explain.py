@@ -117,6 +117,17 @@ def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
     return _Reads(num_reads, nbytes, num_needed)
 
 
+def touched_blocks(epoch: Epoch, numbers: Sequence[int]) -> set[tuple[int, int]]:
+    """Blocks that some parts of an epoch need, as (group, block)."""
+    lanes = epoch.lanes(numbers)
+    return {
+        (index, block)
+        for index in range(len(epoch.footprint.groups))
+        for lane in lanes
+        for block in np.unique(lane.schedule.residences[index].block).tolist()
+    }
+
+
 def _num_delivered(epoch: Epoch, numbers: Sequence[int]) -> int:
     parts = epoch.parts
     lanes = zip(numbers, epoch.lanes(numbers), strict=True)

@@ -124,9 +124,7 @@ class LoaderOptions:
         """Threads, the cores that this process may use unless asked otherwise."""
         if self.threads is not None:
             return self.threads
-        # What a cluster's job may use is less than what its machine has; macOS cannot tell.
-        is_told = hasattr(os, "sched_getaffinity")
-        return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
+        return usable_cores()
 
     def _check_number(self, name: str, kind: type[Any], least: float) -> None:
         value = getattr(self, name)
@@ -172,6 +170,13 @@ _OF_TORCH = {
     "worker_init_fn": "leave it out: there are threads and no workers",
 }
 """What stands here for the arguments of PyTorch's ``DataLoader``."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    # What a cluster's job may use is less than what its machine has; macOS cannot tell.
+    is_told = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
 def make_options(**options: Any) -> LoaderOptions:

@@ -1,1 +1,50 @@
-"""PyTorch's side: the only code that imports torch, and only when it is called."""
+"""PyTorch's own doors: datasets, samplers and collate functions for a stock ``DataLoader``.
+
+The only code that imports torch, and only when something of it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xloader.torch.collate import PadCollate, collate
+    from xloader.torch.data_loader import batch_of, data_loader
+    from xloader.torch.iterable_dataset import IterableDataset
+    from xloader.torch.map_dataset import MapDataset
+    from xloader.torch.sampler import ChunkSampler
+
+_HOMES = {
+    "ChunkSampler": "sampler",
+    "IterableDataset": "iterable_dataset",
+    "MapDataset": "map_dataset",
+    "PadCollate": "collate",
+    "batch_of": "data_loader",
+    "collate": "collate",
+    "data_loader": "data_loader",
+}
+
+__all__ = [
+    "ChunkSampler",
+    "IterableDataset",
+    "MapDataset",
+    "PadCollate",
+    "batch_of",
+    "collate",
+    "data_loader",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # `import xloader` comes by here, and must not bring PyTorch along.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'xloader.torch' has no attribute {name!r}")
+    from xloader.torch.tensors import require_torch
+
+    require_torch(f"xloader.torch.{name}")
+    return getattr(importlib.import_module(f"xloader.torch.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,16 +30,29 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     >>> tensor.tolist()
     [7.0, 0.0, 0.0]
     """
+    require_torch('output="torch"', allowed='output="numpy" without it')
+    import torch
+
+    return torch.from_numpy
+
+
+def require_torch(given: str, allowed: str = "") -> None:
+    """Refuse what cannot be had without PyTorch.
+
+    Raises
+    ------
+    MissingDependencyError
+        If PyTorch is not installed.
+    """
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
             "PyTorch is not installed",
-            given='output="torch"',
-            allowed='output="numpy" without it',
+            given=given,
+            allowed=allowed,
             remedy='pip install "xloader[torch]"',
         ) from error
-    return torch.from_numpy
 
 
 def check_device(device: Any) -> None:

@@ -1,0 +1,219 @@
+"""What a map-style dataset has in one process: runs of the plan it was told of, or a cache."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import get_worker_info
+
+from xloader.batch import Batch
+from xloader.capacity import cache_budget
+from xloader.carrier import stored_variables
+from xloader.demands import make_footprint
+from xloader.engine.blocks import BlockReader
+from xloader.engine.cached import CachedReader
+from xloader.engine.fields import Fields
+from xloader.engine.gather import Gatherer
+from xloader.engine.job import Delivery
+from xloader.errors import WorkersWarning
+from xloader.grid import Ints
+from xloader.itinerary import Itinerary
+from xloader.layout import make_layouts
+from xloader.options import usable_cores
+from xloader.recipe import Recipe
+from xloader.torch.tickets import Agreement, Ticket
+from xloader.transforms import finish
+from xloader.working import Worker
+
+PREFETCH = 2
+"""Batches of a worker that wait for the training loop, as a ``DataLoader`` has it by default."""
+
+
+@dataclass
+class _Way:
+    """One worker's share of a pass, under way in this process."""
+
+    worker: Worker
+    epoch: int
+    pass_number: int
+    next_step: int
+    steps: Iterator[Delivery]
+
+
+class Desk:
+    """Serves one process: batches of the plan, where it is told the step, or of any ids.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    memory_nbytes : int
+        Of all workers of a rank: this one has its share.
+    threads : int, optional
+        Threads that load and gather; by default this worker's share of the cores.
+    """
+
+    def __init__(self, recipe: Recipe, memory_nbytes: int, threads: int | None) -> None:
+        self._recipe = recipe
+        self._memory_nbytes = memory_nbytes
+        self._threads = threads
+        self._pid = os.getpid()
+        info = get_worker_info()
+        self._num_workers = 1 if info is None else info.num_workers
+        self._is_first = info is None or info.id == 0
+        self._is_worker = info is not None
+        self._agreement: Agreement | None = None
+        self._itinerary: Itinerary | None = None
+        self._ways: dict[int, _Way] = {}
+        self._workers: dict[int, Worker] = {}
+        self._cache: CachedReader | None = None
+        self._has_warned = False
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this came over a fork, where its threads and locks do not live."""
+        return os.getpid() != self._pid
+
+    def step(self, ticket: Ticket, num_ids: int) -> Batch | None:
+        """The batch of a step, made by the plan; None where it does not come as planned."""
+        self._agree(ticket.agreement)
+        number = ticket.step % ticket.agreement.plan.workers
+        way = self._ways.get(number)
+        is_next = (
+            way is not None
+            and (way.epoch, way.pass_number) == (ticket.epoch, ticket.pass_number)
+            and way.next_step == ticket.step
+        )
+        if num_ids != ticket.num_rows or not (is_next or ticket.step == number):
+            self._leave_plan(ticket, num_ids)
+            return None
+        if not is_next:
+            way = self._begin(ticket, number)
+        assert way is not None
+        delivery = next(way.steps)
+        way.next_step += ticket.agreement.plan.workers
+        return as_batch(delivery)
+
+    def read(self, ids: Ints) -> Batch:
+        """Any samples, read through a cache of decoded chunks."""
+        if self._cache is None:
+            self._stop()
+            self._cache = self._make_cache(max(len(ids), 1))
+        arrays = self._cache.read(ids)
+        arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
+        return Batch(arrays.values(), arrays, ids)
+
+    def close(self) -> None:
+        """Stop the threads and give the memory back. More than once is fine."""
+        self._stop()
+        if self._cache is not None:
+            self._cache.close()
+        self._cache = None
+
+    @property
+    def _num_cores(self) -> int:
+        return self._threads or num_cores(self._num_workers)
+
+    def _agree(self, agreement: Agreement) -> None:
+        if self._agreement == agreement:
+            return
+        self._stop()
+        self._agreement = agreement
+        self._itinerary = Itinerary(self._recipe, agreement.options, plan=agreement.plan)
+        planned = agreement.plan.workers
+        if planned != self._num_workers:
+            is_fine = planned % self._num_workers == 0
+            self._warn(
+                f"a DataLoader has {self._num_workers} workers, and its ChunkSampler planned for "
+                f"{planned}: "
+                + (
+                    f"each chunk is still read once, with {planned // self._num_workers} parts of "
+                    "the memory in each"
+                    if is_fine
+                    else "batches come to other workers than planned, and chunks are read again "
+                    "and again"
+                )
+                + "; pass num_workers to both, or use data_loader()"
+            )
+
+    def _begin(self, ticket: Ticket, number: int) -> _Way:
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+        if number not in self._workers:
+            assert self._itinerary is not None
+            options = ticket.agreement.options
+            self._workers[number] = Worker(
+                self._itinerary,
+                number,
+                # In a worker process, what waits lies in memory that is shared with the parent.
+                num_ready=1 if self._is_worker else options.prefetch,
+                num_cores=options.threads or self._num_cores,
+            )
+        worker = self._workers[number]
+        way = _Way(worker, ticket.epoch, ticket.pass_number, number, worker.steps(ticket.epoch))
+        self._ways[number] = way
+        return way
+
+    def _leave_plan(self, ticket: Ticket, num_ids: int) -> None:
+        reason = f"step {ticket.step} came out of turn, as with in_order=False or another sampler"
+        if num_ids != ticket.num_rows:
+            reason = f"it has batches of {num_ids}, and its ChunkSampler planned {ticket.num_rows}"
+        self._warn(
+            f"a DataLoader does not take batches as planned ({reason}): they are read through a "
+            "cache, and chunks again and again; use data_loader()"
+        )
+
+    def _warn(self, message: str) -> None:
+        # Each worker would say the same.
+        if self._is_first and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(message, WorkersWarning, stacklevel=5)
+
+    def _stop(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        self._ways.clear()
+
+    def _make_cache(self, batch_size: int) -> CachedReader:
+        layouts = make_layouts(self._recipe)
+        footprint = make_footprint(self._recipe, layouts)
+        budget = cache_budget(
+            footprint,
+            layouts,
+            self._memory_nbytes,
+            batch_size,
+            PREFETCH,
+            num_workers=self._num_workers,
+        )
+        fields = Fields(layouts, batch_size, PREFETCH + 2)
+        stored = stored_variables(self._recipe, footprint)
+        in_flight = budget.in_flight_nbytes
+        num_threads = min(self._num_cores, in_flight // footprint.max_chunk_nbytes)
+        return CachedReader(
+            footprint,
+            BlockReader(self._recipe.source, stored, in_flight // num_threads),
+            Gatherer(footprint, layouts, fields, stored),
+            fields,
+            batch_size=batch_size,
+            capacity_nbytes=budget.lane_nbytes,
+            in_flight_nbytes=in_flight,
+            num_threads=num_threads,
+        )
+
+
+def num_cores(num_workers: int) -> int:
+    """Cores that each of several workers has for itself."""
+    return max(usable_cores() // max(num_workers, 1), 1)
+
+
+def as_batch(delivery: Delivery) -> Batch:
+    """What the engine delivers, as a batch of arrays."""
+    arrays: dict[str, Any] = delivery.arrays
+    return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding))

@@ -1,0 +1,217 @@
+"""IterableDataset: whole batches, dealt to ranks and workers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils.data import get_worker_info
+
+from xloader.augment import sample_keys
+from xloader.batch import Batch
+from xloader.errors import OptionError, WorkersWarning
+from xloader.explain import Explanation
+from xloader.itinerary import Itinerary
+from xloader.rows import Rows
+from xloader.torch.desk import as_batch, num_cores
+from xloader.torch.items import ItemTransforms
+from xloader.torch.sampler import check_options, plan_workers
+from xloader.torch.trainers import refuse_dealing_twice
+from xloader.working import Worker
+
+if TYPE_CHECKING:
+    from xloader.samples import Samples
+
+_UNBATCHED_SIZE = 32
+"""Samples that are read together where they are wanted one by one."""
+
+
+class IterableDataset(torch.utils.data.IterableDataset[Any]):
+    """Iterates over batches; each rank and each worker of a ``DataLoader`` has its own.
+
+    Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``: the batches are made
+    here. Give that ``collate_fn=xloader.torch.collate`` for a :class:`xloader.Batch` of tensors,
+    or leave it out for a list of them.
+
+    Parameters
+    ----------
+    samples : Samples
+        What is read.
+    batch_size : int or None, default 32
+        Samples of a batch, on each rank. With None, single samples come: tuples of arrays.
+    shuffle : bool, default True
+        Whether each epoch has an order of its own; if not, ids ascend within each worker's part.
+    memory : int or str, default "2GiB"
+        Bytes that all workers of a rank may use together.
+    seed : int, default 0
+        With the epoch and the plan, it fixes the order.
+    drop_last : bool, default False
+        Whether samples that do not fill a global batch are left out.
+    rank, world_size : int, optional
+        As for :class:`ChunkSampler`.
+    prefetch_factor : int, default 2
+        As of the ``DataLoader``.
+    transform, target_transform, transforms : callable, optional
+        As for :class:`MapDataset`.
+    **options
+        ``threads``, ``max_amplification``, ``lanes`` and ``spread``, as for
+        :meth:`Samples.loader`; threads are those of each worker.
+
+    Raises
+    ------
+    MemoryBudgetError, LanesError, OptionError
+        As for :class:`ChunkSampler`; for the number of workers that there turn out to be, at
+        the first batch.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> dataset = IterableDataset(xloader.open(ds).window(time=2), batch_size=2)
+    >>> len(dataset), [batch.t2m.shape for batch in dataset]
+    (3, [(2, 2, 4), (2, 2, 4), (1, 2, 4)])
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        batch_size: int | None = 32,
+        *,
+        shuffle: bool = True,
+        memory: int | str = "2GiB",
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        prefetch_factor: int = 2,
+        transform: Callable[..., Any] | None = None,
+        target_transform: Callable[..., Any] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        check_options(options)
+        self.samples = samples
+        self.batch_size = batch_size
+        self._transforms = ItemTransforms(transform, target_transform, transforms)
+        self._transforms.check(samples.fields)
+        self._options = {
+            "batch_size": _UNBATCHED_SIZE if batch_size is None else batch_size,
+            "shuffle": shuffle,
+            "memory": memory,
+            "seed": seed,
+            "drop_last": drop_last,
+            "prefetch": prefetch_factor,
+            **options,
+        }
+        # Workers may be elsewhere, where the environment says nothing.
+        world = plan_workers(
+            samples, 0, **self._options, rank=rank, world_size=world_size
+        ).options.world
+        self._options |= {"rank": world.rank, "world_size": world.world_size}
+        # Shared with workers that live on, which are told of a new epoch in no other way.
+        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._itineraries: dict[int, Itinerary] = {}
+        self._worker: Worker | None = None
+        self._last_epoch: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration delivers."""
+        return int(self._epoch[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration delivers, in all workers.
+
+        Raises
+        ------
+        OptionError
+            If it is negative.
+        """
+        if epoch < 0:
+            raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
+        self._epoch[0] = epoch
+
+    def __len__(self) -> int:
+        """Batches of an epoch on this rank, or samples where they come one by one."""
+        epoch = self._itinerary(1).epoch(self.epoch)
+        if self.batch_size is not None:
+            return epoch.num_steps
+        world_size = self._itinerary(1).options.world.world_size
+        if world_size > 1 or epoch.drop_last:
+            return epoch.num_steps * _UNBATCHED_SIZE
+        return epoch.footprint.num_samples
+
+    def explain(
+        self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
+    ) -> Explanation:
+        """What the next epoch will cost, summed over so many workers. Nothing is read.
+
+        Parameters
+        ----------
+        scope : {"rank", "world"}
+            Whether to speak of this rank or of all ranks together.
+        num_workers : int, default 0
+            As of the ``DataLoader``.
+        """
+        return self._itinerary(num_workers).explain(self.epoch, scope)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of an epoch: of all of it, or in a worker of its own part.
+
+        Raises
+        ------
+        RanksError
+            If accelerate is about to deal them out once more.
+        """
+        refuse_dealing_twice("an IterableDataset of xloader")
+        info = get_worker_info()
+        number, num_workers = (0, 0) if info is None else (info.id, info.num_workers)
+        itinerary = self._itinerary(num_workers)
+        epoch = self.epoch
+        if number == 0:
+            itinerary.warn(itinerary.explain(epoch), stacklevel=2)
+            self._warn_of_repeats(epoch)
+        if self._worker is None:
+            asked = itinerary.options
+            self._worker = Worker(
+                itinerary,
+                number,
+                num_ready=asked.prefetch if info is None else 1,
+                num_cores=asked.threads or num_cores(num_workers),
+            )
+        return self._items(self._worker, epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is open, and what is planned, stays in its process.
+        return {**self.__dict__, "_worker": None, "_itineraries": {}}
+
+    def _items(self, worker: Worker, epoch: int) -> Iterator[Any]:
+        seed = self._itinerary(0).options.seed
+        for delivery in worker.steps(epoch):
+            rows: Any = as_batch(delivery)
+            if self._transforms:
+                rows = self._transforms.apply(rows, sample_keys(seed, epoch, rows.ids))
+            if self.batch_size is None:
+                yield from Rows(rows) if isinstance(rows, Batch) else rows
+            else:
+                yield rows
+            del delivery, rows
+
+    def _itinerary(self, num_workers: int) -> Itinerary:
+        key = max(num_workers, 1)
+        if key not in self._itineraries:
+            self._itineraries[key] = plan_workers(self.samples, key, **self._options)
+        return self._itineraries[key]
+
+    def _warn_of_repeats(self, epoch: int) -> None:
+        is_repeated, self._last_epoch = self._last_epoch == epoch, epoch
+        if is_repeated and self._options["shuffle"]:
+            warnings.warn(
+                f"epoch {epoch} comes once more, in the same order: call "
+                "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "
+                "counts by itself",
+                WorkersWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,138 @@
+"""MapDataset: samples by index, for a stock ``DataLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from xloader.augment import sample_keys
+from xloader.batch import Batch
+from xloader.choosing import listed_ids, normal_ids
+from xloader.options import parse_nbytes
+from xloader.torch.desk import Desk
+from xloader.torch.items import ItemTransforms
+from xloader.torch.tickets import ticket_of
+
+if TYPE_CHECKING:
+    from xloader.samples import Samples
+
+
+class MapDataset(Dataset[Any]):
+    """Samples by index: tuples of NumPy arrays, one for each field.
+
+    Under a :class:`ChunkSampler`, as :func:`data_loader` puts together, a worker carries out the
+    plan and reads each chunk once. Under any other sampler, chunks are kept in a cache, the
+    least recently used ones dropped: ``samples.explain(order=ids, cache="lru")`` says what that
+    costs. Nothing is kept for each sample, and what is opened is opened in each process.
+
+    Parameters
+    ----------
+    samples : Samples
+        What is read.
+    memory : int or str, default "2GiB"
+        Bytes that all workers of a rank may use together, under other samplers than ours.
+    transform : callable, optional
+        Given the first field of a sample, an array; what it returns takes its place.
+    target_transform : callable, optional
+        The same for the second field.
+    transforms : callable, optional
+        Given all fields and returns as many, in a tuple; instead of the other two.
+    threads : int, optional
+        Threads of each worker that load and gather; its share of the cores by default.
+
+    Raises
+    ------
+    OptionError
+        If the memory is no number of bytes, or the functions cannot be called.
+
+    Examples
+    --------
+    >>> import xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> dataset = MapDataset(xloader.open(ds).window(time=2))
+    >>> len(dataset), dataset[1][0].tolist()
+    (5, [[8.0, 9.0, 10.0, 11.0], [12.0, 13.0, 14.0, 15.0]])
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        memory: int | str = "2GiB",
+        *,
+        transform: Callable[..., Any] | None = None,
+        target_transform: Callable[..., Any] | None = None,
+        transforms: Callable[..., Any] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.samples = samples
+        self._memory_nbytes = parse_nbytes(memory)
+        self._transforms = ItemTransforms(transform, target_transform, transforms)
+        self._transforms.check(samples.fields)
+        self._threads = threads
+        self._desk: Desk | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One sample as a tuple of arrays; of a list or a slice, a list of such.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        ChunkError
+            If a chunk cannot be had.
+        """
+        ids = listed_ids(len(self), index)
+        if np.ndim(ids):
+            return self.__getitems__(index if isinstance(index, list) else ids.tolist())
+        (sample,) = self.__getitems__([int(ids)])
+        return sample
+
+    def __getitems__(self, ids: Sequence[int]) -> list[Any]:
+        """Samples that make one batch, read together.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            Sample ids, as a sampler gives them.
+
+        Returns
+        -------
+        Rows
+            A list with a tuple for each sample, that keeps the stacked arrays for
+            :func:`collate`. With transforms that change shapes, a plain list.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        ChunkError
+            If a chunk cannot be had.
+        ForkError
+            If the store cannot be used in a process that was forked.
+        """
+        if self._desk is None or self._desk.is_foreign:
+            self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
+        ticket = ticket_of(ids)
+        batch = None if ticket is None else self._desk.step(ticket, len(ids))
+        if batch is not None:
+            assert ticket is not None
+            keys = sample_keys(ticket.agreement.options.seed, ticket.epoch, batch.ids)
+            return self._transforms.apply(batch, keys)
+        batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
+        return self._transforms.apply(batch, None)
+
+    def close(self) -> None:
+        """Stop threads of this process and give its memory back; the next read begins anew."""
+        if self._desk is not None and not self._desk.is_foreign:
+            self._desk.close()
+        self._desk = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is open stays in its process.
+        return {**self.__dict__, "_desk": None}

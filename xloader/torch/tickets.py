@@ -1,0 +1,113 @@
+"""What a sampler tells the worker that makes a batch: which step of which epoch of which plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xloader.options import LoaderOptions
+from xloader.plan import Plan
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a sampler and the workers of its rank must have alike.
+
+    Parameters
+    ----------
+    options : LoaderOptions
+        What was asked for.
+    plan : Plan
+        The plan, of each worker.
+    """
+
+    options: LoaderOptions
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One step of one pass over an epoch.
+
+    Parameters
+    ----------
+    agreement : Agreement
+        Whose step it is.
+    epoch, step : int
+        Which one.
+    pass_number : int
+        Which iteration of the sampler, as an epoch may be begun anew.
+    num_rows : int
+        Ids of the step, with those that fill it up.
+    """
+
+    agreement: Agreement
+    epoch: int
+    step: int
+    pass_number: int
+    num_rows: int
+
+
+class FirstId(int):
+    """The first sample id of a step, which carries its ticket through whatever lists ids.
+
+    Examples
+    --------
+    >>> first = FirstId.of(7, None)
+    >>> first == 7, isinstance(first, int), [10, 20, 30][FirstId.of(2, None)]
+    (True, True, 30)
+    """
+
+    ticket: Ticket | None
+
+    @classmethod
+    def of(cls, number: int, ticket: Ticket | None) -> FirstId:
+        """An id with a ticket."""
+        first = cls(number)
+        first.ticket = ticket
+        return first
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FirstId.of, (int(self), self.ticket)
+
+
+class BatchIds(list[int]):
+    """The ids of one batch, with the ticket of its step.
+
+    Parameters
+    ----------
+    ids : list of int
+        The ids.
+    ticket : Ticket
+        The step that they are.
+    """
+
+    def __init__(self, ids: list[int], ticket: Ticket) -> None:
+        super().__init__(ids)
+        self.ticket = ticket
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the batch is of."""
+        return self.ticket.epoch
+
+    @property
+    def step(self) -> int:
+        """Which batch of its rank it is, in that epoch."""
+        return self.ticket.step
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return BatchIds, (list(self), self.ticket)
+
+
+def ticket_of(ids: list[int]) -> Ticket | None:
+    """The ticket of a list that is exactly one step's; None for any other.
+
+    Examples
+    --------
+    >>> ticket_of([3, 1, 2]) is None
+    True
+    """
+    ticket = getattr(ids, "ticket", None)
+    if ticket is None and ids:
+        ticket = getattr(ids[0], "ticket", None)
+    return ticket
