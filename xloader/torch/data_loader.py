@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _OF_THE_PLAN = ("lanes", "max_amplification", "rank", "seed", "spread", "threads", "world_size")
 _NOT_YOURS = {
-    "batch_sampler": "for a sampler of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
+    "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",
-    "sampler": "for a sampler of your own, DataLoader(MapDataset(samples), sampler=...)",
+    "sampler": "for one of your own, DataLoader(MapDataset(samples), sampler=...)",
 }
 
 

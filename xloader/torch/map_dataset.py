@@ -9,7 +9,6 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from xloader.augment import sample_keys
-from xloader.batch import Batch
 from xloader.choosing import listed_ids, normal_ids
 from xloader.options import parse_nbytes
 from xloader.torch.desk import Desk
