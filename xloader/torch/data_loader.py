@@ -142,7 +142,7 @@ def data_loader(
         drop_last=drop_last,
         **kwargs,
     )
-    loader.explain = sampler.explain  # type: ignore[attr-defined]
+    loader.explain = sampler.explain
     return loader
 
 

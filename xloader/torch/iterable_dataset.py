@@ -111,7 +111,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         ).options.world
         self._options |= {"rank": world.rank, "world_size": world.world_size}
         # Shared with workers that live on, which are told of a new epoch in no other way.
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._epoch = _shared_number()
         self._itineraries: dict[int, Itinerary] = {}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
@@ -215,3 +215,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 WorkersWarning,
                 stacklevel=3,
             )
+
+
+def _shared_number() -> torch.Tensor:
+    """A number that all processes see that it travels to."""
+    number: torch.Tensor = torch.zeros(1, dtype=torch.int64)
+    number.share_memory_()  # type: ignore[no-untyped-call]
+    return number

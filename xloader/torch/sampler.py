@@ -242,7 +242,7 @@ def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Itinerar
     OptionError
         If the number of workers is none, or leaves one with nothing but padding.
     """
-    if not isinstance(num_workers, int) or num_workers < 0:
+    if num_workers < 0:
         raise OptionError(
             "num_workers is no number of processes",
             given=repr(num_workers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xloader.options import LoaderOptions
@@ -99,7 +100,7 @@ class BatchIds(list[int]):
         return BatchIds, (list(self), self.ticket)
 
 
-def ticket_of(ids: list[int]) -> Ticket | None:
+def ticket_of(ids: Sequence[int]) -> Ticket | None:
     """The ticket of a list that is exactly one step's; None for any other.
 
     Examples
