@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xloader.torch.collate import PadCollate, collate
-    from xloader.torch.data_loader import batch_of, data_loader
+    from xloader.torch.collating import PadCollate, collate
+    from xloader.torch.dataloader import batch_of, data_loader
     from xloader.torch.iterable_dataset import IterableDataset
     from xloader.torch.map_dataset import MapDataset
     from xloader.torch.sampler import ChunkSampler
@@ -19,10 +19,10 @@ _HOMES = {
     "ChunkSampler": "sampler",
     "IterableDataset": "iterable_dataset",
     "MapDataset": "map_dataset",
-    "PadCollate": "collate",
-    "batch_of": "data_loader",
-    "collate": "collate",
-    "data_loader": "data_loader",
+    "PadCollate": "collating",
+    "batch_of": "dataloader",
+    "collate": "collating",
+    "data_loader": "dataloader",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from xloader.errors import OptionError, WorkersWarning
 from xloader.options import parse_nbytes
-from xloader.torch.collate import collate
+from xloader.torch.collating import collate
 from xloader.torch.map_dataset import MapDataset
 from xloader.torch.sampler import ChunkSampler
 
