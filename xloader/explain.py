@@ -147,7 +147,7 @@ def plan_figures(epoch: Epoch) -> dict[str, Any]:
     plan, footprint, parts = epoch.plan, epoch.footprint, epoch.parts
     dim = region_dim(footprint)
     # A batch comes from parts of one worker, and one worker's are like another's.
-    lanes = epoch.lanes(parts.of_worker(0))
+    lanes = epoch.lanes(parts.of_one_batch)
     orders = [lane.order for lane in lanes]
     return {
         "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),

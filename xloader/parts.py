@@ -56,6 +56,12 @@ class Parts:
         """Numbers of one worker's parts of all lanes."""
         return range(worker, self.num, self.workers)
 
+    @property
+    def of_one_batch(self) -> range:
+        """Numbers of the parts that the first batch comes from."""
+        # Where no step is full, all samples are left out with the last worker.
+        return self.of_worker(0 if self.num_steps else self.workers - 1)
+
     def num_steps_of(self, number: int) -> int:
         """Steps that the worker of a part makes."""
         worker = number % self.workers

@@ -14,7 +14,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from xloader import Batch
 from xloader.errors import UnsupportedDataError
 from xloader.rows import Rows
-from xloader.torch.collate import collate
+from xloader.torch.collating import collate
 
 
 def make_batch(first: int = 0) -> Batch:

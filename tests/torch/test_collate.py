@@ -20,7 +20,7 @@ import xloader
 from xloader import Batch
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.rows import Rows
-from xloader.torch.collate import PadCollate, collate
+from xloader.torch.collating import PadCollate, collate
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64", "complex64"]
 

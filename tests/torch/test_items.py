@@ -16,7 +16,7 @@ from xloader import Batch
 from xloader.augment import sample_keys
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.rows import Rows
-from xloader.torch.collate import PadCollate, collate
+from xloader.torch.collating import PadCollate, collate
 from xloader.torch.items import ItemTransforms
 
 

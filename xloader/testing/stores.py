@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Final, Self
@@ -12,7 +13,8 @@ from zarr.abc.store import ByteRequest, Store, SupportsGetSync
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import WrapperStore
 
-from xloader.testing.tally import Tally
+from xloader.errors import OptionError
+from xloader.testing.tally import SharedTally, Tally
 
 METADATA_NAMES: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Last parts of the keys that hold metadata; every other key holds a chunk or a shard."""
@@ -107,6 +109,9 @@ class CountingStore(_TappedStore):
     ----------
     store : zarr.abc.store.Store
         The store to read.
+    log : str or os.PathLike, optional
+        A file in which all processes count together that the store is carried to. Without it,
+        a copy in another process counts for itself.
 
     Examples
     --------
@@ -119,9 +124,28 @@ class CountingStore(_TappedStore):
     (2, 1)
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, log: str | os.PathLike[str] | None = None) -> None:
         super().__init__(store)
-        self._tally = Tally()
+        self._tally = Tally() if log is None else SharedTally(os.fspath(log))
+
+    @property
+    def readers(self) -> dict[str, set[int]]:
+        """By key of a chunk or shard, the processes that read it, where there is a log.
+
+        Raises
+        ------
+        OptionError
+            If there is none.
+        """
+        if not isinstance(self._tally, SharedTally):
+            raise OptionError(
+                "the store does not know who reads it", remedy="make it with log=, a file's path"
+            )
+        found: dict[str, set[int]] = {}
+        for pid, (key, _) in self._tally.lines():
+            if is_chunk_key(key):
+                found.setdefault(key, set()).add(pid)
+        return found
 
     @property
     def reads(self) -> Counter[str]:

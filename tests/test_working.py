@@ -1,0 +1,99 @@
+"""Workers of a rank: together they deliver and read what was planned, each its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader.engine.job import Delivery
+from xloader.errors import MemoryBudgetError, OptionError
+from xloader.itinerary import Itinerary
+from xloader.options import make_options
+from xloader.testing import CountingStore, write_store
+from xloader.working import Worker, check_padding
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+
+def itinerary_of(case: Case, rank: int, workers: int) -> Itinerary:
+    options = {**case.options, "rank": rank, "output": "numpy"}
+    del options["memory"]
+    try:
+        return Itinerary(case.samples.recipe, make_options(**options, memory=1), workers)
+    except MemoryBudgetError as error:
+        memory = error.minimum_nbytes
+    return Itinerary(case.samples.recipe, make_options(**options, memory=memory), workers)
+
+
+@given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2))
+def test_workers_deliver_each_sample_once_and_read_what_was_told(
+    case: Case, workers: int, epoch: int
+) -> None:
+    delivered: list[int] = []
+    for rank in range(case.world_size):
+        itinerary = itinerary_of(case, rank, workers)
+        try:
+            check_padding(itinerary)
+        except OptionError:
+            assume(False)
+        expected = itinerary.explain(epoch)
+        case.store.reset()
+        batches: dict[int, Delivery] = {}
+        for number in range(workers):
+            worker = Worker(itinerary, number, num_ready=1, num_cores=2)
+            for index, delivery in enumerate(worker.steps(epoch)):
+                batches[number + index * workers] = delivery
+        assert case.store.num_reads == expected.num_reads
+        assert sorted(batches) == list(range(expected.num_steps))
+        real = [batches[step].ids[~batches[step].is_padding] for step in sorted(batches)]
+        assert sum(map(len, real)) == expected.num_samples
+        for ids in real[:-1]:
+            assert len(ids) == case.options["batch_size"]
+        delivered += np.concatenate([*real, np.zeros(0, np.int64)]).tolist()
+    num_samples = case.chosen.num_samples or len(case.samples)
+    left_out = num_samples % (case.options["batch_size"] * case.world_size)
+    assert len(delivered) == num_samples - left_out * case.options["drop_last"]
+    if case.chosen.weights is None:
+        assert max(Counter(delivered).values(), default=1) == 1
+
+
+def test_parts_share_chunks_only_where_they_are_cut() -> None:
+    store = CountingStore(write_store(_line(480), {"t": (16,)}))
+    samples = xloader.open(store).window(time=1)
+    options = make_options(output="numpy", batch_size=16, memory="1MiB", spread=3)
+    itinerary = Itinerary(samples.recipe, options, 4)
+    expected = itinerary.explain(0)
+    # Thirty chunks in one line of tiles, which three cuts go through.
+    assert expected.num_shared_reads <= 3
+    assert expected.num_reads == 30 + expected.num_shared_reads
+    owners: dict[str, list[int]] = {}
+    for number in range(4):
+        store.reset()
+        for _ in Worker(itinerary, number, num_ready=1, num_cores=1).steps(0):
+            pass
+        for key in store.reads:
+            owners.setdefault(key, []).append(number)
+    assert sum(len(own) - 1 for own in owners.values()) == expected.num_shared_reads
+
+
+def test_a_worker_with_padding_alone_is_refused() -> None:
+    samples = xloader.open(_line(9)).window(time=1)
+    options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
+    # Three steps: of the last, this rank has nothing, nor has its third worker anything before.
+    with pytest.raises(OptionError, match="nothing but padding.*up to 2 workers"):
+        check_padding(Itinerary(samples.recipe, options, 3))
+    check_padding(Itinerary(samples.recipe, options, 2))
+
+
+def _line(size: int) -> xr.Dataset:
+    return xr.Dataset({"t": ("time", np.arange(size, dtype=np.float32))})
