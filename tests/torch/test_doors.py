@@ -1,0 +1,357 @@
+"""PyTorch's doors in real worker processes: what comes, and what is read for it."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, random_split
+from zarr.storage import LocalStore
+
+import xloader
+from xloader import Samples
+from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
+from xloader.testing import CountingStore, write_store
+from xloader.torch import ChunkSampler, IterableDataset, MapDataset, batch_of, collate, data_loader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+MEMORY = "200KiB"
+"""Room for a part of the chunks only: with more, later epochs would read nothing."""
+
+
+@pytest.fixture(scope="module")
+def dataset() -> xr.Dataset:
+    values = np.random.default_rng(0).normal(size=(2, 480, 6, 10)).astype(np.float32)
+    return xr.Dataset({name: (("time", "y", "x"), own) for name, own in zip("tu", values)})  # noqa: B905
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, dataset: xr.Dataset) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "waves.zarr"
+    write_store(dataset, {"t": (16, 6, 10), "u": (16, 6, 10)}, path)
+    return path
+
+
+@pytest.fixture
+def store(folder: Path, tmp_path: Path) -> CountingStore:
+    return CountingStore(LocalStore(folder, read_only=True), log=tmp_path / "reads")
+
+
+def samples_of(source: object, window: int = 1) -> Samples:
+    return xloader.open(source).window(time=window, stride=1).inputs("t").targets("u")
+
+
+def ids_of(batches: Iterable[Any]) -> list[int]:
+    return [int(i) for batch in batches for i in batch.ids]
+
+
+def check_values(dataset: xr.Dataset, batch: Any, window: int) -> None:
+    for row, index in enumerate(batch.ids.tolist()):
+        part = dataset.isel(time=slice(index, index + window))
+        np.testing.assert_array_equal(batch.inputs[row, 0], part.t)
+        np.testing.assert_array_equal(batch.targets[row, 0], part.u)
+
+
+@pytest.mark.parametrize(
+    ("context", "num_workers", "window"),
+    [("fork", 4, 1), ("forkserver", 4, 3), ("spawn", 2, 1)],
+)
+def test_workers_read_what_was_told(
+    store: CountingStore, dataset: xr.Dataset, context: str, num_workers: int, window: int
+) -> None:
+    samples = samples_of(store, window)
+    loader = data_loader(
+        samples,
+        batch_size=16,
+        num_workers=num_workers,
+        memory=MEMORY,
+        multiprocessing_context=context,
+    )
+    orders = []
+    for _ in range(2):
+        expected = loader.explain()
+        store.reset()
+        batches = list(loader)
+        assert store.num_reads == expected.num_reads
+        again = [key for key, pids in store.readers.items() if len(pids) > 1]
+        assert len(again) <= expected.num_shared_reads
+        if window == 1:
+            # Each chunk once, but for those of both variables where parts are cut.
+            assert len(again) <= 2 * (num_workers - 1)
+            assert expected.num_reads == 60 + len(again)
+        assert len(batches) == len(loader)
+        orders.append(ids_of(batches))
+        assert sorted(orders[-1]) == list(range(len(samples)))
+    check_values(dataset, batches[0], window)
+    assert orders[0] != orders[1]
+
+
+def test_an_iterable_dataset_reads_what_was_told(store: CountingStore, dataset: xr.Dataset) -> None:
+    samples = samples_of(store)
+    shared = IterableDataset(samples, batch_size=16, memory=MEMORY)
+    loader = DataLoader(
+        shared,
+        batch_size=None,
+        num_workers=4,
+        collate_fn=collate,
+        multiprocessing_context="forkserver",
+        persistent_workers=True,
+    )
+    orders = []
+    for epoch in range(2):
+        shared.set_epoch(epoch)
+        expected = shared.explain(num_workers=4)
+        store.reset()
+        batches = list(loader)
+        assert store.num_reads == expected.num_reads
+        assert max(map(len, store.readers.values())) <= 2
+        orders.append(ids_of(batches))
+        assert sorted(orders[-1]) == list(range(len(samples)))
+        check_values(dataset, batches[-1], 1)
+    # Workers that live on are told of the epoch.
+    assert orders[0] != orders[1]
+    # The same order as of the other door.
+    sampler = ChunkSampler(samples, batch_size=16, num_workers=4, memory=MEMORY)
+    assert list(sampler) == orders[0]
+
+
+def test_a_random_sampler_reads_as_was_told_many_times_more(
+    store: CountingStore, dataset: xr.Dataset
+) -> None:
+    samples = samples_of(store)
+    generator = torch.Generator().manual_seed(0)
+    order = list(RandomSampler(range(len(samples)), generator=generator))
+    expected = samples.explain(
+        order=order, cache="lru", memory=MEMORY, batch_size=16, num_workers=2
+    )
+    loader = DataLoader(
+        MapDataset(samples, memory=MEMORY),
+        batch_size=16,
+        sampler=order,
+        num_workers=2,
+        collate_fn=collate,
+        multiprocessing_context="forkserver",
+    )
+    store.reset()
+    batches = list(loader)
+    assert ids_of(batches) == order
+    check_values(dataset, batches[3], 1)
+    assert store.num_reads == expected.num_reads
+    planned = data_loader(samples, batch_size=16, num_workers=2, memory=MEMORY).explain()
+    assert expected.num_reads > 5 * planned.num_reads
+
+
+def test_without_workers_threads_read(store: CountingStore, dataset: xr.Dataset) -> None:
+    samples = samples_of(store, 3)
+    loader = data_loader(samples, batch_size=16, memory=MEMORY)
+    expected = loader.explain()
+    store.reset()
+    batches = list(loader)
+    assert store.num_reads == expected.num_reads
+    assert sorted(ids_of(batches)) == list(range(len(samples)))
+    check_values(dataset, batches[5], 3)
+    with samples.loader(batch_size=16, memory=MEMORY) as plain:
+        assert ids_of(plain) == ids_of(batches)
+
+
+def test_what_fits_is_read_once_for_all_epochs(store: CountingStore) -> None:
+    loader = data_loader(samples_of(store), batch_size=16, num_workers=2, memory="8MiB")
+    store.reset()
+    told, counted = [], []
+    for _ in range(3):
+        told.append(loader.explain().num_reads)
+        ids_of(loader)
+        counted.append(store.num_reads)
+    # Workers keep what they have read; the second epoch brings some of them what others had.
+    assert np.diff([0, *counted]).tolist() == told
+    assert told[0] >= 60
+    assert told[2] < told[0]
+
+
+def test_breaking_out_begins_the_epoch_anew(folder: Path) -> None:
+    loader = data_loader(samples_of(folder), batch_size=16, num_workers=2, memory=MEMORY)
+    first = next(iter(loader)).ids.tolist()
+    for batch in loader:
+        assert batch.ids.tolist() == first
+        break
+    assert len(ids_of(loader)) == 480
+    assert loader.sampler.epoch == 1
+    loader.sampler.set_epoch(0)
+    assert next(iter(loader)).ids.tolist() == first
+
+
+def test_several_ranks_take_equal_steps(folder: Path) -> None:
+    samples = samples_of(folder).select(range(470))
+    loaders = [
+        data_loader(samples, batch_size=16, memory=MEMORY, rank=rank, world_size=3)
+        for rank in range(3)
+    ]
+    batches = [list(loader) for loader in loaders]
+    assert {len(own) for own in batches} == {len(loader) for loader in loaders} == {10}
+    assert {len(batch.ids) for own in batches for batch in own} == {16}
+    real = [batch.ids[~batch.is_padding] for own in batches for batch in own]
+    assert sorted(np.concatenate(real).tolist()) == list(range(470))
+    # The sampler's ids are those of the batches, padding included.
+    for loader, own in zip(loaders, batches, strict=True):
+        loader.sampler.set_epoch(0)
+        assert list(loader.sampler) == ids_of(own)
+        assert len(loader.sampler) == 160
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_other_numbers_of_workers_than_planned_warn(folder: Path, workers: int) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples, batch_size=16, num_workers=4, memory=MEMORY)
+    dataset = MapDataset(samples, memory=MEMORY)
+    loader = DataLoader(dataset, 16, sampler=sampler, num_workers=workers, collate_fn=collate)
+    if workers:
+        assert sorted(ids_of(loader)) == list(range(480))
+        return
+    with pytest.warns(WorkersWarning, match="planned for 4.*still read once"):
+        assert sorted(ids_of(loader)) == list(range(480))
+
+
+def test_another_batch_size_than_planned_warns_once(store: CountingStore) -> None:
+    samples = samples_of(store)
+    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
+    dataset = MapDataset(samples, memory=MEMORY)
+    loader = DataLoader(dataset, batch_size=24, sampler=sampler, collate_fn=collate)
+    with pytest.warns(WorkersWarning, match="batches of 24.*planned 16") as caught:
+        assert sorted(ids_of(loader)) == list(range(480))
+    assert len(caught) == 1
+
+
+def test_batches_out_of_order_warn(folder: Path) -> None:
+    with pytest.warns(WorkersWarning, match="in_order=False"):
+        data_loader(samples_of(folder), num_workers=2, in_order=False)
+
+
+def test_batches_as_lists(folder: Path) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
+    dataset = MapDataset(samples, memory=MEMORY)
+    loader = DataLoader(dataset, batch_sampler=sampler.batches(), collate_fn=collate)
+    assert len(loader) == 30
+    assert ids_of(loader) == list(ChunkSampler(samples, batch_size=16, memory=MEMORY))
+
+
+def test_datasets_of_pytorch_wrap_ours(folder: Path, dataset: xr.Dataset) -> None:
+    samples = samples_of(folder)
+    whole = MapDataset(samples, memory=MEMORY)
+    part = Subset(whole, [7, 3, 470])
+    np.testing.assert_array_equal(part[1][0][0, 0], dataset.t[3])
+    both = ConcatDataset([part, whole])
+    assert len(both) == 483
+    np.testing.assert_array_equal(both[4][1][0, 0], dataset.u[1])
+    train, valid = random_split(whole, [0.75, 0.25], generator=torch.Generator().manual_seed(0))
+    found = [x for x, _ in DataLoader(train, batch_size=100)]
+    assert [tuple(x.shape) for x in found] == [(100, 1, 1, 6, 10)] * 3 + [(60, 1, 1, 6, 10)]
+    np.testing.assert_array_equal(found[0][0, 0, 0], dataset.t[train.indices[0]])
+    assert len(valid) == 120
+
+
+def test_stock_collate_gets_arrays(folder: Path, dataset: xr.Dataset) -> None:
+    samples = samples_of(folder)
+    loader = DataLoader(MapDataset(samples, memory=MEMORY), batch_size=4)
+    inputs, targets = next(iter(loader))
+    assert isinstance(inputs, torch.Tensor)
+    np.testing.assert_array_equal(inputs[:, 0, 0], dataset.t[:4])
+    np.testing.assert_array_equal(targets[:, 0, 0], dataset.u[:4])
+    stock = data_loader(
+        samples, batch_size=4, memory=MEMORY, collate_fn=torch.utils.data.default_collate
+    )
+    assert isinstance(next(iter(stock))[0], torch.Tensor)
+
+
+def test_items_are_arrays_and_nothing_else(folder: Path, dataset: xr.Dataset) -> None:
+    items = MapDataset(samples_of(folder), memory=MEMORY)
+    sample = items[-1]
+    assert [type(array) for array in sample] == [np.ndarray] * 2
+    np.testing.assert_array_equal(sample[0][0, 0], dataset.t[479])
+    assert len(items[2:5]) == 3
+    with pytest.raises(IndexError):
+        items[480]
+
+
+@pytest.mark.parametrize("kind", [MapDataset, IterableDataset])
+def test_datasets_travel_light(folder: Path, kind: Any) -> None:
+    sizes = []
+    for window in (1, 2):
+        own = kind(samples_of(folder, window), memory=MEMORY)
+        used = next(iter(own)) if kind is IterableDataset else own[3]
+        assert used is not None
+        sizes.append(len(pickle.dumps(own)))
+    assert max(sizes) <= 1 << 16
+
+
+def _jitter(x: np.ndarray) -> np.ndarray:
+    return x + np.random.random() + torch.rand(1).item()  # noqa: NPY002
+
+
+def test_chance_is_the_same_whatever_the_workers(folder: Path) -> None:
+    samples = samples_of(folder)
+    found = []
+    for workers in (0, 2):
+        loader = data_loader(
+            samples, batch_size=16, num_workers=workers, memory=MEMORY, transform=_jitter
+        )
+        by_id = {}
+        for batch in loader:
+            by_id.update(zip(batch.ids.tolist(), batch.inputs[:, 0, 0, 0, 0].tolist(), strict=True))
+        found.append(by_id)
+    assert found[0] == found[1]
+    raw = {i: float(samples[i][0][0, 0, 0, 0]) for i in range(4)}
+    assert len({round(found[0][i] - raw[i], 4) for i in raw}) == 4
+
+
+def test_iterating_sample_by_sample(folder: Path, dataset: xr.Dataset) -> None:
+    own = IterableDataset(samples_of(folder), batch_size=None, memory=MEMORY)
+    assert len(own) == 480
+    counts: Counter[float] = Counter()
+    for inputs, _ in DataLoader(own, batch_size=20, num_workers=0):
+        assert inputs.shape == (20, 1, 1, 6, 10)
+        counts.update(inputs[:, 0, 0, 0, 0].tolist())
+    assert counts == Counter(dataset.t[:, 0, 0].to_numpy().tolist())
+
+
+def test_a_repeated_epoch_is_told(folder: Path) -> None:
+    own = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
+    first = ids_of(own)
+    with pytest.warns(WorkersWarning, match="set_epoch"):
+        assert ids_of(own) == first
+    own.set_epoch(1)
+    assert ids_of(own) != first
+
+
+def test_batches_within_bytes(folder: Path) -> None:
+    samples = samples_of(folder)
+    loader = data_loader(samples, batch_of(nbytes="5KiB"), memory=MEMORY)
+    # Two fields of 60 float32 a sample.
+    assert loader.batch_size == 10
+    assert data_loader(samples, batch_of(num_elements=240), memory=MEMORY).batch_size == 2
+    with pytest.raises(OptionError, match="bounded by nothing"):
+        batch_of()
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_samplers_are_not_taken(folder: Path, name: str) -> None:
+    with pytest.raises(OptionError, match="of its own.*MapDataset"):
+        data_loader(samples_of(folder), **{name: []})
+
+
+def test_too_little_memory_tells_what_all_workers_need(folder: Path) -> None:
+    with pytest.raises(MemoryBudgetError, match="3 workers") as caught:
+        data_loader(samples_of(folder), num_workers=3, memory="50KiB")
+    enough = caught.value.minimum_nbytes
+    data_loader(samples_of(folder), num_workers=3, memory=enough)
