@@ -24,6 +24,7 @@ from xloader.torch import ChunkSampler, IterableDataset, MapDataset, batch_of, c
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
 MEMORY = "200KiB"
@@ -33,7 +34,7 @@ MEMORY = "200KiB"
 @pytest.fixture(scope="module")
 def dataset() -> xr.Dataset:
     values = np.random.default_rng(0).normal(size=(2, 480, 6, 10)).astype(np.float32)
-    return xr.Dataset({name: (("time", "y", "x"), own) for name, own in zip("tu", values)})  # noqa: B905
+    return xr.Dataset({name: (("time", "y", "x"), own) for name, own in zip("tu", values)})
 
 
 @pytest.fixture(scope="module")
