@@ -121,11 +121,18 @@ class MemoryBudgetError(OptionError):
     Attributes
     ----------
     minimum_nbytes : int
-        The smallest budget, in bytes, that would do.
+        The smallest budget, in bytes, that would do; 0 in an error that came from a worker of a
+        ``DataLoader``, whose text has it.
     """
 
-    def __init__(self, what: str, *, given: object, minimum_nbytes: int, remedy: str = "") -> None:
+    def __init__(
+        self, what: str, *, given: object = None, minimum_nbytes: int = 0, remedy: str = ""
+    ) -> None:
         self.minimum_nbytes = minimum_nbytes
+        if not minimum_nbytes:
+            # PyTorch makes an error of a worker anew, from its text alone.
+            super().__init__(what)
+            return
         super().__init__(
             what,
             given=given,
@@ -172,7 +179,8 @@ class ChunkError(XloaderError, OSError):
     Attributes
     ----------
     store, variable, key : str
-        Where the chunk was looked for.
+        Where the chunk was looked for. Empty in an error that came from a worker of a
+        ``DataLoader``; its text has them.
     chunk : tuple of int
         The chunk's index along each dimension of the variable.
     """
@@ -181,16 +189,20 @@ class ChunkError(XloaderError, OSError):
         self,
         what: str,
         *,
-        store: str,
-        variable: str,
-        chunk: tuple[int, ...],
-        key: str,
+        store: str = "",
+        variable: str = "",
+        chunk: tuple[int, ...] = (),
+        key: str = "",
         remedy: str = "",
     ) -> None:
         self.store = store
         self.variable = variable
         self.chunk = chunk
         self.key = key
+        if not variable:
+            # PyTorch makes an error of a worker anew, from its text alone.
+            super().__init__(what)
+            return
         super().__init__(
             what,
             given=f"variable {variable!r}, chunk {chunk}, key {key!r} in {store}",

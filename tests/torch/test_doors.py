@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,14 @@ from zarr.storage import LocalStore
 
 import xloader
 from xloader import Samples
-from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
-from xloader.testing import CountingStore, write_store
+from xloader.errors import (
+    CorruptChunkError,
+    ForkError,
+    MemoryBudgetError,
+    OptionError,
+    WorkersWarning,
+)
+from xloader.testing import CountingStore, SourceRecorder, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, batch_of, collate, data_loader
 
 pytestmark = [
@@ -64,9 +71,47 @@ def check_values(dataset: xr.Dataset, batch: Any, window: int) -> None:
         np.testing.assert_array_equal(batch.targets[row, 0], part.u)
 
 
+def test_forked_workers_read_what_was_told(folder: Path, tmp_path: Path) -> None:
+    opened = xloader.open(folder)
+    recorder = SourceRecorder(opened.recipe.source, log=tmp_path / "reads")
+    recorded = Samples(replace(opened.recipe, source=recorder))
+    samples = recorded.window(time=1).inputs("t").targets("u")
+    # A read in the parent, which a fork must survive.
+    assert samples[3][0].shape == (1, 1, 6, 10)
+    loader = data_loader(
+        samples, batch_size=16, num_workers=4, memory=MEMORY, multiprocessing_context="fork"
+    )
+    for _ in range(2):
+        expected = loader.explain()
+        recorder.reset()
+        assert sorted(ids_of(loader)) == list(range(480))
+        assert recorder.num_reads == expected.num_reads
+        assert sum(n > 1 for n in recorder.reads.values()) <= expected.num_shared_reads
+
+
+def test_a_store_that_no_fork_survives_says_so_at_once(store: CountingStore) -> None:
+    loader = data_loader(
+        samples_of(store),
+        batch_size=16,
+        num_workers=2,
+        memory=MEMORY,
+        multiprocessing_context="fork",
+    )
+    with pytest.raises(ForkError, match="forkserver"):
+        next(iter(loader))
+
+
+def test_a_broken_chunk_is_named_by_the_worker(dataset: xr.Dataset, tmp_path: Path) -> None:
+    write_store(dataset, {"t": (16, 6, 10), "u": (16, 6, 10)}, tmp_path / "broken")
+    chunk = tmp_path / "broken" / "t" / "c" / "7" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:50])
+    loader = data_loader(samples_of(tmp_path / "broken"), num_workers=1, memory="1MiB")
+    with pytest.raises(CorruptChunkError, match="t/c/7/0/0"):
+        list(loader)
+
+
 @pytest.mark.parametrize(
-    ("context", "num_workers", "window"),
-    [("fork", 4, 1), ("forkserver", 4, 3), ("spawn", 2, 1)],
+    ("context", "num_workers", "window"), [("forkserver", 4, 3), ("spawn", 2, 1)]
 )
 def test_workers_read_what_was_told(
     store: CountingStore, dataset: xr.Dataset, context: str, num_workers: int, window: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
-from xloader.testing.tally import Tally
+from xloader.testing.tally import SharedTally, Tally
 
 
 class SourceRecorder:
@@ -21,6 +23,9 @@ class SourceRecorder:
     ----------
     source : Source
         The source to read.
+    log : str or os.PathLike, optional
+        A file in which all processes count together that the source is carried to. Without it,
+        a copy in another process counts for itself.
 
     Attributes
     ----------
@@ -30,9 +35,10 @@ class SourceRecorder:
         The most bytes that fetched chunks held at any moment, until they were decoded or dropped.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, log: str | os.PathLike[str] | None = None) -> None:
         self._source = source
-        self._tally = Tally()
+        self._tally = Tally() if log is None else SharedTally(os.fspath(log))
+        self._lock = threading.Lock()
         self._in_flight_nbytes = 0
         self._held: weakref.WeakSet[_Weighed] = weakref.WeakSet()
         self.peak_in_flight_nbytes = 0
@@ -59,7 +65,7 @@ class SourceRecorder:
         for read in reads:
             self._tally.add((read.variable, read.chunk))
         weighed = _Weighed(self._source.fetch(reads), self)
-        with self._tally.lock:
+        with self._lock:
             self._held.add(weighed)
             held_nbytes = sum(held.nbytes for held in self._held)
             self.peak_held_nbytes = max(self.peak_held_nbytes, held_nbytes)
@@ -75,14 +81,21 @@ class SourceRecorder:
 
     def weigh(self, nbytes: int) -> None:
         """Note that so many more bytes are being decoded into."""
-        with self._tally.lock:
+        with self._lock:
             self._in_flight_nbytes += nbytes
             self.peak_in_flight_nbytes = max(self.peak_in_flight_nbytes, self._in_flight_nbytes)
 
     def let_go(self, weighed: _Weighed) -> None:
         """Note that fetched chunks are held no longer."""
-        with self._tally.lock:
+        with self._lock:
             self._held.discard(weighed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is under way stays in its process.
+        return {**self.__dict__, "_lock": None, "_held": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _held=weakref.WeakSet())
 
     @property
     def name(self) -> str:

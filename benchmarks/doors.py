@@ -1,0 +1,199 @@
+"""PyTorch's doors against each other and against xbatcher's, in one run on one store.
+
+python -m benchmarks.doors                  # makes its store in the temporary folder
+python -m benchmarks.doors --folder DIR     # or finds it there
+
+Each way has a process of its own and takes one epoch, or some seconds of it, to warm up; then
+the best of three counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+import xloader
+from benchmarks.layouts import LAYOUTS, Layout
+from benchmarks.rivals.shuffled import open_dataset
+from benchmarks.stores import ensure_stores
+
+SECONDS = 6.0
+"""An epoch that takes longer is broken off: the rate of what came counts."""
+
+NUM_TURNS = 3
+
+Epochs = Callable[[], Iterator[int]]
+"""A new epoch: gives the bytes of one batch after another."""
+
+
+def main() -> None:
+    """Run each way in turn, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "xbench")
+    parser.add_argument("--layout", default="steps1", choices=[own.name for own in LAYOUTS])
+    parser.add_argument("--way", choices=[*WAYS])
+    options = parser.parse_args()
+    layout = next(own for own in LAYOUTS if own.name == options.layout)
+    if options.way:
+        print(json.dumps(measure(options.way, layout, options.folder)))
+        return
+    ensure_stores(options.folder, [layout.store])
+    print(f"{layout.title}, memory {layout.memory_nbytes >> 20} MiB")
+    print("| door | GB/s | of samples.loader() | first batch, s |")
+    print("| --- | --- | --- | --- |")
+    best = None
+    for way in WAYS:
+        rate, first = _run(way, options)
+        best = best or rate
+        print(f"| {way} | {rate:.3f} | {rate / best:.3f} | {first:.1f} |", flush=True)
+
+
+def measure(way: str, layout: Layout, folder: Path) -> tuple[float, float]:
+    """GB/s of the best of three epochs after one to warm up, and seconds to the very first batch."""
+    warnings.simplefilter("ignore")
+    begin = time.perf_counter()
+    epochs = WAYS[way](layout, folder / layout.store.folder_name)
+    first = 0.0
+    rates = []
+    for turn in range(1 + NUM_TURNS):
+        nbytes, start = 0, time.perf_counter()
+        for batch_nbytes in epochs():
+            first = first or time.perf_counter() - begin
+            nbytes += batch_nbytes
+            if time.perf_counter() - start > SECONDS:
+                break
+        rates.append(nbytes / (time.perf_counter() - start) / 1e9 if turn else 0.0)
+    return max(rates), first
+
+
+def _samples(layout: Layout, path: Path) -> Any:
+    sizes = dict(zip(("time", "lat", "lon"), layout.window_sizes, strict=True))
+    strides = dict(zip(("time", "lat", "lon"), layout.strides, strict=True))
+    return xloader.open(path).window(sizes, stride=strides)
+
+
+def _nbytes(batches: Iterator[Any]) -> Iterator[int]:
+    return (sum(field.nbytes for field in batch) for batch in batches)
+
+
+def _loader(layout: Layout, path: Path) -> Epochs:
+    loader = _samples(layout, path).loader(
+        batch_size=layout.batch_size, memory=layout.memory_nbytes
+    )
+    return lambda: _nbytes(iter(loader))
+
+
+def _data_loader(layout: Layout, path: Path, num_workers: int) -> Epochs:
+    from xloader.torch import data_loader
+
+    loader = data_loader(
+        _samples(layout, path),
+        layout.batch_size,
+        num_workers=num_workers,
+        memory=layout.memory_nbytes,
+    )
+    return lambda: _nbytes(iter(loader))
+
+
+def _iterable(layout: Layout, path: Path, num_workers: int) -> Epochs:
+    from torch.utils.data import DataLoader
+
+    from xloader.torch import IterableDataset, collate
+
+    dataset = IterableDataset(
+        _samples(layout, path), layout.batch_size, memory=layout.memory_nbytes
+    )
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=num_workers,
+        collate_fn=collate,
+        persistent_workers=True,
+        multiprocessing_context="forkserver",
+    )
+    epochs = itertools.count()
+
+    def epoch() -> Iterator[int]:
+        dataset.set_epoch(next(epochs))
+        return _nbytes(iter(loader))
+
+    return epoch
+
+
+def _random(layout: Layout, path: Path, num_workers: int) -> Epochs:
+    from torch.utils.data import DataLoader
+
+    from xloader.torch import MapDataset, collate
+
+    loader: DataLoader[Any] = DataLoader(
+        MapDataset(_samples(layout, path), memory=layout.memory_nbytes),
+        layout.batch_size,
+        shuffle=True,
+        num_workers=num_workers,
+        collate_fn=collate,
+        persistent_workers=True,
+        multiprocessing_context="forkserver",
+    )
+    return lambda: _nbytes(iter(loader))
+
+
+class ToTensor:
+    """A Dataset of one window as one tensor: xbatcher's own way takes one variable."""
+
+    def __call__(self, sample: xr.Dataset) -> Any:
+        import torch
+
+        return torch.from_numpy(sample.to_array().values)
+
+
+def _xbatcher(layout: Layout, path: Path, num_workers: int) -> Epochs:
+    import xbatcher
+    import xbatcher.loaders.torch
+    from torch.utils.data import DataLoader
+
+    sizes = dict(zip(("time", "lat", "lon"), layout.window_sizes, strict=True))
+    windows = xbatcher.BatchGenerator(
+        open_dataset(str(path), layout, with_dask=False), input_dims=sizes
+    )
+    loader: DataLoader[Any] = DataLoader(
+        xbatcher.loaders.torch.MapDataset(windows, transform=ToTensor()),
+        layout.batch_size,
+        shuffle=True,
+        num_workers=num_workers,
+        persistent_workers=True,
+        multiprocessing_context="forkserver",
+    )
+    return lambda: (batch.nbytes for batch in loader)
+
+
+WAYS: dict[str, Callable[[Layout, Path], Epochs]] = {
+    "samples.loader()": _loader,
+    **{f"data_loader, {n} workers": partial(_data_loader, num_workers=n) for n in (0, 1, 2, 4, 8)},
+    "IterableDataset, 2 workers": partial(_iterable, num_workers=2),
+    "MapDataset, shuffle=True, 2 workers": partial(_random, num_workers=2),
+    "xbatcher's MapDataset, shuffle=True, 2 workers": partial(_xbatcher, num_workers=2),
+}
+
+
+def _run(way: str, options: argparse.Namespace) -> tuple[float, float]:
+    command = [sys.executable, "-m", "benchmarks.doors", "--way", way]
+    where = ["--folder", str(options.folder), "--layout", options.layout]
+    done = subprocess.run([*command, *where], check=True, capture_output=True, text=True)
+    rate, first = json.loads(done.stdout.splitlines()[-1])
+    return rate, first
+
+
+if __name__ == "__main__":
+    main()
