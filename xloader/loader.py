@@ -21,6 +21,7 @@ from xloader.options import LoaderOptions
 from xloader.plan import Plan
 from xloader.recipe import Recipe
 from xloader.report import Report
+from xloader.rows import Rows
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Makes what is delivered from a gathered array: a tensor, or the array itself."""
@@ -214,4 +215,4 @@ class Loader:
             batch = batch.to(self.options.device, non_blocking=True)
         if self.options.collate_fn is None:
             return batch
-        return self.options.collate_fn(list(zip(*batch, strict=True)))
+        return self.options.collate_fn(Rows(batch))
