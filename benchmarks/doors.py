@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(way: str, layout: Layout, folder: Path) -> tuple[float, float]:
-    """GB/s of the best of three epochs after one to warm up, and seconds to the very first batch."""
+    """GB/s of the best of three epochs, and seconds to the very first batch."""
     warnings.simplefilter("ignore")
     begin = time.perf_counter()
     epochs = WAYS[way](layout, folder / layout.store.folder_name)

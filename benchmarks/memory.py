@@ -38,17 +38,17 @@ CONTEXTS = ("fork", "forkserver")
 
 
 class ListDataset(Dataset[Any]):
-    """The control: a dictionary for each sample, as loaders of slices have it."""
+    """The control: a dictionary for each sample, as xbatcher and others have it."""
 
     def __init__(self, num_samples: int) -> None:
-        self.items = [{"time": slice(i, i + 1), "name": f"sample {i}"} for i in range(num_samples)]
+        self.items = [{"time": i, "name": f"sample {i}"} for i in range(num_samples)]
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, index: int) -> np.ndarray:
         item = self.items[index]
-        return np.full(16, item["time"].start, np.float32)
+        return np.full(16, item["time"], np.float32)
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,7 @@ def missed(once: Cell, twice: Cell) -> list[str]:
     return found
 
 
-def _make(
-    kind: str, context: str, num_samples: int, folder: Path
-) -> tuple[DataLoader[Any], int]:
+def _make(kind: str, context: str, num_samples: int, folder: Path) -> tuple[DataLoader[Any], int]:
     shared: dict[str, Any] = {"num_workers": NUM_WORKERS, "persistent_workers": True}
     shared["multiprocessing_context"] = context
     if kind == "list of samples":
@@ -161,9 +159,7 @@ def _own_nbytes(pid: int) -> int:
 
 def _run_cell(kind: str, context: str, num_samples: int) -> Cell:
     command = [sys.executable, "-m", "benchmarks.memory", "--cell", kind, context]
-    done = subprocess.run(
-        [*command, str(num_samples)], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, str(num_samples)], check=True, capture_output=True, text=True)
     return Cell(**json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -213,16 +213,10 @@ def parse_nbytes(memory: int | str) -> int:
     >>> parse_nbytes("1.5KiB"), parse_nbytes(7)
     (1536, 7)
     """
-    if isinstance(memory, Integral):
-        nbytes = int(memory)
-    else:
-        # To import it takes longer than most plans.
-        from dask.utils import parse_bytes
-
-        try:
-            nbytes = int(parse_bytes(memory))
-        except (ValueError, TypeError, AttributeError, OverflowError):
-            nbytes = 0
+    try:
+        nbytes = int(_parse(memory) if isinstance(memory, str) else memory)
+    except (ValueError, TypeError, OverflowError):
+        nbytes = 0
     if nbytes <= 0:
         raise OptionError(
             "memory is no number of bytes",
@@ -230,3 +224,10 @@ def parse_nbytes(memory: int | str) -> int:
             allowed='text such as "512MiB" or "2GB", or a whole number of bytes',
         )
     return nbytes
+
+
+def _parse(text: str) -> int:
+    # Importing it takes longer than most plans.
+    from dask.utils import parse_bytes
+
+    return parse_bytes(text)

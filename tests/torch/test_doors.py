@@ -41,7 +41,9 @@ MEMORY = "200KiB"
 @pytest.fixture(scope="module")
 def dataset() -> xr.Dataset:
     values = np.random.default_rng(0).normal(size=(2, 480, 6, 10)).astype(np.float32)
-    return xr.Dataset({name: (("time", "y", "x"), own) for name, own in zip("tu", values)})
+    return xr.Dataset(
+        {name: (("time", "y", "x"), own) for name, own in zip("tu", values, strict=True)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -270,10 +272,10 @@ def test_other_numbers_of_workers_than_planned_warn(folder: Path, workers: int) 
     )
     if workers:
         # Raised in the worker, where warnings are errors as they are here.
-        with pytest.raises(WorkersWarning, match="planned for 4.*still read once"):
+        with pytest.raises(WorkersWarning, match=r"planned for 4.*still read once"):
             next(iter(loader))
         return
-    with pytest.warns(WorkersWarning, match="planned for 4.*still read once"):
+    with pytest.warns(WorkersWarning, match=r"planned for 4.*still read once"):
         assert sorted(ids_of(loader)) == list(range(480))
 
 
@@ -282,7 +284,7 @@ def test_another_batch_size_than_planned_warns_once(store: CountingStore) -> Non
     sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
     dataset = MapDataset(samples, memory=MEMORY)
     loader = DataLoader(dataset, batch_size=24, sampler=sampler, collate_fn=collate)
-    with pytest.warns(WorkersWarning, match="batches of 24.*planned 16") as caught:
+    with pytest.warns(WorkersWarning, match=r"batches of 24.*planned 16") as caught:
         assert sorted(ids_of(loader)) == list(range(480))
     assert len(caught) == 1
 
@@ -401,7 +403,7 @@ def test_batches_within_bytes(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
 def test_samplers_are_not_taken(folder: Path, name: str) -> None:
-    with pytest.raises(OptionError, match="of its own.*MapDataset"):
+    with pytest.raises(OptionError, match=r"of its own.*MapDataset"):
         data_loader(samples_of(folder), **{name: []})
 
 
