@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 import torch
 import xarray as xr
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, random_split
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, ZipStore
 
 import xloader
 from xloader import Samples
@@ -91,9 +92,10 @@ def test_forked_workers_read_what_was_told(folder: Path, tmp_path: Path) -> None
         assert sum(n > 1 for n in recorder.reads.values()) <= expected.num_shared_reads
 
 
-def test_a_store_that_no_fork_survives_says_so_at_once(store: CountingStore) -> None:
+def test_a_store_that_no_fork_survives_says_so_at_once(folder: Path, tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "waves"), "zip", folder)
     loader = data_loader(
-        samples_of(store),
+        samples_of(ZipStore(tmp_path / "waves.zip", mode="r")),
         batch_size=16,
         num_workers=2,
         memory=MEMORY,

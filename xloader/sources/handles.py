@@ -73,6 +73,8 @@ class PerProcess(Generic[T]):
         What is opened, for messages.
     is_forkable : bool, default False
         Whether the handle may be used in a forked child: true of plain memory only.
+    is_remade : bool, default False
+        Whether a forked child may open a handle of its own: true of plain files.
 
     Examples
     --------
@@ -81,10 +83,18 @@ class PerProcess(Generic[T]):
     True
     """
 
-    def __init__(self, make: Callable[[], T], what: str, *, is_forkable: bool = False) -> None:
+    def __init__(
+        self,
+        make: Callable[[], T],
+        what: str,
+        *,
+        is_forkable: bool = False,
+        is_remade: bool = False,
+    ) -> None:
         self._make = make
         self._what = what
         self._is_forkable = is_forkable
+        self._is_remade = is_remade
         self._opened: tuple[int, T] | None = None
         self._locks: dict[int, threading.Lock] = {}
 
@@ -94,10 +104,10 @@ class PerProcess(Generic[T]):
         Raises
         ------
         ForkError
-            If the handle was opened before this process was forked.
+            If the handle was opened before this process was forked, and cannot be made anew.
         """
         opened = self._opened
-        if opened is None:
+        if opened is None or (self._is_remade and opened[0] != os.getpid()):
             opened = self._open()
         pid, handle = opened
         if pid != os.getpid() and not self._is_forkable:
@@ -108,13 +118,13 @@ class PerProcess(Generic[T]):
         pid = os.getpid()
         # One for each process: what another thread held while forking is never released here.
         with self._locks.setdefault(pid, threading.Lock()):
-            if self._opened is None:
+            if self._opened is None or (self._is_remade and self._opened[0] != pid):
                 self._opened = (pid, self._make())
             return self._opened
 
-    def __getstate__(self) -> tuple[Callable[[], T], str, bool]:
-        return self._make, self._what, self._is_forkable
+    def __getstate__(self) -> tuple[Callable[[], T], str, bool, bool]:
+        return self._make, self._what, self._is_forkable, self._is_remade
 
-    def __setstate__(self, state: tuple[Callable[[], T], str, bool]) -> None:
-        make, what, is_forkable = state
-        self.__init__(make, what, is_forkable=is_forkable)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Callable[[], T], str, bool, bool]) -> None:
+        make, what, is_forkable, is_remade = state
+        self.__init__(make, what, is_forkable=is_forkable, is_remade=is_remade)  # type: ignore[misc]

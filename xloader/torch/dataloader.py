@@ -104,16 +104,7 @@ def data_loader(
             )
     planned = {name: kwargs.pop(name) for name in _OF_THE_PLAN if name in kwargs}
     if num_workers:
-        kwargs.setdefault("persistent_workers", True)
-        if kwargs.get("multiprocessing_context") is None:
-            kwargs["multiprocessing_context"] = _start_method()
-    if num_workers > 1 and not kwargs.get("in_order", True):
-        warnings.warn(
-            "with in_order=False any worker may make any batch, so chunks are read again and "
-            "again, through a cache: leave in_order out",
-            WorkersWarning,
-            stacklevel=2,
-        )
+        kwargs = _for_workers(num_workers, kwargs)
     sampler = ChunkSampler(
         samples,
         batch_size,
@@ -192,6 +183,21 @@ def batch_of(
         return max(min(sizes), 1)
 
     return size
+
+
+def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a ``DataLoader`` with workers, where they are not given."""
+    kwargs = {"persistent_workers": True, **kwargs}
+    if kwargs.get("multiprocessing_context") is None:
+        kwargs["multiprocessing_context"] = _start_method()
+    if num_workers > 1 and not kwargs.get("in_order", True):
+        warnings.warn(
+            "with in_order=False any worker may make any batch, so chunks are read again and "
+            "again, through a cache: leave in_order out",
+            WorkersWarning,
+            stacklevel=3,
+        )
+    return kwargs
 
 
 def _start_method() -> str:

@@ -192,7 +192,8 @@ class Desk:
             PREFETCH,
             num_workers=self._num_workers,
         )
-        fields = Fields(layouts, batch_size, PREFETCH + 2)
+        rows = min(batch_size, footprint.num_samples)
+        fields = Fields(layouts, rows, PREFETCH + 2)
         stored = stored_variables(self._recipe, footprint)
         in_flight = budget.in_flight_nbytes
         num_threads = min(self._num_cores, in_flight // footprint.max_chunk_nbytes)
@@ -201,7 +202,7 @@ class Desk:
             BlockReader(self._recipe.source, stored, in_flight // num_threads),
             Gatherer(footprint, layouts, fields, stored),
             fields,
-            batch_size=batch_size,
+            batch_size=rows,
             capacity_nbytes=budget.lane_nbytes,
             in_flight_nbytes=in_flight,
             num_threads=num_threads,

@@ -73,6 +73,7 @@ def from_zarr(
         dtype=dtype,
         on_missing=on_missing,
         is_shared=opener.place.is_shared,
+        is_forkable=opener.place.is_forkable,
         version=opener.place.version,
         secrets=opener.place.secrets,
     )

@@ -44,6 +44,11 @@ class Place(Protocol):
         """Whether the store is one that this process already has open."""
         ...
 
+    @property
+    def is_forkable(self) -> bool:
+        """Whether a forked child may open the store anew, whatever its parent did with it."""
+        ...
+
     def open_store(self) -> Store:
         """Open the store, or give it back where it is open."""
         ...
@@ -58,6 +63,7 @@ class PathPlace:
     secrets = ()
     version = ""
     is_shared = False
+    is_forkable = True
 
     @property
     def name(self) -> str:
@@ -81,6 +87,7 @@ class UrlPlace:
 
     version = ""
     is_shared = False
+    is_forkable = False
 
     @property
     def name(self) -> str:
@@ -143,7 +150,9 @@ class GivenPlace:
         self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(_innermost(store), _FORKABLE) else Home()
-        self._store = PerProcess(lambda: _open_zip(store), self.name)
+        # A zip file that is open has one place to read at, which a child would share.
+        self.is_forkable = isinstance(_innermost(store), LocalStore | MemoryStore)
+        self._store = PerProcess(lambda: _open_zip(store), self.name, is_forkable=self.is_forkable)
         self._store.get()
 
     def open_store(self) -> Store:

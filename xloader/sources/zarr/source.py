@@ -71,6 +71,8 @@ class ZarrSource(Described):
     is_shared : bool
         Whether ``open_store`` gives a store that this process already uses, so that a forked
         child may not.
+    is_forkable : bool, default False
+        Whether a forked child may open the store anew: true of plain files.
     version : str, optional
         Which version of the store it is, where there are several.
     secrets : tuple of str
@@ -88,6 +90,7 @@ class ZarrSource(Described):
         dtype: Any,
         on_missing: OnMissing,
         is_shared: bool,
+        is_forkable: bool = False,
         version: str = "",
         secrets: tuple[str, ...] = (),
     ) -> None:
@@ -112,8 +115,12 @@ class ZarrSource(Described):
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
         )
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
-        self._handle = PerProcess(partial(_Handle, open_store, self._routes), name)
-        self._coordinates = PerProcess(partial(_open_coordinates, open_dataset), name)
+        self._handle = PerProcess(
+            partial(_Handle, open_store, self._routes), name, is_remade=is_forkable
+        )
+        self._coordinates = PerProcess(
+            partial(_open_coordinates, open_dataset), name, is_remade=is_forkable
+        )
         decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
         self._decoded = XarraySource(
             {v: self._variables[v] for v in decoded},
