@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +22,7 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
@@ -378,6 +381,16 @@ def in_memory() -> Samples:
     return xloader.open(xr.Dataset(values)).window(time=2, stride=1)
 
 
+def in_a_zip_file(path: str) -> Samples:
+    """A zip file that is open already: a child would share its place with its parent."""
+    folder = Path(path)
+    values = np.arange(24 * 3, dtype=np.float32).reshape(24, 3)
+    write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (4, 3)}, folder / "a.zarr")
+    shutil.make_archive(str(folder / "a"), "zip", folder / "a.zarr")
+    opened = xloader.open(ZipStore(folder / "a.zip", mode="r"))
+    return opened.window(time=2, stride=1)
+
+
 def run_forked(body: str, samples: str) -> subprocess.CompletedProcess[str]:
     """A program that forks while a thread reads and others wait for work."""
     program = f"""
@@ -418,13 +431,13 @@ def test_a_forked_child_begins_anew() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
-def test_a_store_that_does_not_survive_a_fork_says_so_at_once() -> None:
+def test_a_store_that_does_not_survive_a_fork_says_so_at_once(tmp_path: Path) -> None:
     body = """
         try:
             reader.read(ids)
         except ForkError as error:
             print(error)
 """
-    done = run_forked(body, "line()")
+    done = run_forked(body, f"in_a_zip_file({str(tmp_path)!r})")
     assert done.returncode == 0, done.stderr
     assert "was opened before this process was forked" in done.stdout
