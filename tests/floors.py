@@ -20,7 +20,7 @@ PURE = frozenset(
         "order",
         "listed",
         "pace",
-        "parts",
+        "sublanes",
         "dealing",
         "ascend",
         "model",

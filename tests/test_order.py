@@ -17,7 +17,7 @@ from xloader.footprint import Footprint
 from xloader.keyed import derive_key, draw_below
 from xloader.order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.pace import Pace
-from xloader.parts import Parts
+from xloader.sublanes import SubLanes
 
 
 @st.composite
@@ -210,7 +210,7 @@ def test_lanes_part_the_line(sizes: list[int], lanes: int, labels: list[int]) ->
     ]
     total = np.cumsum(sizes)
     for lane in range(lanes):
-        span = Parts(len(owned), lanes).span(lane)
+        span = SubLanes(len(owned), lanes).span(lane)
         entries, count, skipped = lane_part(line, total, span)
         expected = owned[lane * len(owned) // lanes : (lane + 1) * len(owned) // lanes]
         found = [
@@ -224,7 +224,7 @@ def test_lanes_part_the_line(sizes: list[int], lanes: int, labels: list[int]) ->
 @pytest.mark.parametrize(("lanes", "depth"), [(1, 0), (3, 0), (1, 1), (2, 1), (2, 2)])
 def test_an_ascent_ascends(lanes: int, depth: int) -> None:
     footprint = box_footprint((9, 8, 7), (4, 3, 2), (2, 2, 2))
-    ascent = Ascent(footprint, depth, Parts(footprint.num_samples, lanes))
+    ascent = Ascent(footprint, depth, SubLanes(footprint.num_samples, lanes))
     ids = [i for lane in range(lanes) for i in all_ids(ascent.lane(lane))]
     assert ids == list(range(len(footprint.windows)))
 
@@ -232,7 +232,7 @@ def test_an_ascent_ascends(lanes: int, depth: int) -> None:
 @given(footprints(max_dims=3, max_size=14), st.integers(0, 2), st.integers(1, 3))
 def test_any_ascent_ascends(footprint: Footprint, depth: int, lanes: int) -> None:
     depth = min(depth, len(footprint.windows.dims) - 1)
-    ascent = Ascent(footprint, depth, Parts(footprint.num_samples, lanes))
+    ascent = Ascent(footprint, depth, SubLanes(footprint.num_samples, lanes))
     ids = [i for lane in range(lanes) for i in all_ids(ascent.lane(lane))]
     assert ids == list(range(len(footprint.windows)))
 

@@ -22,7 +22,7 @@ from xloader.footprint import Footprint
 from xloader.grid import Ints
 from xloader.listed import ListedOrder
 from xloader.order import AnyOrder, LaneOrder, lane_part
-from xloader.parts import Parts
+from xloader.sublanes import SubLanes
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ascent:
     footprint : Footprint
     depth : int
         How many leading dimensions go position by position.
-    parts : Parts
+    sublanes : SubLanes
         How its line of samples is divided.
     seed, epoch : int
         Where weights draw how often a sample occurs: the epoch that is meant.
@@ -42,7 +42,7 @@ class Ascent:
 
     footprint: Footprint
     depth: int
-    parts: Parts
+    sublanes: SubLanes
     seed: int = 0
     epoch: int = 0
 
@@ -70,11 +70,11 @@ class Ascent:
     def lane(self, number: int) -> AnyOrder:
         """One part, ascending."""
         if self.footprint.subset is not None:
-            begin, end = self.parts.span(number)
+            begin, end = self.sublanes.span(number)
             return ListedOrder.of(self.footprint, self._drawn[begin:end])
         line = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
-        entries, count, skipped = lane_part(line, total, self.parts.span(number))
+        entries, count, skipped = lane_part(line, total, self.sublanes.span(number))
         ones = np.ones(len(entries), np.int32)
         return LaneOrder(
             windows=self.footprint.windows,

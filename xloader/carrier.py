@@ -86,7 +86,7 @@ class Carrier:
         self._pid = os.getpid()
         self._shelf = None
         own = self._itinerary
-        self._pool = BlockPool(own.plan.pool_nbytes(len(own.parts())))
+        self._pool = BlockPool(own.plan.pool_nbytes(len(own.sublanes())))
         rows = most_rows(own.footprint, own.options)
         self._fields = Fields(own.layouts, rows, self._num_ready + 2)
 
@@ -103,7 +103,7 @@ class Carrier:
         epoch : Epoch
             The epoch.
         numbers : sequence of int
-            Its parts of it.
+            Its lanes, by number as of `Epoch.sublanes`.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class Carrier:
             gatherer.accesses,
             lanes,
             plan.lane_share,
-            epoch.parts.num_steps_of(numbers[0]),
+            epoch.sublanes.num_steps_of(numbers[0]),
             is_resident=plan.is_resident,
             # On several ranks no one sees a global batch.
             region_dim=None if options.world.world_size > 1 else region_dim(footprint),

@@ -65,7 +65,7 @@ def explain_epoch(
     ----------
     epoch : Epoch
     processes : sequence of (sequence of int)
-        Per process, the numbers of its parts of the epoch: of one rank, of its workers, or of all.
+        Per process, the numbers of its lanes: of one rank, of its workers, or of all.
     paths : mapping of str to str
         How each variable is read.
     cached : sequence of (set of (int, int)), optional
@@ -118,7 +118,7 @@ def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
 
 
 def touched_blocks(epoch: Epoch, numbers: Sequence[int]) -> set[tuple[int, int]]:
-    """Blocks that some parts of an epoch need, as (group, block)."""
+    """Blocks that some sublanes of an epoch need, as (group, block)."""
     lanes = epoch.lanes(numbers)
     return {
         (index, block)
@@ -129,9 +129,9 @@ def touched_blocks(epoch: Epoch, numbers: Sequence[int]) -> set[tuple[int, int]]
 
 
 def _num_delivered(epoch: Epoch, numbers: Sequence[int]) -> int:
-    parts = epoch.parts
+    sublanes = epoch.sublanes
     lanes = zip(numbers, epoch.lanes(numbers), strict=True)
-    return sum(min(lane.order.num_samples, parts.most_samples(n)) for n, lane in lanes)
+    return sum(min(lane.order.num_samples, sublanes.most_samples(n)) for n, lane in lanes)
 
 
 def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
@@ -144,10 +144,10 @@ def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
 
 def plan_figures(epoch: Epoch) -> dict[str, Any]:
     """The figures of an epoch that are the same for every rank, mixing among them."""
-    plan, footprint, parts = epoch.plan, epoch.footprint, epoch.parts
+    plan, footprint, sublanes = epoch.plan, epoch.footprint, epoch.sublanes
     dim = region_dim(footprint)
-    # A batch comes from parts of one worker, and one worker's are like another's.
-    lanes = epoch.lanes(parts.of_one_batch)
+    # A batch comes from sublanes of one worker, and one worker's are like another's.
+    lanes = epoch.lanes(sublanes.of_one_batch)
     orders = [lane.order for lane in lanes]
     return {
         "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),

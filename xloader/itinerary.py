@@ -64,9 +64,9 @@ class Itinerary:
             )
         return self._planned
 
-    def parts(self, worker: int = 0) -> range:
-        """Numbers of the parts of an epoch that one worker of this rank makes."""
-        return self._parts(self.options.world.rank, worker)
+    def sublanes(self, worker: int = 0) -> range:
+        """Numbers of the sublanes of an epoch that one worker of this rank makes."""
+        return self._sublanes(self.options.world.rank, worker)
 
     def explain(
         self,
@@ -97,7 +97,7 @@ class Itinerary:
         world = self.options.world
         ranks = range(world.world_size) if scope == "world" else [world.rank]
         workers = range(self.plan.workers)
-        processes = [self._parts(rank, worker) for rank in ranks for worker in workers]
+        processes = [self._sublanes(rank, worker) for rank in ranks for worker in workers]
         return explain_epoch(
             self.epoch(epoch), processes, paths, () if scope == "world" else cached
         )
@@ -130,7 +130,7 @@ class Itinerary:
                 stacklevel=stacklevel + 1,
             )
 
-    def _parts(self, rank: int, worker: int) -> range:
+    def _sublanes(self, rank: int, worker: int) -> range:
         plan = self.plan
         share = plan.pace.lanes // self.options.world.world_size
         lanes = range(rank * share * plan.workers, (rank + 1) * share * plan.workers)

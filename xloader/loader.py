@@ -182,7 +182,7 @@ class Loader:
             if self.epoch == epoch.epoch:
                 self.set_epoch(epoch.epoch + 1)
 
-        job = self._carrier.job(epoch, itinerary.parts())
+        job = self._carrier.job(epoch, itinerary.sublanes())
         asked = self.options.num_threads
         batches = Pass(job, expected, self.plan.budget, asked, self._deliver, move_on)
         self._run = batches.run

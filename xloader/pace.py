@@ -28,7 +28,7 @@ from xloader.errors import OptionError
 from xloader.grid import Ints
 from xloader.keyed import derive_key, draw, draw_below, permutation
 from xloader.order import PHASE_STEPS, LaneOrder, lane_part
-from xloader.parts import Parts
+from xloader.sublanes import SubLanes
 from xloader.windows import Windows
 
 # What a draw is for: each use has a stream of its own.
@@ -90,7 +90,7 @@ class Shuffle:
         With the pace and the draw, they fix the order.
     number : int
         Which of the epoch's draws.
-    parts : Parts, optional
+    sublanes : SubLanes, optional
         How its line of samples is divided; by default into the lanes of the pace.
     """
 
@@ -100,12 +100,12 @@ class Shuffle:
     seed: int
     epoch: int
     number: int = 0
-    parts: Parts | None = None
+    sublanes: SubLanes | None = None
 
     def lane(self, lane: int, spread: int) -> LaneOrder:
         """One part of the epoch, its tiles in memory for ``spread`` slots."""
-        parts = self.parts or Parts(int(self._total[-1]), self.pace.lanes)
-        entries, count, skipped = lane_part(self._cohort_line, self._total, parts.span(lane))
+        sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
+        entries, count, skipped = lane_part(self._cohort_line, self._total, sublanes.span(lane))
         places = self._place[self.cohorts.tiles[entries]]
         places = places[is_first(places)]
         tiles = self._line[places]

@@ -24,8 +24,8 @@ from xloader.errors import MemoryBudgetError
 from xloader.footprint import Footprint
 from xloader.order import AnyOrder
 from xloader.pace import Pace, Shuffle
-from xloader.parts import Parts
 from xloader.schedule import Schedule, make_schedule
+from xloader.sublanes import SubLanes
 
 _CHUNKS_AHEAD = 64
 
@@ -202,10 +202,10 @@ class Epoch:
         return full + (rest > 0 and not self.drop_last)
 
     @cached_property
-    def parts(self) -> Parts:
+    def sublanes(self) -> SubLanes:
         """How the line of samples is divided: a lane for each lane and worker."""
         plan = self.plan
-        return Parts(
+        return SubLanes(
             self.footprint.num_samples,
             plan.pace.lanes,
             plan.workers,
@@ -214,7 +214,7 @@ class Epoch:
         )
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
-        """Lanes, by number as of `parts`.
+        """Lanes, by number as of `sublanes`.
 
         Each has the largest spread up to the plan's whose chunks fit.
         Where runs are cut differs from epoch to epoch, and with it by a tile or two what must
@@ -249,7 +249,7 @@ class Epoch:
         enough = self.plan.max_amplification * self.footprint.num_needed
         num_reads: list[int] = []
         for number in range(pace.draws):
-            lanes = self.drawn(number, range(self.parts.num))
+            lanes = self.drawn(number, range(self.sublanes.num))
             num_reads.append(sum(lane.schedule.num_reads for lane in lanes))
             if num_reads[-1] <= enough:
                 break
@@ -263,9 +263,9 @@ class Epoch:
         pace, seed, epoch = self.plan.pace, self.seed, self.epoch
         if pace.is_shuffled:
             windows = self.footprint.windows
-            shuffle = Shuffle(windows, self._cohorts, pace, seed, epoch, number, self.parts)
+            shuffle = Shuffle(windows, self._cohorts, pace, seed, epoch, number, self.sublanes)
             return partial(self._fitting_lane, shuffle)
-        ascent = Ascent(self.footprint, self.plan.depth, self.parts, seed, epoch)
+        ascent = Ascent(self.footprint, self.plan.depth, self.sublanes, seed, epoch)
 
         def ascend(lane: int) -> Lane:
             order = ascent.lane(lane)
@@ -289,7 +289,7 @@ class Epoch:
             spread = min(spread, order.num_slots) - 1
 
     def _schedule(self, order: AnyOrder, lane: int) -> Schedule:
-        cutoff = self.parts.most_samples(lane)
+        cutoff = self.sublanes.most_samples(lane)
         is_needed: np.ndarray | None = None
         if cutoff < order.num_samples:
             is_needed = order.entries_before(cutoff)

@@ -105,8 +105,8 @@ def enough_memory(
         if plan.is_resident:
             return memory
         epoch = Epoch(footprint, plan, options.seed, 0)
-        num_reads = sum(lane.schedule.num_reads for lane in epoch.lanes(range(epoch.parts.num)))
-        orders = [lane.order for lane in epoch.lanes(epoch.parts.of_one_batch)]
+        num_reads = sum(lane.schedule.num_reads for lane in epoch.lanes(range(epoch.sublanes.num)))
+        orders = [lane.order for lane in epoch.lanes(epoch.sublanes.of_one_batch)]
         mixing = measure_mixing(footprint, dim, orders, plan.lane_share)
         is_enough = num_reads <= options.max_amplification * footprint.num_needed
         if is_enough and mixing >= full / 2:

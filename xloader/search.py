@@ -20,9 +20,9 @@ from xloader.footprint import Footprint
 from xloader.mixing import full_mixing, region_dim
 from xloader.model import Candidate, model_lanes
 from xloader.pace import Pace
-from xloader.parts import Parts
 from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
+from xloader.sublanes import SubLanes
 from xloader.trials import NEARLY_FULL, Trials, Wish, make_plan, preference, with_ahead
 
 _DRAWS = 32
@@ -117,7 +117,7 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish, workers: int =
         Of one worker.
     wish : Wish
     workers : int
-        Parts of a lane.
+        Sub-lanes of a lane.
 
     Raises
     ------
@@ -130,14 +130,15 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish, workers: int =
     least = 1 << 62
     for depth in range(len(footprint.windows.dims)):
         ascents = [
-            Ascent(footprint, depth, parts) for parts in _ways_to_part(footprint, wish, workers)
+            Ascent(footprint, depth, sublanes)
+            for sublanes in _ways_to_cut(footprint, wish, workers)
         ]
         if depth and len(ascents[0].cohorts) > _MAX_STRETCHES:
             break
         every = [
             [
                 make_schedule(footprint, ascent.lane(number), budget.lane_nbytes)
-                for number in range(ascent.parts.num)
+                for number in range(ascent.sublanes.num)
             ]
             for ascent in ascents
         ]
@@ -160,14 +161,14 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: Wish, workers: int =
     return make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
 
 
-def _ways_to_part(footprint: Footprint, wish: Wish, workers: int) -> list[Parts]:
+def _ways_to_cut(footprint: Footprint, wish: Wish, workers: int) -> list[SubLanes]:
     """How the line of samples may be divided: with the last batch, and where that is dropped."""
     full, rest = divmod(footprint.num_samples, wish.global_batch)
     share = wish.global_batch // wish.lanes
     most = full + (rest > 0)
     steps = {most, full} if workers > 1 else {most}
     return [
-        Parts(footprint.num_samples, wish.lanes, workers, share, num_steps)
+        SubLanes(footprint.num_samples, wish.lanes, workers, share, num_steps)
         for num_steps in sorted(steps, reverse=True)
     ]
 

@@ -43,7 +43,9 @@ class Worker:
     def steps(self, epoch: int) -> Iterator[Delivery]:
         """Its batches of an epoch, in order. An iteration under way ends."""
         self.close()
-        job = self._carrier.job(self._itinerary.epoch(epoch), self._itinerary.parts(self._number))
+        job = self._carrier.job(
+            self._itinerary.epoch(epoch), self._itinerary.sublanes(self._number)
+        )
         run = self._run = Run(job)
         try:
             for _ in range(job.walker.num_steps):
@@ -71,16 +73,16 @@ def check_padding(itinerary: Itinerary) -> None:
         With the number of workers that would do.
     """
     epoch = itinerary.epoch(0)
-    parts = epoch.parts
-    if parts.workers == 1 or itinerary.options.world.world_size == 1:
+    sublanes = epoch.sublanes
+    if sublanes.workers == 1 or itinerary.options.world.world_size == 1:
         return
-    last_worker = (parts.num_steps - 1) % parts.workers
-    spans = [parts.span(number) for number in itinerary.parts(last_worker)]
-    if parts.num_steps > parts.workers or any(begin < end for begin, end in spans):
+    last_worker = (sublanes.num_steps - 1) % sublanes.workers
+    spans = [sublanes.span(number) for number in itinerary.sublanes(last_worker)]
+    if sublanes.num_steps > sublanes.workers or any(begin < end for begin, end in spans):
         return
     raise OptionError(
         "a worker would have nothing but padding",
-        given=f"num_workers={parts.workers}, {parts.num_steps} batches on each rank",
-        allowed=f"up to {max(parts.num_steps - 1, 1)} workers",
+        given=f"num_workers={sublanes.workers}, {sublanes.num_steps} batches on each rank",
+        allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
         remedy="use fewer workers, smaller batches, or drop_last=True",
     )

@@ -129,7 +129,7 @@ class ChunkSampler(DistributedSampler[int]):
         self.num_samples = self.total_size // world.world_size
         # Without workers, chunks are kept by the process that iterates.
         self._is_lasting = persistent_workers or not num_workers
-        self._kept: list[set[tuple[int, int]]] = [set() for _ in range(epoch.parts.workers)]
+        self._kept: list[set[tuple[int, int]]] = [set() for _ in range(epoch.sublanes.workers)]
         self._num_passes = 0
 
     def __len__(self) -> int:
@@ -186,12 +186,12 @@ class ChunkSampler(DistributedSampler[int]):
         pass_number = self._num_passes
         agreement = Agreement(itinerary.options, itinerary.plan)
         epoch = itinerary.epoch(number)
-        workers, size = epoch.parts.workers, itinerary.options.batch_size
+        workers, size = epoch.sublanes.workers, itinerary.options.batch_size
         dealt = []
         for worker in range(workers):
-            numbers = itinerary.parts(worker)
+            numbers = itinerary.sublanes(worker)
             orders = [lane.order for lane in epoch.lanes(numbers)]
-            num_steps = epoch.parts.num_steps_of(numbers[0])
+            num_steps = epoch.sublanes.num_steps_of(numbers[0])
             dealt.append(deal_ids(orders, itinerary.plan.lane_share, num_steps))
         last = [0] * workers
         for step in range(epoch.num_steps):
@@ -206,7 +206,7 @@ class ChunkSampler(DistributedSampler[int]):
         itinerary = self._itinerary
         if self._is_lasting and itinerary.plan.is_resident:
             for worker, kept in enumerate(self._kept):
-                kept |= touched_blocks(itinerary.epoch(number), itinerary.parts(worker))
+                kept |= touched_blocks(itinerary.epoch(number), itinerary.sublanes(worker))
         if self.epoch == number:
             # Another may have been chosen meanwhile.
             self.epoch = number + 1

@@ -1,13 +1,13 @@
-"""Who delivers which places of an epoch's line of samples: lanes, and their parts.
+"""Who delivers which places of an epoch's line of samples: lanes, and sub-lanes.
 
 ::
 
     line       0 1 2 3 4 5 6 7 8 9 | 0 1 2 3 4 5 6 7 8 9     two lanes of ten samples
     steps      0 0 0 1 1 1 2 2 2 3   0 0 0 1 1 1 2 2 2 3     three of each lane to a step
-    parts      w w w w w w v v v v   w w w w w w v v v v     worker w has steps 0 and 2, v 1 and 3
+    worker     w w w w w w v v v v   w w w w w w v v v v     worker w has steps 0 and 2, v 1 and 3
 
-A lane is cut into a part for each worker of its rank, at whole batches: worker ``k % workers``
-makes batch k, and finds all its rows in parts of its own.
+A lane is cut into a sub-lane for each worker of its rank, at whole batches: worker ``k % workers``
+makes batch k, and finds all its rows in sub-lanes of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Equal lanes, each cut into a part for each worker.
+class SubLanes:
+    """Equal lanes, each cut into a sub-lane for each worker.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Parts:
     lanes : int
         Lanes that ranks divide among them.
     workers : int
-        Parts of a lane.
+        Sub-lanes of a lane.
     share : int
         Samples that a lane gives to a step. With one worker it does not matter.
     num_steps : int
@@ -34,10 +34,10 @@ class Parts:
 
     Examples
     --------
-    >>> parts = Parts(num_samples=20, lanes=2, workers=2, share=3, num_steps=4)
-    >>> [parts.span(number) for number in range(parts.num)]
+    >>> sublanes = SubLanes(num_samples=20, lanes=2, workers=2, share=3, num_steps=4)
+    >>> [sublanes.span(number) for number in range(sublanes.num)]
     [(0, 6), (6, 10), (10, 16), (16, 20)]
-    >>> parts.num_steps_of(0), list(parts.of_worker(1))
+    >>> sublanes.num_steps_of(0), list(sublanes.of_worker(1))
     (2, [1, 3])
     """
 
@@ -49,30 +49,30 @@ class Parts:
 
     @property
     def num(self) -> int:
-        """Parts of all lanes, numbered lane by lane."""
+        """Sub-lanes of all lanes, numbered lane by lane."""
         return self.lanes * self.workers
 
     def of_worker(self, worker: int) -> range:
-        """Numbers of one worker's parts of all lanes."""
+        """Numbers of one worker's sub-lanes of all lanes."""
         return range(worker, self.num, self.workers)
 
     @property
     def of_one_batch(self) -> range:
-        """Numbers of the parts that the first batch comes from."""
+        """Numbers of the sub-lanes that the first batch comes from."""
         # Where no step is full, all samples are left out with the last worker.
         return self.of_worker(0 if self.num_steps else self.workers - 1)
 
     def num_steps_of(self, number: int) -> int:
-        """Steps that the worker of a part makes."""
+        """Steps that the worker of a sub-lane makes."""
         worker = number % self.workers
         return len(range(worker, self.num_steps, self.workers))
 
     def most_samples(self, number: int) -> int:
-        """What the steps of a part have room for; samples beyond are left out."""
+        """What the steps of a sub-lane have room for; samples beyond are left out."""
         return self.num_steps_of(number) * self.share
 
     def span(self, number: int) -> tuple[int, int]:
-        """The places of a part: the first, and the one behind the last."""
+        """The places of a sub-lane: the first, and the one behind the last."""
         lane, worker = divmod(number, self.workers)
         first = lane * self.num_samples // self.lanes
         last = (lane + 1) * self.num_samples // self.lanes

@@ -1,11 +1,11 @@
-"""Lanes and their parts: places dealt to workers at whole batches."""
+"""Lanes and their sublanes: places dealt to workers at whole batches."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.parts import Parts
+from xloader.sublanes import SubLanes
 
 
 @given(
@@ -20,20 +20,20 @@ def test_steps_of_parts_are_the_steps_of_their_lane(
 ) -> None:
     full, rest = divmod(num_samples, lanes * share)
     num_steps = full + (rest > 0 and not drop_last)
-    parts = Parts(num_samples, lanes, workers, share, num_steps)
+    sublanes = SubLanes(num_samples, lanes, workers, share, num_steps)
     dealt: list[int] = []
     for lane in range(lanes):
         numbers = range(lane * workers, (lane + 1) * workers)
         rows: dict[int, list[int]] = {}
         end = lane * num_samples // lanes
         for number in numbers:
-            begin, last = parts.span(number)
+            begin, last = sublanes.span(number)
             # They follow each other without a gap.
             assert begin == end <= last
             end = last
             steps = range(number % workers, num_steps, workers)
-            assert len(steps) == parts.num_steps_of(number)
-            assert parts.most_samples(number) == len(steps) * share
+            assert len(steps) == sublanes.num_steps_of(number)
+            assert sublanes.most_samples(number) == len(steps) * share
             if not drop_last:
                 assert last - begin <= len(steps) * share
             for index, step in enumerate(steps):
@@ -49,4 +49,4 @@ def test_steps_of_parts_are_the_steps_of_their_lane(
 
 
 def test_one_worker_has_whole_lanes() -> None:
-    assert [Parts(10, 3).span(lane) for lane in range(3)] == [(0, 3), (3, 6), (6, 10)]
+    assert [SubLanes(10, 3).span(lane) for lane in range(3)] == [(0, 3), (3, 6), (6, 10)]
