@@ -180,7 +180,7 @@ def _xbatcher(layout: Layout, path: Path, num_workers: int) -> Epochs:
 
 WAYS: dict[str, Callable[[Layout, Path], Epochs]] = {
     "samples.loader()": _loader,
-    **{f"data_loader, {n} workers": partial(_data_loader, num_workers=n) for n in (0, 1, 2, 4, 8)},
+    **{f"data_loader, {n} workers": partial(_data_loader, num_workers=n) for n in (0, 1, 2, 4)},
     "IterableDataset, 2 workers": partial(_iterable, num_workers=2),
     "MapDataset, shuffle=True, 2 workers": partial(_random, num_workers=2),
     "xbatcher's MapDataset, shuffle=True, 2 workers": partial(_xbatcher, num_workers=2),
