@@ -21,6 +21,7 @@ PURE = frozenset(
         "listed",
         "pace",
         "sublanes",
+        "remainder",
         "dealing",
         "ascend",
         "model",

@@ -85,12 +85,12 @@ def test_ids_come_as_they_are_listed_from_any_place(
 
 
 @given(listings(), st.integers(0, 31))
-def test_entries_before_a_place_are_those_begun_by_then(listing: Listing, place: int) -> None:
+def test_samples_before_a_place_are_counted(listing: Listing, place: int) -> None:
     footprint, ids = listing
     order = ListedOrder.of(footprint, np.array(ids))
     visits = np.repeat(np.arange(order.num_slots), order.count)
-    found = order.entries_before(place)
-    assert np.flatnonzero(found).tolist() == sorted(set(visits[:place].tolist()))
+    found = order.counts_before(place)
+    assert found.tolist() == np.bincount(visits[:place], minlength=order.num_slots).tolist()
 
 
 def test_a_list_of_nothing_has_no_visits() -> None:
@@ -98,7 +98,7 @@ def test_a_list_of_nothing_has_no_visits() -> None:
     assert (order.num_samples, order.num_slots) == (0, 0)
     assert order.count.tolist() == []
     assert list(order.segments()) == []
-    assert order.entries_before(3).tolist() == []
+    assert order.counts_before(3).tolist() == []
 
 
 @pytest.mark.parametrize("share", [2, 5])

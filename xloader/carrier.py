@@ -19,6 +19,7 @@ from xloader.mixing import region_dim
 from xloader.plan import Epoch
 from xloader.planning import most_rows
 from xloader.recipe import Recipe
+from xloader.remainder import Remainder
 from xloader.transforms import finish
 
 
@@ -95,13 +96,13 @@ class Carrier:
         self._pool.clear()
         self.renew()
 
-    def job(self, epoch: Epoch, numbers: Sequence[int]) -> Job:
+    def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
         """The part of an epoch that this process carries out.
 
         Parameters
         ----------
-        epoch : Epoch
-            The epoch.
+        epoch : Epoch or Remainder
+            The epoch, or what is left of it.
         numbers : sequence of int
             Its lanes, by number as of `Epoch.sublanes`.
 

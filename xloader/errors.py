@@ -9,7 +9,8 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |   |-- EmptySamplesError               nothing left to deliver
     |   |-- MemoryBudgetError               too little memory, with the minimum
     |   |-- StackError                      variables that cannot share one array
-    |   `-- LanesError                      lanes that do not divide
+    |   |-- LanesError                      lanes that do not divide
+    |   `-- StateError                      a state that is damaged, or of something else
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that is not there
     |-- SampleIndexError (IndexError)       a sample id out of range
     |-- UnsupportedDataError (TypeError)    data that cannot become an array of numbers
@@ -147,6 +148,10 @@ class StackError(OptionError):
 
 class LanesError(OptionError):
     """The lanes do not divide the global batch, or the ranks do not divide the lanes."""
+
+
+class StateError(OptionError):
+    """A saved state is damaged, or belongs to other samples or another global batch."""
 
 
 class UnknownNameError(XloaderError, KeyError):

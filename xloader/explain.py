@@ -14,6 +14,7 @@ from xloader.figures import Figures
 from xloader.footprint import Footprint
 from xloader.mixing import full_mixing, measure_mixing, region_dim
 from xloader.plan import Epoch, Lane, Plan
+from xloader.remainder import Remainder
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ Cached = set[tuple[int, int]] | frozenset[tuple[int, int]]
 
 
 def explain_epoch(
-    epoch: Epoch,
+    epoch: Epoch | Remainder,
     processes: Sequence[Sequence[int]],
     paths: Mapping[str, str],
     cached: Sequence[Cached] = (),
@@ -63,7 +64,7 @@ def explain_epoch(
 
     Parameters
     ----------
-    epoch : Epoch
+    epoch : Epoch or Remainder
     processes : sequence of (sequence of int)
         Per process, the numbers of its lanes: of one rank, of its workers, or of all.
     paths : mapping of str to str
@@ -98,7 +99,7 @@ class _Reads:
     num_needed: int
 
 
-def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
+def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) -> _Reads:
     num_reads = nbytes = num_needed = 0
     for index, group in enumerate(epoch.footprint.groups):
         is_touched = np.zeros(group.num_blocks, np.bool_)
@@ -117,7 +118,7 @@ def _count_reads(epoch: Epoch, lanes: list[Lane], cached: Cached) -> _Reads:
     return _Reads(num_reads, nbytes, num_needed)
 
 
-def touched_blocks(epoch: Epoch, numbers: Sequence[int]) -> set[tuple[int, int]]:
+def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tuple[int, int]]:
     """Blocks that some sublanes of an epoch need, as (group, block)."""
     lanes = epoch.lanes(numbers)
     return {
@@ -128,13 +129,13 @@ def touched_blocks(epoch: Epoch, numbers: Sequence[int]) -> set[tuple[int, int]]
     }
 
 
-def _num_delivered(epoch: Epoch, numbers: Sequence[int]) -> int:
+def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
     sublanes = epoch.sublanes
     lanes = zip(numbers, epoch.lanes(numbers), strict=True)
     return sum(min(lane.order.num_samples, sublanes.most_samples(n)) for n, lane in lanes)
 
 
-def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
+def _peak_nbytes(epoch: Epoch | Remainder, num_lanes: int) -> int:
     plan = epoch.plan
     pool = plan.pool_nbytes(num_lanes)
     if plan.is_resident:
@@ -142,8 +143,11 @@ def _peak_nbytes(epoch: Epoch, num_lanes: int) -> int:
     return plan.budget.fixed_nbytes + pool
 
 
-def plan_figures(epoch: Epoch) -> dict[str, Any]:
+def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
     """The figures of an epoch that are the same for every rank, mixing among them."""
+    if isinstance(epoch, Remainder):
+        # A batch of what is left is as one of the whole.
+        epoch = epoch.whole
     plan, footprint, sublanes = epoch.plan, epoch.footprint, epoch.sublanes
     dim = region_dim(footprint)
     # A batch comes from sublanes of one worker, and one worker's are like another's.

@@ -130,8 +130,10 @@ class Pass:
         Threads that were asked for; the job may have fewer.
     deliver : callable
         Makes what the user gets from a delivery.
-    move_on : callable
-        Called once the last batch is out.
+    count : callable
+        Called with 1 for each batch that is yielded; with 0 for an epoch of none.
+    num_passed : int
+        Batches at the beginning of the job that are not yielded.
     """
 
     def __init__(
@@ -141,12 +143,14 @@ class Pass:
         budget: Budget,
         num_asked: int,
         deliver: Callable[[Delivery], Any],
-        move_on: Callable[[], None],
+        count: Callable[[int], None],
+        num_passed: int = 0,
     ) -> None:
-        self._num_steps = job.walker.num_steps
+        self._num_steps = job.walker.num_steps - num_passed
+        self._num_passed = num_passed
         self._is_over = False
         self._deliver = deliver
-        self._move_on = move_on
+        self._count = count
         self._run = Run(job)
         self.progress = Progress(
             expected,
@@ -174,6 +178,9 @@ class Pass:
         self.progress.begin = self.progress.begin or time.perf_counter()
         try:
             # Closed before its end, the run says so: a loop must not take that for the end.
+            while self._num_passed > 0:
+                self._num_passed -= 1
+                self._run.take()
             delivery = None if self._is_over else self._run.take()
         except BaseException:
             self._is_over = True
@@ -182,16 +189,15 @@ class Pass:
         if delivery is None:
             if not self._num_steps:
                 # With drop_last, an epoch of less than one batch is complete as it begins.
-                self._move_on()
+                self._count(0)
             self._is_over = True
             self.close()
             raise StopIteration
         self.progress.add(delivery)
         batch = self._deliver(delivery)
-        if self.progress.num_steps == self._num_steps:
-            # Whether or not the loop asks for one batch more, the epoch is complete.
-            self._is_over = True
-            self._move_on()
+        self._count(1)
+        # Whether or not the loop asks for one batch more, the epoch is complete.
+        self._is_over = self.progress.num_steps == self._num_steps
         return batch
 
     def close(self) -> None:

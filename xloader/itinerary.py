@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Literal
@@ -15,6 +17,7 @@ from xloader.options import LoaderOptions
 from xloader.plan import Epoch, Plan
 from xloader.planning import enough_memory, make_plan
 from xloader.recipe import Recipe
+from xloader.remainder import Remainder
 
 
 class Itinerary:
@@ -55,6 +58,19 @@ class Itinerary:
         self._planned: Epoch | None = None
         self._has_warned = False
 
+    def resumed(self, plan: Plan, seed: int) -> Itinerary:
+        """The same samples by the plan and the seed of a saved state."""
+        other = copy.copy(self)
+        other.plan = plan
+        other.options = dataclasses.replace(self.options, seed=seed)
+        other._planned = None
+        return other
+
+    def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
+        """An epoch from a step on."""
+        epoch = self.epoch(number)
+        return Remainder(epoch, first_step) if first_step else epoch
+
     def epoch(self, number: int) -> Epoch:
         """The order and schedule of an epoch, kept until another is asked for."""
         if self._planned is None or self._planned.epoch != number:
@@ -70,7 +86,7 @@ class Itinerary:
 
     def explain(
         self,
-        epoch: int,
+        epoch: Epoch | Remainder,
         scope: Literal["rank", "world"] = "rank",
         cached: Sequence[Cached] = (),
     ) -> Explanation:
@@ -78,7 +94,7 @@ class Itinerary:
 
         Parameters
         ----------
-        epoch : int
+        epoch : Epoch or Remainder
             Which one.
         scope : {"rank", "world"}
             Whether to speak of this rank or of all ranks together.
@@ -98,9 +114,7 @@ class Itinerary:
         ranks = range(world.world_size) if scope == "world" else [world.rank]
         workers = range(self.plan.workers)
         processes = [self._sublanes(rank, worker) for rank in ranks for worker in workers]
-        return explain_epoch(
-            self.epoch(epoch), processes, paths, () if scope == "world" else cached
-        )
+        return explain_epoch(epoch, processes, paths, () if scope == "world" else cached)
 
     def warn(self, expected: Explanation, stacklevel: int) -> None:
         """Say once where a shuffle mixes poorly, or reads more than was allowed."""

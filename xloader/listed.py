@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xloader.footprint import Boxes, Footprint
 from xloader.grid import Ints
@@ -93,6 +92,6 @@ class ListedOrder:
         for visits, ranks in self.places(begin):
             yield self.ids(visits, ranks), visits
 
-    def entries_before(self, place: int) -> NDArray[np.bool_]:
-        """Per visit, whether one of its samples comes before ``place``."""
-        return self.begins < place
+    def counts_before(self, place: int) -> Ints:
+        """Per visit, how many of its samples come before ``place``."""
+        return np.clip(place - self.begins, 0, self.count)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -18,10 +19,12 @@ from xloader.footprint import Footprint
 from xloader.iteration import Pass, Progress
 from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions
-from xloader.plan import Plan
+from xloader.plan import Epoch, Plan
 from xloader.recipe import Recipe
+from xloader.remainder import Remainder
 from xloader.report import Report
 from xloader.rows import Rows
+from xloader.state import make_state, read_state
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Makes what is delivered from a gathered array: a tensor, or the array itself."""
@@ -66,13 +69,15 @@ class Loader:
         self._hand_over = hand_over
         self._itinerary = Itinerary(recipe, options)
         self._epoch_number = 0
+        # Batches of that epoch that were yielded, and whether the next pass goes on from there.
+        self._step = 0
+        self._is_resuming = False
+        self._pass_number = 0
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
-        self._explained: dict[tuple[int, int], Explanation] = {}
-        self._carrier = Carrier(
-            self._itinerary, num_ready=options.prefetch, num_cores=options.num_threads
-        )
+        self._explained: dict[tuple[int, int, int], Explanation] = {}
+        self._carrier = self._make_carrier()
 
     @property
     def footprint(self) -> Footprint:
@@ -103,7 +108,9 @@ class Loader:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter`` delivers.
+        """Choose the epoch that the next ``iter`` delivers, from its first step on.
+
+        The epoch of a state that was loaded keeps the position of that state.
 
         Raises
         ------
@@ -112,7 +119,66 @@ class Loader:
         """
         if epoch < 0:
             raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
-        self._epoch_number = epoch
+        if epoch != self._epoch_number:
+            self._epoch_number, self._step, self._is_resuming = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: after the last batch that was yielded.
+
+        Returns
+        -------
+        dict
+            Plain JSON values, under 2 KB: whatever the rank, they restore all ranks. A state
+            saved after the last batch of an epoch goes on with the next one.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+        >>> samples = xloader.open(ds).window(time=2, stride=1)
+        >>> loader = samples.loader(batch_size=4, output="numpy")
+        >>> for batch in loader:
+        ...     state = loader.state_dict()
+        ...     break
+        >>> other = samples.loader(batch_size=4, output="numpy")
+        >>> other.load_state_dict(state)
+        >>> len(list(other)), state["epoch"], state["step"]
+        (2, 0, 1)
+        """
+        return make_state(self._itinerary, self._epoch_number, self._step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where a loader of the same samples stood. Nothing is read yet.
+
+        The state's plan and seed are adopted, so that what comes is what would have come there:
+        on any number of ranks that divides its lanes. The next ``iter`` delivers the rest of its
+        epoch, reading no more than what was in memory then, and what had not been read.
+
+        Parameters
+        ----------
+        state : dict
+            What :meth:`state_dict` gave, of any rank, perhaps by way of JSON.
+
+        Raises
+        ------
+        StateError
+            If it is damaged, or of other samples or another global batch.
+        LanesError
+            If the ranks do not divide its lanes, with those that do.
+        MemoryBudgetError
+            If its plan needs more memory than this loader has.
+        """
+        position = read_state(state, self._itinerary)
+        self._stop()
+        self._carrier.clear()
+        self._itinerary = self._itinerary.resumed(position.plan, position.seed)
+        self.options = self._itinerary.options
+        self._carrier = self._make_carrier()
+        self._explained = {}
+        self._epoch_number, self._step = position.epoch, position.step
+        if self._step == len(self):
+            self._epoch_number, self._step = position.epoch + 1, 0
+        self._is_resuming = self._step > 0
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
         """What the next ``iter`` will cost. Nothing is read.
@@ -127,12 +193,16 @@ class Loader:
         OptionError
             If the scope is none of these.
         """
+        epoch, num_passed = self._coming()
         if scope != "rank":
-            return self._itinerary.explain(self._epoch_number, scope)
+            return self._itinerary.explain(epoch, scope)
         kept = self._carrier.loaded()
-        key = self._epoch_number, len(kept)
+        key = self._epoch_number, self._first_step, len(kept)
         if key not in self._explained:
-            self._explained = {key: self._itinerary.explain(self._epoch_number, cached=[kept])}
+            found = self._itinerary.explain(epoch, cached=[kept])
+            if num_passed:
+                found = replace(found, num_steps=found.num_steps - num_passed, num_samples=0)
+            self._explained = {key: found}
         return self._explained[key]
 
     def report(self) -> Report:
@@ -174,17 +244,21 @@ class Loader:
         self._stop()
         expected = self.explain()
         self._itinerary.warn(expected, stacklevel=2)
-        itinerary = self._itinerary
-        epoch = itinerary.epoch(self._epoch_number)
+        (epoch, num_passed), number = self._coming(), self._epoch_number
+        job = self._carrier.job(epoch, self._itinerary.sublanes())
+        self._step, self._is_resuming = self._first_step, False
+        self._pass_number += 1
+        pass_number = self._pass_number
 
-        def move_on() -> None:
-            # Another epoch may have been chosen while this one ran.
-            if self.epoch == epoch.epoch:
-                self.set_epoch(epoch.epoch + 1)
+        def count(num_steps: int) -> None:
+            # Another epoch, or another pass, may have begun meanwhile.
+            if (self._epoch_number, self._pass_number) == (number, pass_number):
+                self._step += num_steps
+                if self._step == len(self):
+                    self._epoch_number, self._step = number + 1, 0
 
-        job = self._carrier.job(epoch, itinerary.sublanes())
         asked = self.options.num_threads
-        batches = Pass(job, expected, self.plan.budget, asked, self._deliver, move_on)
+        batches = Pass(job, expected, self.plan.budget, asked, self._deliver, count, num_passed)
         self._run = batches.run
         self._progress = batches.progress
         return batches
@@ -198,6 +272,24 @@ class Loader:
             f"<xloader.Loader: {len(self)} batches of {self.options.batch_size}, "
             f"epoch {self._epoch_number}>"
         )
+
+    @property
+    def _first_step(self) -> int:
+        """Where the next pass begins."""
+        return self._step if self._is_resuming else 0
+
+    def _coming(self) -> tuple[Epoch | Remainder, int]:
+        """What the next pass carries out, and the batches of it that are not yielded."""
+        itinerary, number, first = self._itinerary, self._epoch_number, self._first_step
+        epoch = itinerary.remainder(number, first)
+        if not first or any(lane.order.num_samples for lane in epoch.lanes(itinerary.sublanes())):
+            return epoch, 0
+        # Padding alone is left, and the row that it repeats is of the batch before.
+        return itinerary.remainder(number, first - 1), 1
+
+    def _make_carrier(self) -> Carrier:
+        options = self._itinerary.options
+        return Carrier(self._itinerary, num_ready=options.prefetch, num_cores=options.num_threads)
 
     def _stop(self) -> None:
         # The run and not its iterator, which a garbage collection on one of the run's own threads

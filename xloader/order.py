@@ -69,8 +69,8 @@ class AnyOrder(Entries, Protocol):
         """As `segments`, with the entry and the rank of each sample, about ``size`` at a time."""
         ...
 
-    def entries_before(self, place: int) -> NDArray[np.bool_]:
-        """Per entry, whether one of its samples comes before ``place``."""
+    def counts_before(self, place: int) -> Ints:
+        """Per entry, how many of its samples come before ``place``."""
         ...
 
 
@@ -208,17 +208,17 @@ class LaneOrder:
         first, num_passed = self._first_edge(begin)
         yield from self._walk(first, self._edges(first, begin, size), num_passed)
 
-    def entries_before(self, place: int) -> NDArray[np.bool_]:
-        """Per entry, whether one of its samples comes before ``place``."""
+    def counts_before(self, place: int) -> Ints:
+        """Per entry, how many of its samples come before ``place``."""
         if place >= self.num_samples:
-            return np.ones(len(self.cohort), np.bool_)
+            return self.count
         first, num_left = self._first_edge(place)
         done, active = self._begun(first)
-        found = np.zeros(len(self.cohort), np.bool_)
-        found[:done] = True
-        found[active] = self.num_before(active, first) > 0
+        found = np.zeros(len(self.cohort), np.int64)
+        found[:done] = self.count[:done]
+        found[active] = self.num_before(active, first)
         for entries, _ in self._walk(first, self._edges(first, place)):
-            found[entries[:num_left]] = True
+            np.add.at(found, entries[:num_left], 1)
             num_left = max(num_left - len(entries), 0)
             if not num_left:
                 break

@@ -292,7 +292,7 @@ class Epoch:
         cutoff = self.sublanes.most_samples(lane)
         is_needed: np.ndarray | None = None
         if cutoff < order.num_samples:
-            is_needed = order.entries_before(cutoff)
+            is_needed = order.counts_before(cutoff) > 0
         return make_schedule(
             self.footprint,
             order,

@@ -32,11 +32,9 @@ def make_plan(
     MemoryBudgetError
         If the memory is too small, with the minimum that would do.
     """
-    sample_nbytes = sum(layout.sample_nbytes for layout in layouts)
-    batch_size = options.global_batch if options.lanes else most_rows(footprint, options)
     budget = Budget(
         memory_nbytes=options.memory_nbytes // workers,
-        batch_nbytes=batch_size * sample_nbytes,
+        batch_nbytes=batch_nbytes(footprint, layouts, options),
         num_batches=options.prefetch + 2,
         max_chunk_nbytes=footprint.max_chunk_nbytes,
         num_lanes=options.carried_lanes,
@@ -72,6 +70,15 @@ def _find_shuffle(footprint: Footprint, budget: Budget, wish: Wish, workers: int
     plan = find_plan(footprint, budget, several)
     pace = dataclasses.replace(plan.pace, lanes=wish.lanes)
     return dataclasses.replace(plan, pace=pace, global_batch=wish.global_batch)
+
+
+def batch_nbytes(
+    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
+) -> int:
+    """One batch in bytes, as one process may have to hold it."""
+    # With lanes given, one process may come to carry all of them.
+    num_rows = options.global_batch if options.lanes else most_rows(footprint, options)
+    return num_rows * sum(layout.sample_nbytes for layout in layouts)
 
 
 def most_rows(footprint: Footprint, options: LoaderOptions) -> int:

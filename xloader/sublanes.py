@@ -30,7 +30,9 @@ class SubLanes:
     share : int
         Samples that a lane gives to a step. With one worker it does not matter.
     num_steps : int
-        Steps that every rank takes.
+        Steps that every rank takes in the whole epoch.
+    first_step : int
+        Where what is asked for begins.
 
     Examples
     --------
@@ -46,6 +48,7 @@ class SubLanes:
     workers: int = 1
     share: int = 1
     num_steps: int = 0
+    first_step: int = 0
 
     @property
     def num(self) -> int:
@@ -64,8 +67,11 @@ class SubLanes:
 
     def num_steps_of(self, number: int) -> int:
         """Steps that the worker of a sub-lane makes."""
-        worker = number % self.workers
-        return len(range(worker, self.num_steps, self.workers))
+        return self._num_steps_before(number, self.num_steps) - self.num_done_of(number)
+
+    def num_done_of(self, number: int) -> int:
+        """Steps that it made before the first one that is asked for."""
+        return self._num_steps_before(number, self.first_step)
 
     def most_samples(self, number: int) -> int:
         """What the steps of a sub-lane have room for; samples beyond are left out."""
@@ -86,7 +92,11 @@ class SubLanes:
 
     def _num_before(self, worker: int, size: int) -> int:
         """Samples of a lane of `size` that go to earlier workers."""
-        steps = sum(self.num_steps_of(earlier) for earlier in range(worker))
+        every = (self._num_steps_before(earlier, self.num_steps) for earlier in range(worker))
+        steps = sum(every)
         is_short_before = self.num_steps > 0 and (self.num_steps - 1) % self.workers < worker
         missing = max(self.num_steps * self.share - size, 0)
         return min(steps * self.share - is_short_before * missing, size)
+
+    def _num_steps_before(self, number: int, step: int) -> int:
+        return len(range(number % self.workers, step, self.workers))

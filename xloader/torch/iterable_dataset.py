@@ -155,7 +155,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         num_workers : int, default 0
             As of the ``DataLoader``.
         """
-        return self._itinerary(num_workers).explain(self.epoch, scope)
+        itinerary = self._itinerary(num_workers)
+        return itinerary.explain(itinerary.epoch(self.epoch), scope)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
@@ -171,7 +172,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         itinerary = self._itinerary(num_workers)
         epoch = self.epoch
         if number == 0:
-            itinerary.warn(itinerary.explain(epoch), stacklevel=2)
+            itinerary.warn(itinerary.explain(itinerary.epoch(epoch)), stacklevel=2)
             self._warn_of_repeats(epoch)
         if self._worker is None:
             asked = itinerary.options

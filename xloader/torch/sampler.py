@@ -167,7 +167,8 @@ class ChunkSampler(DistributedSampler[int]):
         scope : {"rank", "world"}
             Whether to speak of this rank or of all ranks together.
         """
-        return self._itinerary.explain(self.epoch, scope, self._kept)
+        itinerary = self._itinerary
+        return itinerary.explain(itinerary.epoch(self.epoch), scope, self._kept)
 
     def batches(self) -> ChunkBatches:
         """The same ids as lists, one a batch: for ``DataLoader(batch_sampler=...)``."""

@@ -1,0 +1,318 @@
+"""States: stop anywhere, save, load elsewhere, and the rest is what would have come."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader import Samples
+from xloader.batch import Batch
+from xloader.errors import LanesError, MemoryBudgetError, StateError
+from xloader.loader import Loader
+from xloader.testing import CountingStore, write_store
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+
+def contents(batch: Batch) -> list[Any]:
+    return [batch.ids.tolist(), batch.is_padding.tolist(), *(array.tobytes() for array in batch)]
+
+
+def saved(loader: Loader) -> dict[str, Any]:
+    """A state as it is after a file of JSON."""
+    found: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    return found
+
+
+@given(case=cases(), data=st.data())
+def test_the_rest_is_what_would_have_come(case: Case, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, case.world_size - 1))
+    epoch = data.draw(st.integers(0, 2))
+    with case.loader(rank) as loader:
+        loader.set_epoch(epoch)
+        whole, states = [], [saved(loader)]
+        for batch in loader:
+            whole.append(contents(batch))
+            states.append(saved(loader))
+        loader.set_epoch(epoch + 1)
+        after = [contents(batch) for batch in loader]
+    step = data.draw(st.integers(0, len(whole)))
+    other_rank = data.draw(st.integers(0, case.world_size - 1))
+    with case.loader(other_rank) as other:
+        other.load_state_dict(states[step])
+        state = saved(other)
+    with case.loader(rank, seed=99) as other:
+        # Of any rank, and by way of another state.
+        other.load_state_dict(state)
+        expected = other.explain()
+        case.store.reset()
+        rest = [contents(batch) for batch in other]
+        assert case.store.num_reads == expected.num_reads == other.report().num_reads
+        if step < len(whole):
+            assert rest == whole[step:]
+            assert expected.num_steps == len(rest)
+            assert other.epoch == epoch + 1
+        else:
+            assert rest == after
+        if step == len(whole) or other.epoch != epoch + 1:
+            return
+        # What follows is as if nobody had stopped.
+        assert [contents(batch) for batch in other] == after
+
+
+@given(case=cases(), data=st.data())
+def test_stopping_often_changes_nothing(case: Case, data: st.DataObject) -> None:
+    with case.loader() as loader:
+        whole = [contents(batch) for batch in loader]
+    stops = data.draw(st.lists(st.integers(0, len(whole)), max_size=4).map(sorted))
+    found: list[Any] = []
+    loader = case.loader()
+    state = saved(loader)
+    for begin, end in pairwise([0, *stops, len(whole)]):
+        loader = case.loader()
+        loader.load_state_dict(state)
+        if begin == end:
+            continue
+        batches = iter(loader)
+        found += [contents(next(batches)) for _ in range(end - begin)]
+        state = saved(loader)
+        loader.close()
+    assert found == whole
+
+
+def line(num_samples: int = 400) -> xr.Dataset:
+    values = np.arange(num_samples * 32, dtype=np.float32).reshape(num_samples, 32)
+    return xr.Dataset({"t": (("time", "x"), values)})
+
+
+def stored(num_samples: int = 400, chunk: int = 8) -> CountingStore:
+    return CountingStore(write_store(line(num_samples), {"t": (chunk, 32)}))
+
+
+def opened(num_samples: int = 400) -> Samples:
+    return xloader.open(stored(num_samples))
+
+
+def loader_of(samples: Samples, **options: Any) -> Loader:
+    return samples.loader(**{"batch_size": 16, "memory": "24KiB", "output": "numpy", **options})
+
+
+def test_a_restart_reads_only_what_was_in_memory_then() -> None:
+    store = stored()
+    samples = xloader.open(store).window(time=1)
+    with loader_of(samples) as loader:
+        whole = loader.explain().num_reads
+        batches = iter(loader)
+        for _ in range(12):
+            next(batches)
+        state = saved(loader)
+    with loader_of(samples) as other:
+        other.load_state_dict(state)
+        expected = other.explain()
+        store.reset()
+        rest = list(other)
+    assert len(rest) == 13
+    assert store.num_reads == expected.num_reads
+    room = other.plan.pool_nbytes(1) // (8 * 32 * 4)
+    # Half of the epoch is over: half of its chunks are done, but for those in memory.
+    assert expected.num_reads <= math.ceil(whole * 13 / 25) + room < whole
+
+
+WORLDS = (1, 2, 4, 8)
+
+
+@given(
+    begin=st.sampled_from(WORLDS),
+    end=st.sampled_from(WORLDS),
+    epoch=st.integers(0, 1),
+    window=st.sampled_from([1, 3]),
+    data=st.data(),
+)
+def test_any_number_of_ranks_goes_on_with_the_same_global_batches(
+    begin: int, end: int, epoch: int, window: int, data: st.DataObject
+) -> None:
+    samples = opened(203).window(time=window, stride=1)
+
+    def ranks(size: int) -> list[Loader]:
+        shared = {"batch_size": 16 // size, "lanes": 8, "memory": "48KiB", "world_size": size}
+        return [loader_of(samples, **shared, rank=rank) for rank in range(size)]
+
+    def global_batches(loaders: list[Loader]) -> list[list[int]]:
+        steps = zip(*loaders, strict=True)
+        return [[int(i) for b in step for i in b.ids[~b.is_padding]] for step in steps]
+
+    before = ranks(begin)
+    for loader in before:
+        loader.set_epoch(epoch)
+    whole = global_batches(before)
+    ids = [i for batch in whole for i in batch]
+    assert sorted(ids) == list(range(len(samples)))
+    step = data.draw(st.integers(0, len(whole) - 1))
+    stopped = ranks(begin)[data.draw(st.integers(0, begin - 1))]
+    stopped.set_epoch(epoch)
+    for _, _ in zip(range(step), stopped, strict=False):
+        pass
+    state = saved(stopped)
+    after = ranks(end)
+    for loader in after:
+        loader.load_state_dict(state)
+    if not step:
+        for loader in after:
+            loader.set_epoch(epoch)
+    assert global_batches(after) == whole[step:]
+    assert len({len(loader) for loader in after}) == 1
+
+
+def test_ranks_that_do_not_divide_the_lanes_are_told_which_do() -> None:
+    samples = opened().window(time=1)
+    state = saved(loader_of(samples, lanes=8, memory="48KiB"))
+    with pytest.raises(LanesError, match=r"world_size in \[1, 2, 4, 8\]"):
+        loader_of(samples, batch_size=6, rank=0, world_size=3).load_state_dict(state)
+
+
+def test_another_global_batch_is_told_the_batch_size_that_fits() -> None:
+    samples = opened().window(time=1)
+    state = saved(loader_of(samples, lanes=8, memory="48KiB"))
+    with pytest.raises(StateError, match="pass batch_size=8"):
+        loader_of(samples, rank=0, world_size=2, memory="48KiB").load_state_dict(state)
+
+
+def test_other_samples_are_named_by_what_differs() -> None:
+    samples = opened().window(time=2)
+    state = saved(loader_of(samples))
+    others = {
+        "store": opened(401).window(time=2),
+        "windows": opened().window(time=2, stride=1),
+        "transforms": samples.fillna(0.0),
+        "subset": samples.select(range(100)),
+        "fields": samples.inputs("t"),
+    }
+    for name, other in others.items():
+        with pytest.raises(StateError, match=f"other samples: .*{name}"):
+            loader_of(other).load_state_dict(state)
+
+
+def test_less_memory_is_told_how_much_would_do() -> None:
+    samples = opened().window(time=1)
+    state = saved(loader_of(samples, memory="32KiB"))
+    with pytest.raises(MemoryBudgetError, match="state needs more memory") as caught:
+        loader_of(samples, memory="24KiB").load_state_dict(state)
+    other = loader_of(samples, memory=caught.value.minimum_nbytes)
+    other.load_state_dict(state)
+    assert other.plan == loader_of(samples, memory="32KiB").plan
+
+
+@pytest.mark.parametrize(("name", "own"), [("drop_last", True), ("shuffle", False)])
+def test_other_options_are_named(name: str, own: bool) -> None:
+    samples = opened().window(time=1)
+    state = saved(loader_of(samples))
+    with pytest.raises(StateError, match=f"another {name}"):
+        loader_of(samples, **{name: own}).load_state_dict(state)
+
+
+def damaged_states() -> list[Any]:
+    state = saved(loader_of(opened().window(time=1)))
+    plan = state["plan"]
+    return [
+        None,
+        "state",
+        {},
+        {**state, "version": 2},
+        {name: value for name, value in state.items() if name != "seed"},
+        {**state, "more": 1},
+        {**state, "epoch": -1},
+        {**state, "epoch": True},
+        {**state, "step": 1.5},
+        {**state, "step": 10**9},
+        {**state, "seed": "0"},
+        {**state, "samples": []},
+        {**state, "plan": {}},
+        {**state, "plan": {**plan, "global_batch": "16"}},
+        {**state, "plan": {**plan, "pace": {**plan["pace"], "run": 0}}},
+        {**state, "plan": {**plan, "pace": {**plan["pace"], "tiling": [1, 1, 1]}}},
+    ]
+
+
+@pytest.mark.parametrize("state", damaged_states())
+def test_damaged_states_are_refused_before_the_first_batch(state: Any) -> None:
+    loader = loader_of(opened().window(time=1))
+    with pytest.raises(StateError):
+        loader.load_state_dict(state)
+    assert len(list(loader)) == 25
+
+
+def test_states_are_small_and_plain() -> None:
+    samples = opened().window(time=1).select(range(300)).weighted(np.ones(300))
+    state = loader_of(samples, seed=1 << 60).state_dict()
+    assert len(json.dumps(state)) < 2048
+    assert json.loads(json.dumps(state)).keys() == state.keys()
+
+
+def test_epochs_chosen_after_loading() -> None:
+    samples = opened().window(time=1)
+    loader = loader_of(samples)
+    whole = [contents(batch) for batch in loader]
+    loader.set_epoch(0)
+    batches = iter(loader)
+    next(batches)
+    state = saved(loader)
+    assert (state["epoch"], state["step"]) == (0, 1)
+    other = loader_of(samples)
+    other.load_state_dict(state)
+    other.set_epoch(0)
+    # The epoch of the state keeps its position.
+    first = iter(other)
+    assert contents(next(first)) == whole[1]
+    assert saved(other)["step"] == 2
+    # To begin anew is to begin the epoch anew.
+    assert [contents(batch) for batch in other] == whole
+    other.load_state_dict(state)
+    other.set_epoch(3)
+    assert len(list(other)) == 25
+
+
+def test_a_state_means_the_same_in_another_process(tmp_path: Path) -> None:
+    write_store(line(), {"t": (8, 32)}, tmp_path / "a.zarr")
+    code = """
+import hashlib, itertools, json, sys
+import xloader
+loader = xloader.open(sys.argv[1]).window(time=3, stride=1).loader(
+    batch_size=16, memory="32KiB", output="numpy", max_amplification=4.0
+)
+if sys.argv[2] != "-":
+    loader.load_state_dict(json.loads(sys.argv[2]))
+seen = []
+for batch in itertools.islice(loader, int(sys.argv[3])):
+    seen.append(batch.t.tobytes().hex() + str(batch.ids.tolist()))
+print(json.dumps([seen, loader.state_dict()]))
+"""
+
+    def run(state: str, num_batches: int) -> tuple[list[str], dict[str, Any]]:
+        command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "a.zarr"), state]
+        done = subprocess.run(
+            [*command, str(num_batches)], capture_output=True, text=True, check=True, timeout=60
+        )
+        seen, found = json.loads(done.stdout)
+        return seen, found
+
+    whole, _ = run("-", 100)
+    head, state = run("-", 7)
+    tail, last = run(json.dumps(state), 100)
+    assert head + tail == whole
+    assert (last["epoch"], last["step"]) == (1, 0)
