@@ -46,7 +46,7 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
             check_padding(itinerary)
         except OptionError:
             assume(False)
-        expected = itinerary.explain(epoch)
+        expected = itinerary.explain(itinerary.epoch(epoch))
         case.store.reset()
         batches: dict[int, Delivery] = {}
         for number in range(workers):
@@ -72,7 +72,7 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
     samples = xloader.open(store).window(time=1)
     options = make_options(output="numpy", batch_size=16, memory="1MiB", spread=3)
     itinerary = Itinerary(samples.recipe, options, 4)
-    expected = itinerary.explain(0)
+    expected = itinerary.explain(itinerary.epoch(0))
     # Thirty chunks in one line of tiles, which three cuts go through.
     assert expected.num_shared_reads <= 3
     assert expected.num_reads == 30 + expected.num_shared_reads
