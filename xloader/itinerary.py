@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xloader.demands import make_footprint
-from xloader.errors import AmplificationWarning, EmptySamplesError, MixingWarning, OptionError
+from xloader.errors import (
+    AmplificationWarning,
+    EmptySamplesError,
+    MixingWarning,
+    OptionError,
+    RanksError,
+)
 from xloader.explain import Cached, Explanation, explain_epoch
 from xloader.figures import show_nbytes
 from xloader.layout import make_layouts
@@ -18,6 +24,7 @@ from xloader.plan import Epoch, Plan
 from xloader.planning import enough_memory, make_plan
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
+from xloader.world import resolve_world
 
 
 class Itinerary:
@@ -57,6 +64,36 @@ class Itinerary:
         self.plan = plan or make_plan(self.footprint, self.layouts, options, workers)
         self._planned: Epoch | None = None
         self._has_warned = False
+        self._is_settled = False
+
+    def settle(self) -> bool:
+        """Take the rank that this process has by now, once; whether it is another than before.
+
+        A loader may be made before the process group is.
+
+        Raises
+        ------
+        RanksError
+            If the rank is another than at the first call.
+        """
+        options = self.options
+        world = resolve_world(options.rank, options.world_size)
+        is_other = world != options.world
+        if is_other and self._is_settled:
+            raise RanksError(
+                "this process has another rank than when its batches were dealt",
+                given=f"rank {world.rank} of {world.world_size}",
+                allowed=f"rank {options.world.rank} of {options.world.world_size}",
+                remedy="use a loader for the first time after torch.distributed is initialised, "
+                "or pass rank= and world_size=",
+            )
+        self._is_settled = True
+        if is_other:
+            self.options = dataclasses.replace(options)
+            self._check_samples()
+            self.plan = make_plan(self.footprint, self.layouts, self.options, self.plan.workers)
+            self._planned = None
+        return is_other
 
     def resumed(self, plan: Plan, seed: int) -> Itinerary:
         """The same samples by the plan and the seed of a saved state."""

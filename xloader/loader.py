@@ -20,6 +20,7 @@ from xloader.iteration import Pass, Progress
 from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch, Plan
+from xloader.ranks import check_alike, tell_share
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
 from xloader.report import Report
@@ -73,6 +74,7 @@ class Loader:
         self._step = 0
         self._is_resuming = False
         self._pass_number = 0
+        self._has_begun = False
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
@@ -90,6 +92,7 @@ class Loader:
         return self._itinerary.plan
 
     def __len__(self) -> int:
+        self._settle()
         return self._itinerary.epoch(self._epoch_number).num_steps
 
     @property
@@ -168,6 +171,7 @@ class Loader:
         MemoryBudgetError
             If its plan needs more memory than this loader has.
         """
+        self._settle()
         position = read_state(state, self._itinerary)
         self._stop()
         self._carrier.clear()
@@ -193,6 +197,7 @@ class Loader:
         OptionError
             If the scope is none of these.
         """
+        self._settle()
         epoch, num_passed = self._coming()
         if scope != "rank":
             return self._itinerary.explain(epoch, scope)
@@ -244,6 +249,10 @@ class Loader:
         self._stop()
         expected = self.explain()
         self._itinerary.warn(expected, stacklevel=2)
+        if not self._has_begun:
+            tell_share(self._itinerary, expected)
+            check_alike(self._itinerary, make_state(self._itinerary, 0, 0))
+            self._has_begun = True
         (epoch, num_passed), number = self._coming(), self._epoch_number
         job = self._carrier.job(epoch, self._itinerary.sublanes())
         self._step, self._is_resuming = self._first_step, False
@@ -272,6 +281,11 @@ class Loader:
             f"<xloader.Loader: {len(self)} batches of {self.options.batch_size}, "
             f"epoch {self._epoch_number}>"
         )
+
+    def _settle(self) -> None:
+        if self._itinerary.settle():
+            self.options = self._itinerary.options
+            self._carrier = self._make_carrier()
 
     @property
     def _first_step(self) -> int:
