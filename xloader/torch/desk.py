@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ class Desk:
         """Whether this came over a fork, where its threads and locks do not live."""
         return os.getpid() != self._pid
 
-    def step(self, ticket: Ticket, num_ids: int) -> Batch | None:
+    def step(self, ticket: Ticket, ids: Sequence[int]) -> Batch | None:
         """The batch of a step, made by the plan; None where it does not come as planned."""
         self._agree(ticket.agreement)
         number = ticket.step % ticket.agreement.plan.workers
@@ -89,15 +89,21 @@ class Desk:
             and (way.epoch, way.pass_number) == (ticket.epoch, ticket.pass_number)
             and way.next_step == ticket.step
         )
-        if num_ids != ticket.num_rows or not (is_next or ticket.step == number):
-            self._leave_plan(ticket, num_ids)
-            return None
-        if not is_next:
-            way = self._begin(ticket, number)
-        assert way is not None
-        delivery = next(way.steps)
-        way.next_step += ticket.agreement.plan.workers
-        return as_batch(delivery)
+        reason = _why_not(ticket, ids)
+        if not reason and not is_next and ticket.step != number:
+            reason = f"step {ticket.step} came out of turn, as with in_order=False"
+        if not reason:
+            way = way if is_next and way is not None else self._begin(ticket, number)
+            # A way that fails is not gone on with.
+            del self._ways[number]
+            delivery = next(way.steps)
+            if delivery.ids.tolist() == list(ids):
+                way.next_step += ticket.agreement.plan.workers
+                self._ways[number] = way
+                return as_batch(delivery)
+            reason = "its ChunkSampler is one of other samples"
+        self._leave_plan(reason)
+        return None
 
     def read(self, ids: Ints) -> Batch:
         """Any samples, read through a cache of decoded chunks."""
@@ -160,10 +166,7 @@ class Desk:
         self._ways[number] = way
         return way
 
-    def _leave_plan(self, ticket: Ticket, num_ids: int) -> None:
-        reason = f"step {ticket.step} came out of turn, as with in_order=False or another sampler"
-        if num_ids != ticket.num_rows:
-            reason = f"it has batches of {num_ids}, and its ChunkSampler planned {ticket.num_rows}"
+    def _leave_plan(self, reason: str) -> None:
         self._warn(
             f"a DataLoader does not take batches as planned ({reason}): they are read through a "
             "cache, and chunks again and again; use data_loader()"
@@ -207,6 +210,15 @@ class Desk:
             in_flight_nbytes=in_flight,
             num_threads=num_threads,
         )
+
+
+def _why_not(ticket: Ticket, ids: Sequence[int]) -> str:
+    """Why a list is not that of its step; nothing where it is."""
+    if len(ids) != ticket.num_rows:
+        return f"it has batches of {len(ids)}, and its ChunkSampler planned {ticket.num_rows}"
+    if not ticket.is_of(ids):
+        return "its ids were dealt out anew, as by another sampler"
+    return ""
 
 
 def num_cores(num_workers: int) -> int:

@@ -118,7 +118,7 @@ class MapDataset(Dataset[Any]):
         if self._desk is None or self._desk.is_foreign:
             self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
         ticket = ticket_of(ids)
-        batch = None if ticket is None else self._desk.step(ticket, len(ids))
+        batch = None if ticket is None else self._desk.step(ticket, ids)
         if batch is not None:
             assert ticket is not None
             keys = sample_keys(ticket.agreement.options.seed, ticket.epoch, batch.ids)

@@ -200,7 +200,7 @@ class ChunkSampler(DistributedSampler[int]):
             if itinerary.options.world.world_size > 1:
                 ids += (ids[-1:] or last[step % workers : step % workers + 1]) * (size - len(ids))
             last[step % workers] = ids[-1]
-            yield BatchIds(ids, Ticket(agreement, number, step, pass_number, len(ids)))
+            yield BatchIds(ids, Ticket.of(ids, agreement, number, step, pass_number))
         self._finish(number)
 
     def _finish(self, number: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from xloader.options import LoaderOptions
 from xloader.plan import Plan
@@ -39,6 +42,8 @@ class Ticket:
         Which iteration of the sampler, as an epoch may be begun anew.
     num_rows : int
         Ids of the step, with those that fill it up.
+    checksum : int
+        Of these ids: a first id may find its way into other lists.
     """
 
     agreement: Agreement
@@ -46,6 +51,18 @@ class Ticket:
     step: int
     pass_number: int
     num_rows: int
+    checksum: int
+
+    @classmethod
+    def of(
+        cls, ids: Sequence[int], agreement: Agreement, epoch: int, step: int, pass_number: int
+    ) -> Ticket:
+        """The ticket of a step that has some ids."""
+        return cls(agreement, epoch, step, pass_number, len(ids), _checksum(ids))
+
+    def is_of(self, ids: Sequence[int]) -> bool:
+        """Whether some ids are those of the step, in their order."""
+        return len(ids) == self.num_rows and _checksum(ids) == self.checksum
 
 
 class FirstId(int):
@@ -101,7 +118,9 @@ class BatchIds(list[int]):
 
 
 def ticket_of(ids: Sequence[int]) -> Ticket | None:
-    """The ticket of a list that is exactly one step's; None for any other.
+    """The ticket that a list or its first id carries; None where there is none.
+
+    Whether the list is that of the step, :meth:`Ticket.is_of` says.
 
     Examples
     --------
@@ -112,3 +131,7 @@ def ticket_of(ids: Sequence[int]) -> Ticket | None:
     if ticket is None and ids:
         ticket = getattr(ids[0], "ticket", None)
     return ticket
+
+
+def _checksum(ids: Sequence[int]) -> int:
+    return zlib.crc32(np.asarray(ids, np.int64).tobytes())
