@@ -40,6 +40,15 @@ class Worker:
         self._carrier = Carrier(itinerary, num_ready=num_ready, num_cores=num_cores)
         self._run: Run | None = None
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this came over a fork, where its threads and locks do not live."""
+        return self._carrier.is_foreign
+
+    def loaded(self) -> set[tuple[int, int]]:
+        """Blocks in memory from earlier epochs, as (group, block)."""
+        return self._carrier.loaded()
+
     def steps(self, epoch: int) -> Iterator[Delivery]:
         """Its batches of an epoch, in order. An iteration under way ends."""
         self.close()

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
+from zarr.storage import LocalStore
 
 import xloader
 from xloader import Samples
-from xloader.errors import WorkersWarning
-from xloader.testing import write_store
-from xloader.torch import ChunkSampler, MapDataset, collate
+from xloader.errors import MemoryBudgetError, WorkersWarning
+from xloader.testing import CountingStore, write_store
+from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -40,7 +41,7 @@ def samples(folder: Path) -> Samples:
 
 
 def times_of(batches: Iterable[Any]) -> list[int]:
-    return [int(time) for batch in batches for time in batch[0].flatten(1)[:, 0]]
+    return [int(time) for batch in batches for time in batch[0].reshape(len(batch[0]), -1)[:, 0]]
 
 
 def test_ids_of_a_sampler_in_another_order_are_still_those_asked_for(samples: Samples) -> None:
@@ -61,3 +62,54 @@ def test_a_sampler_of_other_samples_is_told(samples: Samples, first: int) -> Non
         batches = list(loader)
     assert times_of(batches) == [239 - i for batch in batches for i in batch.ids]
     assert len(caught) == 1
+
+
+def test_ids_one_by_one_warn(samples: Samples) -> None:
+    sampler = ChunkSampler(samples, 16, memory=MEMORY)
+    loader = DataLoader(MapDataset(samples, MEMORY), batch_size=None, sampler=sampler)
+    with pytest.warns(WorkersWarning, match=r"batches of 1, .* planned 16") as caught:
+        assert sorted(int(sample[0].flatten()[0]) for sample in loader) == list(range(240))
+    assert len(caught) == 1
+
+
+def test_an_epoch_is_over_with_its_last_batch(samples: Samples) -> None:
+    loader = data_loader(samples, 16, memory=MEMORY)
+    orders = [times_of(batch for _, batch in zip(range(15), loader, strict=False)) for _ in "ab"]
+    assert loader.sampler.epoch == 2
+    assert orders[0] != orders[1]
+
+
+def test_a_stream_begun_before_a_fork_is_dealt_out_anew(samples: Samples) -> None:
+    dataset = IterableDataset(samples, 16, memory=MEMORY)
+    begun = iter(dataset)
+    assert next(begun).num_samples == 16
+    dataset.set_epoch(1)
+    loader = DataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=2,
+        collate_fn=collate,
+        multiprocessing_context="fork",
+        timeout=60,
+    )
+    assert sorted(times_of(loader)) == list(range(240))
+
+
+def test_a_stream_says_what_it_keeps(folder: Path) -> None:
+    store = CountingStore(LocalStore(folder, read_only=True))
+    dataset = IterableDataset(xloader.open(store).window(time=1), 16, memory="4MiB")
+    for epoch, num_reads in enumerate([15, 0]):
+        dataset.set_epoch(epoch)
+        told = dataset.explain().num_reads
+        store.reset()
+        assert len(times_of(dataset)) == 240
+        assert told == store.num_reads == num_reads
+
+
+def test_a_cache_begun_for_one_sample_has_room_for_batches(folder: Path) -> None:
+    store = CountingStore(LocalStore(folder, read_only=True))
+    dataset = MapDataset(xloader.open(store).window(time=1), "12KiB")
+    assert len(dataset[0]) == 1
+    # The memory is too small for four such batches, whatever was read before.
+    with pytest.raises(MemoryBudgetError):
+        dataset.__getitems__(list(range(64)))

@@ -72,6 +72,7 @@ class Desk:
         self._ways: dict[int, _Way] = {}
         self._workers: dict[int, Worker] = {}
         self._cache: CachedReader | None = None
+        self._cache_size = 0
         self._has_warned = False
 
     @property
@@ -107,9 +108,10 @@ class Desk:
 
     def read(self, ids: Ints) -> Batch:
         """Any samples, read through a cache of decoded chunks."""
-        if self._cache is None:
-            self._stop()
-            self._cache = self._make_cache(max(len(ids), 1))
+        if self._cache is None or len(ids) > self._cache_size:
+            self.close()
+            self._cache_size = max(len(ids), 1)
+            self._cache = self._make_cache(self._cache_size)
         arrays = self._cache.read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         return Batch(arrays.values(), arrays, ids)

@@ -153,10 +153,13 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         scope : {"rank", "world"}
             Whether to speak of this rank or of all ranks together.
         num_workers : int, default 0
-            As of the ``DataLoader``.
+            As of the ``DataLoader``. What workers keep from earlier epochs is not known here: it
+            is told of such as have just begun.
         """
+        is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
+        kept = [self._worker.loaded()] if is_here and self._worker is not None else []
         itinerary = self._itinerary(num_workers)
-        return itinerary.explain(itinerary.epoch(self.epoch), scope)
+        return itinerary.explain(itinerary.epoch(self.epoch), scope, kept)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
@@ -174,7 +177,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if number == 0:
             itinerary.warn(itinerary.explain(itinerary.epoch(epoch)), stacklevel=2)
             self._warn_of_repeats(epoch)
-        if self._worker is None:
+        if self._worker is None or self._worker.is_foreign:
             asked = itinerary.options
             self._worker = Worker(
                 itinerary,

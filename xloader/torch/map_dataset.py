@@ -13,7 +13,7 @@ from xloader.choosing import listed_ids, normal_ids
 from xloader.options import parse_nbytes
 from xloader.torch.desk import Desk
 from xloader.torch.items import ItemTransforms
-from xloader.torch.tickets import ticket_of
+from xloader.torch.tickets import FirstId, ticket_of
 
 if TYPE_CHECKING:
     from xloader.samples import Samples
@@ -89,7 +89,8 @@ class MapDataset(Dataset[Any]):
         ids = listed_ids(len(self), index)
         if np.ndim(ids):
             return self.__getitems__(index if isinstance(index, list) else ids.tolist())
-        (sample,) = self.__getitems__([int(ids)])
+        # The first id of a batch tells of a plan, also where ids come one by one.
+        (sample,) = self.__getitems__([index if isinstance(index, FirstId) else int(ids)])
         return sample
 
     def __getitems__(self, ids: Sequence[int]) -> list[Any]:

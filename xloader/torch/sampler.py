@@ -200,8 +200,12 @@ class ChunkSampler(DistributedSampler[int]):
             if itinerary.options.world.world_size > 1:
                 ids += (ids[-1:] or last[step % workers : step % workers + 1]) * (size - len(ids))
             last[step % workers] = ids[-1]
+            if step + 1 == epoch.num_steps:
+                # Whether or not the loop asks for one batch more, the epoch is complete.
+                self._finish(number)
             yield BatchIds(ids, Ticket.of(ids, agreement, number, step, pass_number))
-        self._finish(number)
+        if not epoch.num_steps:
+            self._finish(number)
 
     def _finish(self, number: int) -> None:
         itinerary = self._itinerary
