@@ -113,3 +113,23 @@ def test_a_cache_begun_for_one_sample_has_room_for_batches(folder: Path) -> None
     # The memory is too small for four such batches, whatever was read before.
     with pytest.raises(MemoryBudgetError):
         dataset.__getitems__(list(range(64)))
+
+
+@pytest.mark.parametrize("door", ["data_loader", "IterableDataset"])
+def test_errors_of_classes_that_do_not_pickle_arrive(samples: Samples, door: str) -> None:
+    class OddError(Exception):
+        """As of a notebook: it has no name that the main process could find."""
+
+    def fail(x: np.ndarray) -> np.ndarray:
+        raise OddError(f"odd: {x.shape}")
+
+    # Without a timeout, PyTorch would wait for ever.
+    settings = {"num_workers": 1, "timeout": 20, "multiprocessing_context": "fork"}
+    if door == "data_loader":
+        loader = data_loader(samples, 16, memory=MEMORY, transform=fail, **settings)
+    else:
+        stream = IterableDataset(samples, 16, memory=MEMORY, transform=fail)
+        loader = DataLoader(stream, batch_size=None, **settings)
+    with pytest.raises(RuntimeError, match=r"OddError: odd: \(1, 3, 4\)") as caught:
+        next(iter(loader))
+    assert "transform of sample" in str(caught.value)

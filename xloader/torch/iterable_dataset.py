@@ -17,6 +17,7 @@ from xloader.itinerary import Itinerary
 from xloader.rows import Rows
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
+from xloader.torch.parcels import sendable_errors
 from xloader.torch.sampler import check_options, plan_workers
 from xloader.torch.trainers import refuse_dealing_twice
 from xloader.working import Worker
@@ -193,15 +194,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def _items(self, worker: Worker, epoch: int) -> Iterator[Any]:
         seed = self._itinerary(0).options.seed
-        for delivery in worker.steps(epoch):
-            rows: Any = as_batch(delivery)
-            if self._transforms:
-                rows = self._transforms.apply(rows, sample_keys(seed, epoch, rows.ids))
-            if self.batch_size is None:
-                yield from Rows(rows) if isinstance(rows, Batch) else rows
-            else:
-                yield rows
-            del delivery, rows
+        with sendable_errors():
+            for delivery in worker.steps(epoch):
+                rows: Any = as_batch(delivery)
+                if self._transforms:
+                    rows = self._transforms.apply(rows, sample_keys(seed, epoch, rows.ids))
+                if self.batch_size is None:
+                    yield from Rows(rows) if isinstance(rows, Batch) else rows
+                else:
+                    yield rows
+                del delivery, rows
 
     def _itinerary(self, num_workers: int) -> Itinerary:
         key = max(num_workers, 1)

@@ -13,6 +13,7 @@ from xloader.choosing import listed_ids, normal_ids
 from xloader.options import parse_nbytes
 from xloader.torch.desk import Desk
 from xloader.torch.items import ItemTransforms
+from xloader.torch.parcels import sendable_errors
 from xloader.torch.tickets import FirstId, ticket_of
 
 if TYPE_CHECKING:
@@ -116,16 +117,8 @@ class MapDataset(Dataset[Any]):
         ForkError
             If the store cannot be used in a process that was forked.
         """
-        if self._desk is None or self._desk.is_foreign:
-            self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
-        ticket = ticket_of(ids)
-        batch = None if ticket is None else self._desk.step(ticket, ids)
-        if batch is not None:
-            assert ticket is not None
-            keys = sample_keys(ticket.agreement.options.seed, ticket.epoch, batch.ids)
-            return self._transforms.apply(batch, keys)
-        batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
-        return self._transforms.apply(batch, None)
+        with sendable_errors():
+            return self._read(ids)
 
     def close(self) -> None:
         """Stop threads of this process and give its memory back; the next read begins anew."""
@@ -136,3 +129,15 @@ class MapDataset(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # What is open stays in its process.
         return {**self.__dict__, "_desk": None}
+
+    def _read(self, ids: Sequence[int]) -> list[Any]:
+        if self._desk is None or self._desk.is_foreign:
+            self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
+        ticket = ticket_of(ids)
+        batch = None if ticket is None else self._desk.step(ticket, ids)
+        if batch is not None:
+            assert ticket is not None
+            keys = sample_keys(ticket.agreement.options.seed, ticket.epoch, batch.ids)
+            return self._transforms.apply(batch, keys)
+        batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
+        return self._transforms.apply(batch, None)
