@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from xloader import selecting
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.grid import Ints
+from xloader.recipe import Recipe, unknown
 from xloader.subset import Subset
 from xloader.verbs import Verbs
 
@@ -65,6 +66,51 @@ class Choosing(Verbs):
                 remedy="call .select before .weighted, or select others",
             )
         return self._but(subset=subset)
+
+    def slab(self, dim: str, rank: int, size: int) -> Self:
+        """Keep one rank's part of each sample, for a group of ranks that share the samples.
+
+        All ranks of the group get the same samples in the same order, each its own slab of one
+        dimension, and reads the chunks of that alone. They are one data rank: give them the same
+        ``rank`` and ``world_size``. A state of any of them restores all.
+
+        Parameters
+        ----------
+        dim : str
+            A dimension that samples have whole.
+        rank, size : int
+            Which part, in ``[0, size)``, of how many equal ones, give or take an element.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such dimension.
+        OptionError
+            If there are no windows yet, the dimension is windowed, or it has fewer elements.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.arange(30.0).reshape(6, 5))})
+        >>> samples = ds.xloader.window(time=2)
+        >>> south, north = (samples.slab("lat", rank, 2) for rank in range(2))
+        >>> south[1][0].tolist(), north[1][0].tolist()
+        ([[10.0, 11.0], [15.0, 16.0]], [[12.0, 13.0, 14.0], [17.0, 18.0, 19.0]])
+        """
+        recipe = self.recipe
+        windowed = recipe.require_windows().dims
+        total = _size_of(recipe, dim)
+        if dim in windowed or recipe.whole is not None or not 0 <= rank < size <= total:
+            raise OptionError(
+                f"samples cannot be cut into slabs of {dim!r} like this",
+                given=f"rank={rank}, size={size}, windows along {', '.join(windowed)}"
+                + ", of a slab" * (recipe.whole is not None),
+                allowed=f"once, along a dimension without windows; 0 <= rank < size <= {total}",
+                remedy="choose a dimension that samples have whole",
+            )
+        part = slice(rank * total // size, (rank + 1) * total // size)
+        narrowed = selecting.isel(recipe, {dim: part})
+        return type(self)(replace(recipe, selection=narrowed, whole=recipe))
 
     def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
         """Draw anew in each epoch how often a sample occurs, in proportion to its weight.
@@ -228,6 +274,19 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
     # Not before they are known to be in range, as the largest uint64 is no int64.
     ids = ids.astype(np.int64)
     return np.where(ids < 0, ids + size, ids)
+
+
+def _size_of(recipe: Recipe, dim: str) -> int:
+    """Size of a selected dimension.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is not there.
+    """
+    if dim not in recipe.dim_sizes:
+        raise unknown(dim, recipe.dim_sizes, "dimension")
+    return recipe.dim_sizes[dim]
 
 
 def _count(num_samples: Any) -> int | None:

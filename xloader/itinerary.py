@@ -60,8 +60,13 @@ class Itinerary:
         self.options = options
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
+        # Ranks of a group read slabs of the same samples, in an order that must be one.
+        self._layouts, self._footprint = self.layouts, self.footprint
+        if recipe.planned is not recipe:
+            self._layouts = make_layouts(recipe.planned)
+            self._footprint = make_footprint(recipe.planned, self._layouts)
         self._check_samples()
-        self.plan = plan or make_plan(self.footprint, self.layouts, options, workers)
+        self.plan = plan or self._make_plan(workers)
         self._planned: Epoch | None = None
         self._has_warned = False
         self._is_settled = False
@@ -91,7 +96,7 @@ class Itinerary:
         if is_other:
             self.options = dataclasses.replace(options)
             self._check_samples()
-            self.plan = make_plan(self.footprint, self.layouts, self.options, self.plan.workers)
+            self.plan = self._make_plan(self.plan.workers)
             self._planned = None
         return is_other
 
@@ -106,14 +111,16 @@ class Itinerary:
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """An epoch from a step on."""
         epoch = self.epoch(number)
-        return Remainder(epoch, first_step) if first_step else epoch
+        if not first_step and self.footprint is self._footprint:
+            return epoch
+        return Remainder(epoch, first_step, self.footprint)
 
     def epoch(self, number: int) -> Epoch:
         """The order and schedule of an epoch, kept until another is asked for."""
         if self._planned is None or self._planned.epoch != number:
             options = self.options
             self._planned = Epoch(
-                self.footprint, self.plan, options.seed, number, options.drop_last
+                self._footprint, self.plan, options.seed, number, options.drop_last
             )
         return self._planned
 
@@ -162,7 +169,7 @@ class Itinerary:
         is_costly = expected.read_amplification > self.options.max_amplification
         if not is_poor and not is_costly:
             return
-        enough = enough_memory(self.footprint, self.layouts, self.options, self.plan.workers)
+        enough = enough_memory(self._footprint, self._layouts, self.options, self.plan.workers)
         remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
         if self.options.spread is not None:
             remedy = f"with spread=None, {remedy}"
@@ -180,6 +187,9 @@ class Itinerary:
                 AmplificationWarning,
                 stacklevel=stacklevel + 1,
             )
+
+    def _make_plan(self, workers: int) -> Plan:
+        return make_plan(self._footprint, self._layouts, self.options, workers)
 
     def _sublanes(self, rank: int, worker: int) -> range:
         plan = self.plan

@@ -108,6 +108,8 @@ class Recipe:
         Transforms, in the order they run.
     subset : Subset, optional
         Which windows are samples, and how often; by default, each is one.
+    whole : Recipe, optional
+        What is planned for, where this is the slab of it that one rank of a group reads.
     """
 
     source: Source
@@ -117,6 +119,7 @@ class Recipe:
     fields: tuple[Field, ...] = ()
     steps: tuple[Step, ...] = ()
     subset: Subset | None = None
+    whole: Recipe | None = None
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -133,12 +136,17 @@ class Recipe:
     def __reduce__(self) -> tuple[object, ...]:
         # The caches of cached_property stay behind, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
-        return Recipe, (*parts, self.windows, self.fields, self.steps, self.subset)
+        return Recipe, (*parts, self.windows, self.fields, self.steps, self.subset, self.whole)
 
     @property
     def _key(self) -> tuple[object, ...]:
         parts = (self.source.fingerprint, self.variables, self.selection)
-        return (*parts, self.windows, self.fields, self.steps, self.subset)
+        return (*parts, self.windows, self.fields, self.steps, self.subset, self.whole)
+
+    @property
+    def planned(self) -> Recipe:
+        """What is planned for: the same for all ranks of a group."""
+        return self.whole or self
 
     @property
     def num_ids(self) -> int:

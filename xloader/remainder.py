@@ -89,22 +89,20 @@ class RemainingOrder:
 
 @dataclass(frozen=True)
 class Remainder:
-    """An epoch from a step on; it answers as an `Epoch` does.
+    """An epoch from a step on, or what a slab of its samples needs; it answers as an `Epoch` does.
 
     Parameters
     ----------
     whole : Epoch
     first_step : int
         The first step of each rank that is left.
+    footprint : Footprint
+        What samples need, as far as they are read here.
     """
 
     whole: Epoch
     first_step: int
-
-    @property
-    def footprint(self) -> Footprint:
-        """What samples need."""
-        return self.whole.footprint
+    footprint: Footprint
 
     @property
     def plan(self) -> Plan:
@@ -141,7 +139,7 @@ class Remainder:
     def _left_of(self, number: int, lane: Lane) -> Lane:
         sublanes, plan = self.sublanes, self.plan
         begin = sublanes.num_done_of(number) * sublanes.share
-        if not begin:
+        if not begin and self.footprint is self.whole.footprint:
             return lane
         order = RemainingOrder(lane.order, begin, begin + sublanes.most_samples(number))
         schedule = make_schedule(

@@ -60,7 +60,7 @@ def make_state(itinerary: Itinerary, epoch: int, step: int) -> dict[str, Any]:
         "step": step,
         "seed": itinerary.options.seed,
         "drop_last": bool(itinerary.options.drop_last),
-        "samples": describe_samples(itinerary.recipe),
+        "samples": describe_samples(itinerary.recipe.planned),
         "plan": itinerary.plan.to_dict(),
     }
 
@@ -85,7 +85,7 @@ def read_state(state: object, itinerary: Itinerary) -> Position:
         If its plan needs more memory than there is.
     """
     checked = _check_shape(state, itinerary.plan.to_dict())
-    _check_samples(checked["samples"], describe_samples(itinerary.recipe))
+    _check_samples(checked["samples"], describe_samples(itinerary.recipe.planned))
     try:
         plan = Plan.from_dict(checked["plan"])
     except (OptionError, TypeError, KeyError, ValueError) as error:

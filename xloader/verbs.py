@@ -324,6 +324,9 @@ class Verbs(Recorded):
         return self._but(steps=(*self.recipe.steps, step))
 
     def _but(self, **changes: Any) -> Self:
+        whole = self.recipe.whole
+        if whole is not None:
+            changes["whole"] = replace(whole, **changes)
         return type(self)(replace(self.recipe, **changes))
 
     @property
