@@ -12,6 +12,7 @@ from xloader.explain import Explanation
 from xloader.loader import Loader
 from xloader.recipe import Recipe
 from xloader.report import Report
+from xloader.rollout import Rollout
 from xloader.samples import Samples, open
 from xloader.world import World
 
@@ -21,6 +22,7 @@ __all__ = [
     "Loader",
     "Recipe",
     "Report",
+    "Rollout",
     "Samples",
     "World",
     "__version__",

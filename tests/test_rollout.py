@@ -1,0 +1,94 @@
+"""Windows that grow with the epoch, planned anew, and resumed anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from xloader import Samples
+from xloader.errors import OptionError, StateError
+from xloader.rollout import Rollout
+from xloader.testing import CountingStore, write_store
+
+OPTIONS = {"batch_size": 8, "memory": "16KiB", "output": "numpy", "max_amplification": 4.0}
+
+
+def make_store() -> CountingStore:
+    values = np.arange(100 * 8, dtype=np.float32).reshape(100, 8)
+    return CountingStore(write_store(xr.Dataset({"t": (("time", "x"), values)}), {"t": (10, 8)}))
+
+
+STORE = make_store()
+
+
+def make(epoch: int) -> Samples:
+    return xloader.open(STORE).window(time=2 + epoch // 2, stride=1)
+
+
+def contents(batch: Any) -> tuple[list[int], bytes]:
+    return batch.ids.tolist(), batch.t.tobytes()
+
+
+def epochs(num: int) -> list[list[tuple[list[int], bytes]]]:
+    with Rollout(make, **OPTIONS) as loader:
+        return [[contents(batch) for batch in loader] for _ in range(num)]
+
+
+def test_windows_grow_and_every_epoch_is_whole() -> None:
+    with Rollout(make, **OPTIONS) as loader:
+        for epoch in range(5):
+            assert loader.epoch == epoch
+            expected, size = loader.explain(), 2 + epoch // 2
+            STORE.reset()
+            batches = list(loader)
+            assert STORE.num_reads == expected.num_reads == loader.report().num_reads
+            assert {batch.t.shape[1:] for batch in batches} == {(size, 8)}
+            assert sorted(i for batch in batches for i in batch.ids) == list(range(101 - size))
+            assert len(batches) == expected.num_steps
+
+
+@given(epoch=st.integers(0, 4), step=st.integers(0, 12))
+def test_a_stop_anywhere_changes_nothing(epoch: int, step: int) -> None:
+    whole = epochs(6)
+    with Rollout(make, **OPTIONS) as loader:
+        for _ in range(epoch):
+            list(loader)
+        batches = iter(loader)
+        for _ in range(min(step, len(whole[epoch]))):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+    with Rollout(make, **OPTIONS, seed=5) as loader:
+        loader.load_state_dict(state)
+        rest = [contents(batch) for batch in loader]
+        if step < len(whole[epoch]):
+            assert rest == whole[epoch][step:]
+            rest = [contents(batch) for batch in loader]
+        assert rest == whole[epoch + 1]
+
+
+def test_an_epoch_is_chosen() -> None:
+    whole = epochs(4)
+    with Rollout(make, **OPTIONS) as loader:
+        loader.sampler.set_epoch(3)
+        assert [contents(batch) for batch in loader] == whole[3]
+
+
+def test_what_is_no_state_and_no_samples() -> None:
+    with pytest.raises(OptionError, match=r"epoch 0 are no samples.*int"):
+        Rollout(lambda epoch: epoch, **OPTIONS)  # type: ignore[arg-type, return-value]
+    loader = Rollout(make, **OPTIONS)
+    for state in (None, {}, {"epoch": -1}, {"epoch": 0}):
+        with pytest.raises(StateError):
+            loader.load_state_dict(state)  # type: ignore[arg-type]
+    # Of another length of windows.
+    other = Rollout(lambda epoch: make(9), **OPTIONS).state_dict()
+    with pytest.raises(StateError, match="windows"):
+        loader.load_state_dict(other)
+    assert len(list(loader)) == 13

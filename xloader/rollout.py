@@ -1,0 +1,145 @@
+"""Samples that change from epoch to epoch: windows that grow as a rollout does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+from xloader.errors import OptionError, StateError
+from xloader.explain import Explanation
+from xloader.loader import Loader
+from xloader.report import Report
+from xloader.samples import Samples
+
+
+class Rollout:
+    """A loader whose samples are those of the epoch, planned anew where they change.
+
+    Parameters
+    ----------
+    make : callable
+        Gives the samples of an epoch, given its number: the same ones whenever it is asked.
+    **options
+        As for :meth:`Samples.loader`.
+
+    Raises
+    ------
+    OptionError
+        If what it gives are no samples, or an option is outside its range.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> def make(epoch):
+    ...     steps = 2 + epoch // 2  # two epochs of each length
+    ...     return xloader.open(ds).window(time=steps, stride=1)
+    >>> with Rollout(make, batch_size=4, output="numpy") as loader:
+    ...     for epoch in range(4):
+    ...         shapes = [batch.t2m.shape for batch in loader]
+    ...         print(epoch, shapes[0], sum(shape[0] for shape in shapes))
+    0 (4, 2, 4) 9
+    1 (4, 2, 4) 9
+    2 (4, 3, 4) 8
+    3 (4, 3, 4) 8
+    """
+
+    def __init__(self, make: Callable[[int], Samples], **options: Any) -> None:
+        self._make = make
+        self._options = options
+        self._loader = self._make_loader(0)
+        self._reported: Loader | None = None
+
+    def __len__(self) -> int:
+        return len(self._aligned())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter`` delivers."""
+        return self._loader.epoch
+
+    @property
+    def sampler(self) -> Rollout:
+        """The loader itself: trainers call ``loader.sampler.set_epoch``."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
+
+    def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
+        """What the next ``iter`` will cost; see :meth:`Loader.explain`."""
+        return self._aligned().explain(scope)
+
+    def report(self) -> Report:
+        """What was read, of the epoch under way or last ended; see :meth:`Loader.report`."""
+        return (self._reported or self._loader).report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands; see :meth:`Loader.state_dict`."""
+        return self._aligned().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where such a loader stood; see :meth:`Loader.load_state_dict`."""
+        given: object = state
+        epoch = given.get("epoch") if isinstance(given, Mapping) else None
+        if type(epoch) is not int or epoch < 0:
+            raise StateError(
+                "the state cannot be used: it has no epoch",
+                given=type(state).__name__,
+                allowed="what state_dict() gave, perhaps by way of JSON",
+                remedy="take another checkpoint",
+            )
+        other = self._make_loader(epoch)
+        other.load_state_dict(state)
+        # Epochs that are planned anew are those that would have come there.
+        self._options["seed"] = state["seed"]
+        self._loader.close()
+        self._loader = other
+
+    def close(self) -> None:
+        """Stop whatever is under way and give the memory back. More than once is fine."""
+        self._loader.close()
+
+    def __enter__(self) -> Rollout:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._reported = self._aligned()
+        return iter(self._reported)
+
+    def _aligned(self) -> Loader:
+        """The loader, made anew where the samples of the epoch to come are others."""
+        epoch = self._loader.epoch
+        samples = self._samples_of(epoch)
+        if samples.recipe != self._loader.recipe:
+            self._loader.close()
+            self._loader = self._loader_of(samples, epoch)
+        return self._loader
+
+    def _make_loader(self, epoch: int) -> Loader:
+        return self._loader_of(self._samples_of(epoch), epoch)
+
+    def _loader_of(self, samples: Samples, epoch: int) -> Loader:
+        loader = samples.loader(**self._options)
+        loader.set_epoch(epoch)
+        return loader
+
+    def _samples_of(self, epoch: int) -> Samples:
+        samples = self._make(epoch)
+        if not isinstance(samples, Samples):
+            raise OptionError(
+                f"what was made for epoch {epoch} are no samples",
+                given=type(samples).__name__,
+                allowed="what xloader.open(...).window(...) and the verbs after it give",
+            )
+        return samples
