@@ -260,11 +260,15 @@ def test_an_old_iterator_leaves_the_next_epoch_alone(monkeypatch: pytest.MonkeyP
         old: Any = iter(loader)
         old.run.close()
         monkeypatch.setattr(SingleChunks, "decode", slow)
-        new = iter(loader)
+        batches: list[Any] = []
+        consumer = threading.Thread(target=batches.extend, args=(loader,))
+        consumer.start()
         assert is_inside.wait(GUARD)
         old.close()
         gate.set()
-        for batch in new:
+        consumer.join(GUARD)
+        assert len(batches) == len(loader)
+        for batch in batches:
             np.testing.assert_array_equal(batch[0][:, 0, 0], ds["t"].values[batch.ids])
 
 

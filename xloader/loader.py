@@ -255,7 +255,7 @@ class Loader:
             self._has_begun = True
         (epoch, num_passed), number = self._coming(), self._epoch_number
         job = self._carrier.job(epoch, self._itinerary.sublanes())
-        self._step, self._is_resuming = self._first_step, False
+        self._step = self._first_step
         self._pass_number += 1
         pass_number = self._pass_number
 
@@ -263,6 +263,8 @@ class Loader:
             # Another epoch, or another pass, may have begun meanwhile.
             if (self._epoch_number, self._pass_number) == (number, pass_number):
                 self._step += num_steps
+                # Not with iter: trainers ask for an iterator and throw it away.
+                self._is_resuming = False
                 if self._step == len(self):
                     self._epoch_number, self._step = number + 1, 0
 

@@ -61,8 +61,9 @@ def resolve_world(
     """Find this process's rank: told, or from ``torch.distributed``, or from the environment.
 
     The first of these that speaks is believed: the arguments; ``torch.distributed`` where it is
-    imported and initialised; ``RANK`` and ``WORLD_SIZE``; a task of an ``srun`` step, by
-    ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS``; else one process alone.
+    imported and initialised; ``RANK`` and ``WORLD_SIZE``, or on the first node ``LOCAL_RANK``
+    in the place of ``RANK``; a task of an ``srun`` step, by ``SLURM_PROCID`` and
+    ``SLURM_STEP_NUM_TASKS``; else one process alone.
 
     Parameters
     ----------
@@ -99,6 +100,10 @@ def resolve_world(
     if found is not None:
         return found
     environ = os.environ if environ is None else environ
+    is_first_node = environ.get("NODE_RANK") == "0" and "LOCAL_RANK" in environ
+    if "RANK" not in environ and "WORLD_SIZE" in environ and is_first_node:
+        # Lightning starts the ranks of a node so, and leaves RANK to the process group.
+        return World(_read(environ, "LOCAL_RANK"), _read(environ, "WORLD_SIZE"))
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return World(_read(environ, "RANK"), _read(environ, "WORLD_SIZE"))
     # A batch script sees SLURM_NTASKS as well, though it runs once: only srun sets the step's.

@@ -52,13 +52,7 @@ class Run:
         # waits for it then would wait for ever.
         atexit.register(self.close)
         job.pool.restart_peak()
-        self.tally.mark(workers=job.num_threads)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"xloader-{number}", daemon=True)
-            for number in range(job.num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
 
     # The consumer's side
 
@@ -77,6 +71,7 @@ class Run:
         self._check_process()
         begin = time.perf_counter()
         with self._bell.lock:
+            self._start()
             self._fillings.is_wanted = True
             self.tally.mark(is_awaited=True)
             self._bell.work.notify()
@@ -119,6 +114,19 @@ class Run:
                 self._join()
         finally:
             self._closing.discard(me)
+
+    def _start(self) -> None:
+        """Begin with the first batch that is asked for. The lock is held."""
+        # Not before: trainers ask for an iterator to see whether they may, and throw it away.
+        if self._threads or self._is_closed:
+            return
+        self.tally.mark(workers=self._job.num_threads)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"xloader-{number}", daemon=True)
+            for number in range(self._job.num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _stop(self) -> None:
         with self._bell.lock:

@@ -1,0 +1,71 @@
+"""What trainers do to a loader before they train: they ask for an iterator, and throw it away."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader.errors import OptionError
+from xloader.loader import Loader
+from xloader.testing import CountingStore, write_store
+from xloader.world import World, resolve_world
+
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    values = np.arange(320, dtype=np.float32).reshape(80, 4)
+    return CountingStore(write_store(xr.Dataset({"t": (("time", "x"), values)}), {"t": (8, 4)}))
+
+
+@pytest.fixture
+def loader(store: CountingStore) -> Loader:
+    samples = xloader.open(store).window(time=1)
+    return samples.loader(batch_size=8, memory="1KiB", output="numpy", prefetch=1)
+
+
+def test_an_iterator_that_nobody_asks_reads_nothing(loader: Loader, store: CountingStore) -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        iterator = iter(loader)
+    assert threading.active_count() == before
+    assert store.num_reads == 0
+    expected = loader.explain().num_reads
+    assert len(list(iterator)) == 10
+    assert store.num_reads == expected
+
+
+def test_an_iterator_that_nobody_asks_keeps_the_place(loader: Loader) -> None:
+    whole = [batch.ids.tolist() for batch in loader]
+    loader.set_epoch(0)
+    for _ in zip(range(4), loader, strict=False):
+        state = loader.state_dict()
+    loader.load_state_dict(state)
+    iter(loader)
+    assert loader.explain().num_steps == 6
+    assert loader.state_dict()["step"] == 4
+    assert [batch.ids.tolist() for batch in loader] == whole[4:]
+
+
+LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}
+
+
+def test_ranks_that_lightning_starts_itself() -> None:
+    """It starts them without RANK, which only its own process group knows later."""
+    assert resolve_world(environ=LIGHTNING) == World(1, 4)
+    assert resolve_world(environ={**LIGHTNING, "RANK": "2"}) == World(2, 4)
+    # After training it takes WORLD_SIZE away, and leaves the rest.
+    assert resolve_world(environ={"LOCAL_RANK": "0", "NODE_RANK": "0"}) == World()
+
+
+@pytest.mark.parametrize(
+    "environ", [{**LIGHTNING, "NODE_RANK": "1"}, {"WORLD_SIZE": "4", "LOCAL_RANK": "1"}]
+)
+def test_ranks_of_further_nodes_are_not_guessed(environ: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="RANK is not a whole number"):
+        resolve_world(environ=environ)
