@@ -105,6 +105,17 @@ def test_a_chunk_a_sample_is_a_full_shuffle_without_a_pool() -> None:
     assert mixing(footprint, plan) == pytest.approx(full_mixing(footprint, 0, 16), rel=0.06)
 
 
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_what_fits_is_read_little_more_than_once_by_several_lanes(lanes: int) -> None:
+    footprint = line_footprint(3200, 16, 6)
+    plan = find_plan(footprint, room_for(4000, lanes=lanes), Wish(16, lanes))
+    assert plan.is_resident
+    every = Epoch(footprint, plan, 0, 0).lanes(range(lanes))
+    num_reads = sum(lane.schedule.num_reads for lane in every)
+    # Two lanes may be two processes, which share no chunks.
+    assert 200 < num_reads <= 1.05 * 200
+
+
 def test_more_memory_mixes_better() -> None:
     footprint = line_footprint(3200, 16, 1)
     mixed = [

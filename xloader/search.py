@@ -73,7 +73,7 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     cohorts = finest.cohorts
     budget.check(finest.need_nbytes)
     if wish.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
-        pace = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=wish.lanes)
+        pace = _resident_pace(footprint, finest, wish)
         return make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
     if not near:
@@ -105,6 +105,23 @@ def find_plan(footprint: Footprint, budget: Budget, wish: Wish) -> Plan:
     best = _best(candidates, wish, full).plan
     draws = _DRAWS if best.pace.draws > 1 else 1
     return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
+
+
+def _resident_pace(footprint: Footprint, finest: _Tiling, wish: Wish) -> Pace:
+    """A full shuffle. With several lanes, neighbours that share samples mostly go to one of them.
+
+    Lanes of other processes read their chunks anew where runs end, so runs are as short as
+    ``max_amplification`` allows.
+    """
+    cohorts, near = finest.cohorts, _neighbour_dims(footprint, finest.cohorts)
+    full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=wish.lanes)
+    if wish.lanes == 1 or not near:
+        return full
+    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
+    reach = max(cohorts.pieces[run_dim].reach, 1)
+    num_runs = max(int((wish.max_amplification - 1) * cohorts.num_tiles / reach), wish.lanes)
+    run = min(-(-cohorts.num_tiles // num_runs), cohorts.home_shape[run_dim])
+    return dataclasses.replace(full, run_dim=run_dim, run=run)
 
 
 def find_ascent(footprint: Footprint, budget: Budget, wish: Wish, workers: int = 1) -> Plan:

@@ -36,7 +36,7 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     return torch.from_numpy
 
 
-def require_torch(given: str, allowed: str = "") -> None:
+def require_torch(given: str, allowed: str | None = None) -> None:
     """Refuse what cannot be had without PyTorch.
 
     Raises
@@ -48,7 +48,7 @@ def require_torch(given: str, allowed: str = "") -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
-            "PyTorch is not installed",
+            f"PyTorch is not installed ({error})",
             given=given,
             allowed=allowed,
             remedy='pip install "xloader[torch]"',
