@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,12 @@ from zarr.storage import LocalStore
 
 import xloader
 from xloader import Samples
-from xloader.errors import MemoryBudgetError, WorkersWarning
+from xloader.errors import (
+    CorruptChunkError,
+    MemoryBudgetError,
+    RanksError,
+    WorkersWarning,
+)
 from xloader.testing import CountingStore, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
 
@@ -133,3 +140,49 @@ def test_errors_of_classes_that_do_not_pickle_arrive(samples: Samples, door: str
     with pytest.raises(RuntimeError, match=r"OddError: odd: \(1, 3, 4\)") as caught:
         next(iter(loader))
     assert "transform of sample" in str(caught.value)
+
+
+def test_a_plan_that_fails_is_left_without_a_word(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "broken")
+    chunk = tmp_path / "broken" / "t" / "c" / "7" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:20])
+    samples = xloader.open(tmp_path / "broken").window(time=1)
+    sampler = ChunkSampler(samples, 16, memory=MEMORY, shuffle=False)
+    dataset = MapDataset(samples, MEMORY)
+    failed = []
+    # Warnings are errors here.
+    for step, ids in enumerate(sampler.batches()):
+        try:
+            assert [int(row[0].flat[0]) for row in dataset.__getitems__(ids)] == ids
+        except CorruptChunkError:
+            failed.append(step)
+    assert failed == [7]
+    dataset.close()
+
+
+_ACCELERATE = """
+class BatchSamplerShard:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        yield from self.sampler
+"""
+
+
+@pytest.mark.parametrize("door", ["sampler", "batches", "stream"])
+def test_who_deals_batches_out_once_more_is_refused(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    names: dict[str, Any] = {"__name__": "accelerate.data_loader"}
+    exec(_ACCELERATE, names)
+    sampler = ChunkSampler(samples, 16, memory=MEMORY)
+    stream = IterableDataset(samples, 16, memory=MEMORY)
+    own = {"sampler": sampler, "batches": sampler.batches(), "stream": stream}[door]
+    monkeypatch.setitem(sys.modules, "accelerate.state", object())
+    with pytest.raises(RanksError, match=r"accelerate .* once more.*samples\.loader"):
+        list(names["BatchSamplerShard"](own))
+    # A name alone is not it.
+    names["__name__"] = "elsewhere"
+    exec(_ACCELERATE, names)
+    assert list(names["BatchSamplerShard"](own))

@@ -95,9 +95,11 @@ class Desk:
             reason = f"step {ticket.step} came out of turn, as with in_order=False"
         if not reason:
             way = way if is_next and way is not None else self._begin(ticket, number)
-            # A way that fails is not gone on with.
+            # A way that fails is not gone on with, which is no news beside its error.
             del self._ways[number]
+            has_warned, self._has_warned = self._has_warned, True
             delivery = next(way.steps)
+            self._has_warned = has_warned
             if delivery.ids.tolist() == list(ids):
                 way.next_step += ticket.agreement.plan.workers
                 self._ways[number] = way

@@ -231,7 +231,7 @@ class ChunkBatches(BatchSampler):
         self._dealer = sampler
 
     def __iter__(self) -> Iterator[list[int]]:
-        refuse_dealing_twice("the batches of a ChunkSampler")
+        refuse_dealing_twice("a ChunkSampler")
         return self._dealer.steps()
 
     def set_epoch(self, epoch: int) -> None:

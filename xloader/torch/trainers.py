@@ -13,7 +13,8 @@ def refuse_dealing_twice(what: str) -> None:
     """Raise where accelerate deals out what is dealt out already.
 
     accelerate gives each of several processes every so-manieth batch of any ``DataLoader``, which
-    here holds the share of its own rank: most samples would never come.
+    here holds the share of its own rank: most samples would never come. Batches of a stream it
+    hands out from its first process, also where that is the only one, and takes them apart for it.
 
     Parameters
     ----------
@@ -23,7 +24,7 @@ def refuse_dealing_twice(what: str) -> None:
     Raises
     ------
     RanksError
-        If accelerate asks for it, and has several processes.
+        If what deals out batches in accelerate asks for it.
     """
     state = sys.modules.get("accelerate.state")
     frame = sys._getframe(1) if state is not None else None
@@ -32,8 +33,7 @@ def refuse_dealing_twice(what: str) -> None:
         if is_accelerate and frame.f_code.co_qualname.startswith(_DEALERS):
             raise RanksError(
                 f"accelerate would deal out the batches of {what} once more",
-                given=f"a DataLoader over {what}, passed to accelerator.prepare() with several "
-                "processes",
+                given=f"a DataLoader over {what}, passed to accelerator.prepare()",
                 allowed="what is no DataLoader: accelerate leaves it as it is",
                 remedy="iterate over samples.loader(...), which deals by ranks itself, "
                 "or leave the DataLoader out of prepare()",
