@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.footprint import Footprint
@@ -23,6 +25,7 @@ from xloader.grid import Ints
 from xloader.listed import ListedOrder
 from xloader.order import AnyOrder, LaneOrder, lane_part
 from xloader.sublanes import SubLanes
+from xloader.subset import count_occurrences
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,11 @@ class Ascent:
     epoch: int = 0
 
     @cached_property
-    def _drawn(self) -> Ints:
-        """The ids of a subset, which may lie anywhere: they are a list."""
+    def _drawn(self) -> tuple[Ints, NDArray[np.integer[Any]] | None]:
+        """The ids of a subset, which may lie anywhere: they are a list. And their occurrences."""
         assert self.footprint.subset is not None
-        return self.footprint.subset.drawn(self.seed, self.epoch)
+        drawn = self.footprint.subset.drawn(self.seed, self.epoch)
+        return drawn, count_occurrences(drawn)
 
     @cached_property
     def cohorts(self) -> Cohorts:
@@ -71,7 +75,9 @@ class Ascent:
         """One part, ascending."""
         if self.footprint.subset is not None:
             begin, end = self.sublanes.span(number)
-            return ListedOrder.of(self.footprint, self._drawn[begin:end])
+            drawn, times = self._drawn
+            times = None if times is None else times[begin:end]
+            return ListedOrder.of(self.footprint, drawn[begin:end], times)
         line = np.arange(len(self.cohorts))
         total = np.cumsum(self.cohorts.num_samples)
         entries, count, skipped = lane_part(line, total, self.sublanes.span(number))

@@ -7,6 +7,7 @@ else: not on the batch it is in, its row, the thread or the worker.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -108,10 +109,29 @@ class Rng:
         epoch: int = 0,
     ) -> None:
         self._keys = sample_keys(seed, epoch, ids, occurrences)
+        self._function: tuple[int, ...] = ()
         self._num_calls = 0
+
+    @classmethod
+    def _of(cls, keys: Words, function: tuple[int, ...]) -> Rng:
+        rng = cls.__new__(cls)
+        rng._keys, rng._function, rng._num_calls = keys, function, 0
+        return rng
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def split(self) -> list[Rng]:
+        """One for each sample, before any call: it gives the sample the same numbers.
+
+        Examples
+        --------
+        >>> rng = Rng([4, 9])
+        >>> first, second = rng.split()
+        >>> bool(second.uniform()[0] == rng.uniform()[1])
+        True
+        """
+        return [Rng._of(self._keys[row : row + 1], self._function) for row in range(len(self))]
 
     def __repr__(self) -> str:
         return f"<xloader Rng for {len(self)} samples, after {self._num_calls} calls>"
@@ -248,13 +268,57 @@ class Rng:
         """64 random bits for each number, shape ``(n, *shape)``."""
         sizes = _as_shape(shape)
         if name is None:
-            call = derive_key(_CALLED_BY_NUMBER, self._num_calls)
+            call = derive_key(_CALLED_BY_NUMBER, self._num_calls, *self._function)
             self._num_calls += 1
         else:
             call = derive_key(_CALLED_BY_NAME, *name.encode())
         places = np.arange(math.prod(sizes), dtype=np.uint64)
         bits = draw(call, self._keys[:, None] + places)
         return bits.reshape(len(self), *sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Chance:
+    """What random numbers follow from, beside the ids of samples.
+
+    Parameters
+    ----------
+    seed, epoch : int, default 0
+        Those of the loader; of what is read outside an epoch, 0.
+    occurrences : numpy.ndarray of int64, optional
+        Which time in the epoch it is that each sample of a batch comes; the first by default.
+
+    Examples
+    --------
+    >>> chance = Chance(seed=1, epoch=5)
+    >>> first, second = chance.rng([4, 9], 0), chance.rng([4, 9], 1)
+    >>> bool((first.uniform() == Rng([4, 9], seed=1, epoch=5).uniform()).all())
+    True
+    >>> bool((first.uniform() == second.uniform()).any())
+    False
+    """
+
+    seed: int = 0
+    epoch: int = 0
+    occurrences: Ints | None = None
+
+    def rng(self, ids: ArrayLike, function: int) -> Rng:
+        """Numbers for a batch.
+
+        Parameters
+        ----------
+        ids : array-like of int
+            Sample ids, shape ``(n,)``.
+        function : int
+            For which of the functions that take numbers, from 0: each has calls of its own, so
+            that the second does not flip just what the first turned. Calls by name are shared.
+        """
+        keys = sample_keys(self.seed, self.epoch, ids, self.occurrences)
+        return Rng._of(keys, (function,) if function else ())
+
+
+NO_EPOCH = Chance()
+"""Chance of samples that are read one by one, outside any epoch."""
 
 
 def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:

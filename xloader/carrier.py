@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from xloader.augment import Chance
 from xloader.engine.blocks import BlockReader, Stored
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
@@ -144,7 +145,9 @@ class Carrier:
             fields=self._fields,
             reader=BlockReader(recipe.source, stored, self._together_nbytes),
             gatherer=gatherer,
-            finish=lambda arrays, ids: finish(recipe, layouts, arrays, ids),
+            finish=lambda arrays, ids, occurrences=None: finish(
+                recipe, layouts, arrays, ids, Chance(options.seed, epoch.epoch, occurrences)
+            ),
             batch_size=most_rows(footprint, options),
             is_padded=options.world.world_size > 1,
             prefetch=self._num_ready,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from xloader.footprint import Boxes, Footprint
 from xloader.grid import Axis, Ints
+from xloader.subset import count_occurrences
 
 # Slots, blocks and tiles count from 0 and rarely need more than 32 bits. NumPy sorts 16-bit
 # numbers by counting, so an order of larger ones is found digit by digit: in a third to a tenth
@@ -89,6 +90,12 @@ class Members:
 
     ids: Ints
     offsets: Ints
+
+    @cached_property
+    def occurrences(self) -> NDArray[np.unsignedinteger[Any]] | None:
+        """Which of its sample's times in the epoch each of ``ids`` is; None: all the first."""
+        # A sample's cohort is the same each time, and there ids ascend.
+        return count_occurrences(self.ids)
 
 
 @dataclass(frozen=True)
@@ -366,6 +373,24 @@ def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
     found[:1] = True
     np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
+
+
+def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
+    """The entries without repeats, or few that are near, and where in them each is found.
+
+    Examples
+    --------
+    >>> distinct, which = distinct_near(np.array([7, 9, 7]))
+    >>> distinct.tolist(), distinct[which].tolist()
+    ([7, 8, 9], [7, 9, 7])
+    """
+    first = int(entries.min()) if len(entries) else 0
+    num_near = int(entries.max(initial=0)) + 1 - first
+    if num_near <= len(entries):
+        # Entries at work stand close together: no search is needed.
+        return np.arange(first, first + num_near), entries - first
+    distinct, which = np.unique(entries, return_inverse=True)
+    return distinct, which
 
 
 def _digit(keys: Ints, place: int) -> NDArray[np.uint16]:

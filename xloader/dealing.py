@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +12,26 @@ from xloader.order import AnyOrder
 
 LOOK_SIZE = 1 << 12
 """Rows that are dealt together, at least: then NumPy's calls cost little for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """The rows of some steps.
+
+    Parameters
+    ----------
+    ids, entries : numpy.ndarray of int64, shape (n,)
+        The samples, and the entry of each, counted over all lanes.
+    edges : numpy.ndarray of int64, shape (num_steps + 1,)
+        Where each step's rows begin and end.
+    occurrences : numpy.ndarray of int64, shape (n,), optional
+        Which time in the epoch it is that each sample comes; by default, always the first.
+    """
+
+    ids: Ints
+    entries: Ints
+    edges: Ints
+    occurrences: Ints | None = None
 
 
 class Dealer:
@@ -34,27 +55,22 @@ class Dealer:
         """How many steps are best dealt together."""
         return max(1, LOOK_SIZE // (self._share * len(self._hands)))
 
-    def take(self, num_steps: int) -> tuple[Ints, Ints, Ints]:
-        """Deal the next steps.
-
-        Returns
-        -------
-        ids, entries : numpy.ndarray of int64, shape (n,)
-            The samples, and the entry of each, counted over all lanes.
-        edges : numpy.ndarray of int64, shape (num_steps + 1,)
-            Where each step's rows begin and end.
-        """
+    def take(self, num_steps: int) -> Dealt:
+        """Deal the next steps."""
         taken = [hand.take(num_steps * self._share) for hand in self._hands]
-        ids = np.concatenate([ids for ids, _ in taken])
-        entries = np.concatenate(
-            [own + base for (_, own), base in zip(taken, self._bases, strict=False)]
-        )
-        steps = np.concatenate([np.arange(len(own)) // self._share for own, _ in taken])
+        based = [
+            (ids, own + base, *times)
+            for (ids, own, *times), base in zip(taken, self._bases, strict=False)
+        ]
+        ids, entries, *times = (np.concatenate(column) for column in zip(*based, strict=True))
+        steps = np.concatenate([np.arange(len(own)) // self._share for own, *_ in taken])
         if len(taken) > 1:
             # Rows of a step lie lane by lane: a stable sort keeps their order in each.
             line = np.argsort(steps, kind="stable")
             ids, entries, steps = ids[line], entries[line], steps[line]
-        return ids, entries, np.searchsorted(steps, np.arange(num_steps + 1))
+            times = [own[line] for own in times]
+        edges = np.searchsorted(steps, np.arange(num_steps + 1))
+        return Dealt(ids, entries, edges, *times)
 
 
 def deal_ids(orders: Sequence[AnyOrder], share: int, num_steps: int) -> Iterator[Ints]:
@@ -70,24 +86,33 @@ def deal_ids(orders: Sequence[AnyOrder], share: int, num_steps: int) -> Iterator
     """
     dealer = Dealer(orders, share)
     for first in range(0, num_steps, dealer.steps_at_once):
-        ids, _, edges = dealer.take(min(dealer.steps_at_once, num_steps - first))
-        yield from np.split(ids, edges[1:-1])
+        dealt = dealer.take(min(dealer.steps_at_once, num_steps - first))
+        yield from np.split(dealt.ids, dealt.edges[1:-1])
 
 
 class _Hand:
     """Deals one lane's samples."""
 
     def __init__(self, order: AnyOrder) -> None:
-        self._segments = order.segments()
-        self._ids = self._entries = np.zeros(0, np.int64)
+        self._order = order
+        self._places = order.places()
+        none = np.zeros(0, np.int64)
+        self._rest = self._columns(none, none)
 
-    def take(self, size: int) -> tuple[Ints, Ints]:
-        """The next ids and their entries; fewer than ``size``, or none, at the lane's end."""
-        parts = [(self._ids, self._entries)]
-        num_left = size - len(self._ids)
-        while num_left > 0 and (segment := next(self._segments, None)) is not None:
-            parts.append(segment)
-            num_left -= len(segment[0])
-        ids, entries = (np.concatenate(column) for column in zip(*parts, strict=True))
-        self._ids, self._entries = ids[size:], entries[size:]
-        return ids[:size], entries[:size]
+    def take(self, size: int) -> tuple[Ints, ...]:
+        """The next ids, their entries and, where samples occur more than once, occurrences.
+
+        At the lane's end they are fewer than ``size``, or none.
+        """
+        parts = [self._rest]
+        num_left = size - len(self._rest[0])
+        while num_left > 0 and (places := next(self._places, None)) is not None:
+            parts.append(self._columns(*places))
+            num_left -= len(places[0])
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        self._rest = tuple(column[size:] for column in columns)
+        return tuple(column[:size] for column in columns)
+
+    def _columns(self, entries: Ints, ranks: Ints) -> tuple[Ints, ...]:
+        ids, occurrences = self._order.identify(entries, ranks)
+        return (ids, entries) if occurrences is None else (ids, entries, occurrences)

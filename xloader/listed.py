@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +34,22 @@ class ListedOrder:
         Where in it each visit begins.
     boxes : Boxes
         The position of the first sample of each visit.
+    occurrences : numpy.ndarray of int, optional
+        Which time in the epoch it is that each of ``listed`` comes; the first by default.
     """
 
     listed: Ints
     begins: Ints
     boxes: Boxes
+    occurrences: NDArray[np.integer[Any]] | None = None
 
     @classmethod
-    def of(cls, footprint: Footprint, listed: Ints) -> ListedOrder:
+    def of(
+        cls,
+        footprint: Footprint,
+        listed: Ints,
+        occurrences: NDArray[np.integer[Any]] | None = None,
+    ) -> ListedOrder:
         """The order of some ids, cut into visits."""
         boxes = Boxes.at(footprint.positions_of(listed))
         is_new = np.zeros(len(listed), np.bool_)
@@ -49,7 +58,7 @@ class ListedOrder:
             for lo, hi in footprint.block_ranges(group, boxes):
                 is_new[1:] |= (np.diff(lo) != 0) | (np.diff(hi) != 0)
         begins = np.flatnonzero(is_new)
-        return cls(listed, begins, boxes.take(begins))
+        return cls(listed, begins, boxes.take(begins), occurrences)
 
     @property
     def num_samples(self) -> int:
@@ -78,7 +87,13 @@ class ListedOrder:
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample id at a rank of a visit."""
-        return np.asarray(self.listed[self.begins[entries] + ranks], np.int64)
+        return self.identify(entries, ranks)[0]
+
+    def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
+        """As `ids`, and which time in the epoch it is that each comes; None: always the first."""
+        places, times = self.begins[entries] + ranks, self.occurrences
+        ids = np.asarray(self.listed[places], np.int64)
+        return ids, None if times is None else times[places].astype(np.int64)
 
     def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
         """The visit and the rank there of each sample from place ``begin`` on, in pieces."""

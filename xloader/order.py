@@ -27,7 +27,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.cohorts import Cohorts, digit_order, spread_order
+from xloader.cohorts import Cohorts, digit_order, distinct_near, spread_order
 from xloader.footprint import Boxes, expand_ranges
 from xloader.grid import Ints
 from xloader.keyed import bijection, draw
@@ -59,6 +59,10 @@ class AnyOrder(Entries, Protocol):
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample id at a rank of an entry."""
+        ...
+
+    def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
+        """As `ids`, and which time in the epoch it is that each comes; None: always the first."""
         ...
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
@@ -158,8 +162,12 @@ class LaneOrder:
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
         """The sample id at a rank of an entry."""
+        return self.identify(entries, ranks)[0]
+
+    def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
+        """As `ids`, and which time in the epoch it is that each comes; None: always the first."""
         # What is the same for all samples of an entry is worked out once for each entry.
-        distinct, which = _distinct(entries)
+        distinct, which = distinct_near(entries)
         cohorts, members = self.cohort[distinct], self.cohorts.members
         if self.num_skipped:
             ranks = ranks + np.where(cohorts == self.cut_cohort, self.num_skipped, 0)[which]
@@ -169,7 +177,9 @@ class LaneOrder:
             sizes = boxes.num_samples if members is None else self.cohorts.counts_of(cohorts)
             ranks = bijection(keys, sizes, ranks, which)
         if members is not None:
-            return np.asarray(members.ids[members.offsets[cohorts][which] + ranks], np.int64)
+            places = members.offsets[cohorts][which] + ranks
+            times = members.occurrences
+            return members.ids[places], None if times is None else times[places].astype(np.int64)
         ids = np.zeros(len(ranks), np.int64)
         weight = 1
         for dim in reversed(range(len(boxes.lo))):
@@ -183,7 +193,7 @@ class LaneOrder:
                 ids += (ranks - above * size) * weight
                 ranks = above
             weight *= self.windows.num_positions[dim]
-        return ids
+        return ids, None
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
         """The ids from place ``begin`` on, with the entry of each, in pieces.
@@ -347,17 +357,6 @@ class LaneOrder:
             yield from inner.tolist()
             first = float(last)
         yield math.inf
-
-
-def _distinct(entries: Ints) -> tuple[Ints, Ints]:
-    """The entries without repeats, or few that are near, and where in them each is found."""
-    first = int(entries.min()) if len(entries) else 0
-    num_near = int(entries.max(initial=0)) + 1 - first
-    if num_near <= len(entries):
-        # Entries at work stand close together: no search is needed.
-        return np.arange(first, first + num_near), entries - first
-    distinct, which = np.unique(entries, return_inverse=True)
-    return distinct, which
 
 
 def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,3 +152,34 @@ class Subset:
         within = np.argsort(bits.reshape(num_strata, -1), axis=1, kind="stable")
         line = (within + np.arange(num_strata)[:, None] * _STRATUM_SIZE).reshape(-1)
         return line[line < len(self)]
+
+
+def count_occurrences(line: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
+    """Which of the places of its id each place is, where equal ids stand side by side.
+
+    Parameters
+    ----------
+    line : numpy.ndarray of int64
+        Sample ids, shape ``(n,)``.
+
+    Returns
+    -------
+    numpy.ndarray of unsigned integers, or None
+        From 0, shape ``(n,)``, of the smallest dtype that holds them. None where all are 0.
+
+    Examples
+    --------
+    >>> count_occurrences(np.array([4, 4, 7, 1, 1, 1])).tolist()
+    [0, 1, 0, 0, 1, 2]
+    >>> count_occurrences(np.array([4, 7, 1])) is None
+    True
+    """
+    is_new = np.ones(len(line), np.bool_)
+    np.not_equal(line[1:], line[:-1], out=is_new[1:])
+    firsts = np.flatnonzero(is_new)
+    if len(firsts) == len(line):
+        return None
+    counts = np.diff(firsts, append=len(line))
+    places = np.arange(len(line)) - np.repeat(firsts, counts)
+    # Beside eight bytes for each id, one is little.
+    return places.astype(np.min_scalar_type(int(counts.max()) - 1))

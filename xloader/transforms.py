@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.augment import NO_EPOCH, Chance, Rng
 from xloader.errors import OptionError, XloaderError
 from xloader.filling import Fillna
 from xloader.frames import LABEL, SAMPLE, from_frame, to_frame, with_ids
@@ -50,10 +51,13 @@ class Map(_Pickled):
         Takes and returns an :class:`xarray.Dataset`.
     per : {"batch", "sample"}
         What the Dataset holds.
+    random : bool
+        Whether the function is given an :class:`xloader.augment.Rng` as well.
     """
 
-    fn: Callable[[xr.Dataset], xr.Dataset]
+    fn: Callable[..., xr.Dataset]
     per: Literal["batch", "sample"] = "batch"
+    random: bool = False
 
     @property
     def is_in_place(self) -> bool:
@@ -62,7 +66,8 @@ class Map(_Pickled):
 
     def describe(self) -> str:
         """The function by its name: a change of its body is not seen."""
-        return f"map({_name_of(self.fn)}, per={self.per!r})"
+        random = ", random=True" if self.random else ""
+        return f"map({_name_of(self.fn)}, per={self.per!r}{random})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype as it is."""
@@ -72,23 +77,27 @@ class Map(_Pickled):
         """Never: what the function returns has the attributes that it gave."""
         return False
 
-    def apply(self, frame: xr.Dataset) -> xr.Dataset:
+    def apply(self, frame: xr.Dataset, rng: Rng | None = None) -> xr.Dataset:
         """Call the function on a batch. Fields that it returns stay in the order they had."""
         # By name and beforehand, as the function may change the Dataset that it is given.
         names = list(frame.data_vars)
         if self.per == "batch":
-            result = self._call(frame)
+            result = self._call(frame, *([] if rng is None else [rng]))
         else:
             ones, windowed = unstack_samples(frame)
-            result = stack_samples([self._call(one) for one in ones], windowed)
+            more: list[tuple[Rng, ...]] = [()] * len(ones)
+            if rng is not None:
+                more = [(own,) for own in rng.split()]
+            called = [self._call(one, *own) for one, own in zip(ones, more, strict=True)]
+            result = stack_samples(called, windowed)
         kept = [name for name in names if name in result.data_vars]
         order = [*kept, *(name for name in result.data_vars if name not in kept)]
         if order == list(result.data_vars):
             return result
         return result[order].assign_coords(result.coords)
 
-    def _call(self, frame: xr.Dataset) -> xr.Dataset:
-        result = self.fn(frame)
+    def _call(self, frame: xr.Dataset, *rng: Rng) -> xr.Dataset:
+        result = self.fn(frame, *rng)
         if not isinstance(result, xr.Dataset):
             raise OptionError(
                 f"the function {_name_of(self.fn)} did not return a Dataset",
@@ -154,6 +163,7 @@ def finish(
     layouts: tuple[FieldLayout, ...],
     arrays: dict[str, NDArray[Any]],
     ids: Ints,
+    chance: Chance = NO_EPOCH,
 ) -> dict[str, NDArray[Any]]:
     """Run a recipe's steps on a gathered batch.
 
@@ -167,6 +177,8 @@ def finish(
         By field, C-contiguous, shape ``(n, *layout.shape)``. They are changed in place.
     ids : numpy.ndarray
         Ids of the samples, int64, shape ``(n,)``.
+    chance : Chance, optional
+        What the numbers follow from that random functions are given.
 
     Returns
     -------
@@ -181,7 +193,7 @@ def finish(
     if not recipe.is_mapped:
         _run_in_place(recipe, layouts, arrays)
         return arrays
-    return from_frame(finish_frame(recipe, layouts, arrays, ids), len(ids))
+    return from_frame(finish_frame(recipe, layouts, arrays, ids, chance), len(ids))
 
 
 def finish_frame(
@@ -189,14 +201,20 @@ def finish_frame(
     layouts: tuple[FieldLayout, ...],
     arrays: dict[str, NDArray[Any]],
     ids: Ints,
+    chance: Chance = NO_EPOCH,
 ) -> xr.Dataset:
     """As :func:`finish`, as a Dataset with its labels. Arguments and errors are the same."""
     num_done = _run_in_place(recipe, layouts, arrays)
     frame = to_frame(recipe, layouts, arrays, ids)
+    num_random = 0
     for step in recipe.steps[num_done:]:
         assert isinstance(step, Map | Method)
         try:
-            frame = step.apply(frame)
+            if isinstance(step, Map) and step.random:
+                frame = step.apply(frame, chance.rng(ids, num_random))
+                num_random += 1
+            else:
+                frame = step.apply(frame)
             if frame.sizes.get(SAMPLE) == len(ids):
                 # xarray drops them where a function mixes samples.
                 frame = with_ids(frame, ids)

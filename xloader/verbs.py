@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Literal, Self
 
 import xarray as xr
@@ -248,9 +248,10 @@ class Verbs(Recorded):
 
     def map(
         self,
-        fn: Callable[[xr.Dataset], xr.Dataset],
+        fn: Callable[..., xr.Dataset],
         *,
         per: Literal["batch", "sample"] = "batch",
+        random: bool = False,
     ) -> Self:
         """Run a function on the samples; the data variables that it returns are the new fields.
 
@@ -261,18 +262,29 @@ class Verbs(Recorded):
         Parameters
         ----------
         fn : callable
-            Takes and returns an :class:`xarray.Dataset` of the fields.
+            Takes and returns an :class:`xarray.Dataset` of the fields; with ``random=True``
+            called as ``fn(ds, rng)``.
         per : {"batch", "sample"}
             Whether it is given whole batches, with a leading dimension ``sample``, or one
             sample at a time.
+        random : bool, default False
+            Whether ``fn`` also gets an :class:`xloader.augment.Rng`, new for each batch, whose
+            arrays have a row for each of its samples, with ``per="sample"`` one row.
 
         Raises
         ------
         OptionError
-            If ``fn`` is not callable, or ``per`` is neither.
+            If ``fn`` is not callable, ``per`` is neither, or ``random`` is no bool.
 
         Notes
         -----
+        *Chance.* What ``rng`` gives a sample follows from the seed, the epoch and the sample's
+        id: the same whatever the batches, threads, workers and ranks, and something else in
+        each epoch. What is read outside a planned epoch, as by ``samples[i]`` or by a
+        ``MapDataset`` under another sampler than ours, is of seed 0 and epoch 0. A sample that
+        weights draw several times in an epoch gets the same each time. Functions have numbers
+        of their own, unless they draw by the same ``name``.
+
         *Names of dimensions.* A dimension keeps its name where all fields that have it agree in
         its size, its offsets and its channels. Where two differ, it is ``<field>_<dim>`` in
         every field that has it: with ``inputs("t2m", "u10")`` and ``targets("t2m")`` there are
@@ -282,8 +294,7 @@ class Verbs(Recorded):
         *Labels.* What is the same for every sample is a coordinate with an index under the
         dimension's own name: channels, and dimensions that are not windowed. Labels of windowed
         dimensions are ``<dim>_label (sample, <dim>)`` in a batch; in a Dataset of one sample
-        they are an index like the others. ``sample`` holds the ids, so that what is random can
-        depend on the sample and not on its place: ``np.random.default_rng([seed, id])``.
+        they are an index like the others. ``sample`` holds the ids.
 
         *A pitfall of xarray's.* Arithmetic and ``assign`` keep only what has the same labels,
         in the order of the Dataset assigned to: ``ds.assign(inputs=...)`` with another channel
@@ -302,15 +313,29 @@ class Verbs(Recorded):
         >>> samples = ds.xloader.window(time=1).inputs("u10", "v10").map(with_speed)
         >>> samples.channels("inputs")
         ('u10', 'v10', 'speed')
+
+        Some noise on each sample, and half of them turned round:
+
+        >>> def augment(batch, rng):
+        ...     values = batch["inputs"] + rng.normal(batch["inputs"].shape[1:], 0.0, 0.1)
+        ...     is_turned = xr.DataArray(rng.uniform() < 0.5, dims="sample")
+        ...     return xr.Dataset({"inputs": xr.where(is_turned, -values, values)})
+        >>> noisy = ds.xloader.window(time=1).inputs("u10").map(augment, random=True)
+
+        Sample 3 gets the same in any batch:
+
+        >>> bool((noisy[3][0] == noisy[[0, 3]].inputs[1]).all())
+        True
         """
-        if per not in ("batch", "sample") or not callable(fn):
+        known = product(("batch", "sample"), (True, False))
+        if (per, random) not in known or not callable(fn):
             raise OptionError(
                 "map needs a function and what to give it",
-                given=f"{fn!r}, per={per!r}",
-                allowed='a callable, and per="batch" or per="sample"',
+                given=f"{fn!r}, per={per!r}, random={random!r}",
+                allowed='a callable, per="batch" or per="sample", random=True or random=False',
                 remedy="pass a function that takes and returns an xarray.Dataset",
             )
-        return self.with_step(Map(fn, per))
+        return self.with_step(Map(fn, per, random))
 
     def with_step(self, step: Step) -> Self:
         """The samples with one more transform.

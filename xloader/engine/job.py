@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,14 @@ from xloader.footprint import Group
 from xloader.grid import Ints
 
 
+class Finish(Protocol):
+    """What is done to a gathered batch before it is delivered."""
+
+    def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
+        """Give what is delivered; without occurrences, each sample comes for the first time."""
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
     """What a run carries out.
@@ -32,7 +40,8 @@ class Job:
     reader : BlockReader
     gatherer : Gatherer
     finish : callable
-        Takes gathered arrays and ids, gives what is delivered. Runs on the workers.
+        Takes gathered arrays, ids and, where samples may come more than once, their
+        occurrences; gives what is delivered. Runs on the workers.
     batch_size : int
         Rows of a full batch.
     is_padded : bool
@@ -55,7 +64,7 @@ class Job:
     fields: Fields
     reader: BlockReader
     gatherer: Gatherer
-    finish: Callable[[Arrays, Ints], Arrays]
+    finish: Finish
     batch_size: int
     is_padded: bool
     prefetch: int
@@ -182,6 +191,11 @@ class Delivery:
     arrays: Arrays
     ids: Ints
     is_padding: NDArray[np.bool_]
+
+    @property
+    def occurrences(self) -> Ints | None:
+        """Which time in the epoch it is that each of ``ids`` comes; None: always the first."""
+        return self.step.occurrences_in(len(self.ids))
 
 
 @dataclass(eq=False)

@@ -61,6 +61,10 @@ class Step:
         By the first row that needs each.
     num_regions : int, optional
         Distinct regions of its samples.
+    occurrences : numpy.ndarray of int64, shape (n,), optional
+        Which time in the epoch it is that each sample comes; by default, always the first.
+    last_occurrence : int
+        That of the last row so far, which fills up batches that are short of rows.
     """
 
     index: int
@@ -69,6 +73,22 @@ class Step:
     hits: tuple[tuple[Hits, ...], ...]
     begins: list[Begin]
     num_regions: int | None = None
+    occurrences: Ints | None = None
+    last_occurrence: int = 0
+
+    def occurrences_in(self, num_rows: int) -> Ints | None:
+        """Those of a batch of so many rows, filled up with the last row so far.
+
+        Returns
+        -------
+        numpy.ndarray of int64, or None
+            Shape ``(num_rows,)``; None where every sample comes for the first time.
+        """
+        if self.occurrences is None:
+            return None
+        filled = np.full(num_rows, self.last_occurrence)
+        filled[: len(self.occurrences)] = self.occurrences
+        return filled
 
 
 class Walker:
@@ -112,6 +132,7 @@ class Walker:
         self._dealer = Dealer([lane.order for lane in lanes], share)
         self.entry_counts = np.concatenate([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
+        self._last_occurrence = 0
 
     def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[Step]:
         """The steps in order.
@@ -128,7 +149,8 @@ class Walker:
     def _look(
         self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]
     ) -> Iterator[Step]:
-        ids, entries, edges = self._dealer.take(num_steps)
+        dealt = self._dealer.take(num_steps)
+        ids, entries, edges = dealt.ids, dealt.entries, dealt.edges
         positions = self._footprint.positions_of(ids)
         begins: list[list[Begin]] = [[] for _ in range(num_steps)]
         new = np.flatnonzero(~self._is_begun[entries])
@@ -149,7 +171,19 @@ class Walker:
             begins[index].sort(key=lambda begin: (begin.row, begin.group, begin.residence))
             hits = tuple(tuple(own[index] for own in accesses) for accesses in cut)
             rows = slice(lo, hi)
-            yield Step(first + index, ids[rows], entries[rows], hits, begins[index], regions[index])
+            times = None if dealt.occurrences is None else dealt.occurrences[rows]
+            if times is not None and len(times):
+                self._last_occurrence = int(times[-1])
+            yield Step(
+                first + index,
+                ids[rows],
+                entries[rows],
+                hits,
+                begins[index],
+                regions[index],
+                times,
+                self._last_occurrence,
+            )
 
     def _hits(self, number: int, entries: Ints, firsts: Ints) -> Iterator[Hits]:
         needs = self.groups[number]

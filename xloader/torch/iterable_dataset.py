@@ -198,7 +198,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             for delivery in worker.steps(epoch):
                 rows: Any = as_batch(delivery)
                 if self._transforms:
-                    rows = self._transforms.apply(rows, sample_keys(seed, epoch, rows.ids))
+                    keys = sample_keys(seed, epoch, rows.ids, delivery.occurrences)
+                    rows = self._transforms.apply(rows, keys)
                 if self.batch_size is None:
                     yield from Rows(rows) if isinstance(rows, Batch) else rows
                 else:

@@ -1,0 +1,220 @@
+"""Numbers of random functions: each sample's own, whatever makes its batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader import Samples
+from xloader.augment import Chance, Rng
+from xloader.engine.job import Delivery
+from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, OptionError
+from xloader.itinerary import Itinerary
+from xloader.options import make_options
+from xloader.transforms import Map
+from xloader.working import Worker, check_padding
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+Draw = tuple[int, int]
+"""A sample's id, and which of its times in the epoch it is."""
+
+
+def noise(frame: xr.Dataset, rng: Rng) -> xr.Dataset:
+    """Nothing but numbers: of a batch, and of one sample."""
+    numbers = np.concatenate([rng.uniform(2), rng.normal(2, name="noise")], axis=1)
+    if "sample" in frame.dims:
+        return xr.Dataset({"noise": (("sample", "k"), numbers)})
+    return xr.Dataset({"noise": ("k", numbers[0])})
+
+
+def itinerary_of(samples: Samples, workers: int, **options: Any) -> Itinerary:
+    try:
+        return Itinerary(samples.recipe, make_options(**{**options, "memory": 1}), workers)
+    except MemoryBudgetError as error:
+        least = make_options(**{**options, "memory": error.minimum_nbytes})
+    return Itinerary(samples.recipe, least, workers)
+
+
+def deliveries(itinerary: Itinerary, epoch: int) -> Iterator[Delivery]:
+    """All batches of all workers of a rank."""
+    for number in range(itinerary.plan.workers):
+        yield from Worker(itinerary, number, num_ready=1, num_cores=2).steps(epoch)
+
+
+def drawn(case: Case, epoch: int) -> dict[Draw, int]:
+    """What an epoch draws, with no plan: each sample so many times, and told apart."""
+    subset = case.samples.recipe.subset
+    ids = np.arange(len(case.samples))
+    if subset is not None:
+        ids = subset.drawn(case.options["seed"], epoch)
+    return {(i, time): 1 for i, count in Counter(ids.tolist()).items() for time in range(count)}
+
+
+def draws_of(delivery: Delivery) -> list[Draw]:
+    times = delivery.occurrences
+    times = np.zeros(len(delivery.ids), np.int64) if times is None else times
+    return list(zip(delivery.ids.tolist(), times.tolist(), strict=True))
+
+
+@given(
+    case=cases(),
+    epoch=st.integers(0, 2),
+    world_size=st.integers(1, 3),
+    lanes_per_rank=st.sampled_from([None, 1, 2]),
+    workers=st.integers(1, 4),
+    per=st.sampled_from(["batch", "sample"]),
+)
+def test_numbers_are_a_samples_own(
+    case: Case,
+    epoch: int,
+    world_size: int,
+    lanes_per_rank: int | None,
+    workers: int,
+    per: Any,
+) -> None:
+    lanes = None if lanes_per_rank is None else lanes_per_rank * world_size
+    samples = case.samples.map(noise, per=per, random=True)
+    options = {**case.options, "world_size": world_size, "lanes": lanes, "output": "numpy"}
+    found: Counter[Draw] = Counter()
+    expected = drawn(case, epoch)
+    for rank in range(world_size):
+        try:
+            itinerary = itinerary_of(samples, workers, **{**options, "rank": rank})
+            check_padding(itinerary)
+        except (EmptySamplesError, LanesError, OptionError):
+            assume(False)
+        for delivery in deliveries(itinerary, epoch):
+            draws = draws_of(delivery)
+            rng = Rng(delivery.ids, delivery.occurrences, seed=options["seed"], epoch=epoch)
+            numbers = np.concatenate([rng.uniform(2), rng.normal(2, name="noise")], axis=1)
+            is_first = [time == 0 for _, time in draws]
+            np.testing.assert_array_equal(
+                delivery.arrays["noise"][is_first], numbers[is_first], strict=True
+            )
+            flags = delivery.is_padding.tolist()
+            found.update(d for d, is_padding in zip(draws, flags, strict=True) if not is_padding)
+            if any(flags) and not all(flags):
+                # What fills a batch up is its last sample once more, at the same time.
+                real = draws[: flags.index(True)]
+                assert set(draws[len(real) :]) == {real[-1]}
+    left_out = len(expected) - sum(found.values())
+    assert found <= Counter(expected)
+    assert not left_out or case.options["drop_last"]
+    assert left_out < case.options["batch_size"] * world_size
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> None:
+    samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
+    options = make_options(
+        output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=lanes
+    )
+    itinerary = Itinerary(samples.recipe, options, 2)
+    draws = [
+        draw
+        for number in range(2)
+        for delivery in Worker(itinerary, number, num_ready=1, num_cores=1).steps(1)
+        for draw in draws_of(delivery)
+    ]
+    assert len(set(draws)) == len(draws) == 180
+    assert max(time for _, time in draws) == 8
+    if not shuffle and lanes == 1:
+        assert draws == sorted(draws)
+
+
+def test_what_is_drawn_once_costs_nothing() -> None:
+    plain, select = line(40), line(40).select([3, 1, 3, 7])
+    for samples in (plain, select, plain.weighted(np.ones(40), num_samples=20)):
+        for shuffle in (True, False):
+            options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle)
+            itinerary = Itinerary(samples.recipe, options, 1)
+            worker = Worker(itinerary, 0, num_ready=1, num_cores=1)
+            assert all(delivery.occurrences is None for delivery in worker.steps(0))
+
+
+def test_a_loader_gives_the_same_with_any_threads() -> None:
+    samples = line(100).weighted(np.linspace(0, 3, 100), 150).map(noise, random=True)
+
+    def epoch_of(**changes: Any) -> dict[int, list[list[float]]]:
+        given = {"batch_size": 10, "memory": "1MiB", "threads": 1, "seed": 4, **changes}
+        number = given.pop("epoch", 0)
+        found: dict[int, list[list[float]]] = {}
+        with samples.loader(output="numpy", **given) as loader:
+            loader.set_epoch(number)
+            for batch in loader:
+                for index, row in zip(batch.ids.tolist(), batch.noise.tolist(), strict=True):
+                    found.setdefault(index, []).append(row)
+        return {index: sorted(rows) for index, rows in found.items()}
+
+    expected = epoch_of()
+    for changes in ({"threads": 2}, {"batch_size": 7}, {"lanes": 2}, {"shuffle": False}):
+        assert epoch_of(**changes) == expected
+    for changes in ({"seed": 5}, {"epoch": 1}):
+        other = epoch_of(**changes)
+        shared = expected.keys() & other.keys()
+        assert len(shared) > 50
+        assert not any(expected[i][0] == other[i][0] for i in shared)
+
+
+@pytest.mark.parametrize("per", ["batch", "sample"])
+def test_what_is_read_one_by_one_is_of_no_epoch(per: Any) -> None:
+    samples = line(20).map(noise, per=per, random=True)
+    assert (samples.fields, samples.shapes) == (("noise",), {"noise": (4,)})
+    rng = Rng([3, 7])
+    expected = np.concatenate([rng.uniform(2), rng.normal(2, name="noise")], axis=1)
+    np.testing.assert_array_equal(samples[[3, 7]].noise, expected)
+    np.testing.assert_array_equal(samples[7][0], expected[1])
+    np.testing.assert_array_equal(samples.to_xarray(7)["noise"], expected[1])
+
+
+def test_functions_have_numbers_of_their_own_but_by_name() -> None:
+    def add(name: str, draw: Callable[[Rng], Any]) -> Callable[[xr.Dataset, Rng], xr.Dataset]:
+        return lambda ds, rng: ds.assign({name: ("sample", draw(rng))})
+
+    samples = line(5).map(add("a", lambda rng: rng.uniform()), random=True)
+    alone = samples[:].a
+    samples = samples.map(lambda ds: ds).map(add("b", lambda rng: rng.uniform()), random=True)
+    for name in ("c", "d"):
+        samples = samples.map(add(name, lambda rng: rng.uniform(name="same")), random=True)
+    batch = samples[:]
+    # Those of the first are what a user's own Rng gives, whatever follows.
+    np.testing.assert_array_equal(batch.a, Rng(range(5)).uniform())
+    np.testing.assert_array_equal(batch.a, alone)
+    assert not np.any(batch.a == batch.b)
+    np.testing.assert_array_equal(batch.c, batch.d)
+
+
+def test_split_gives_each_sample_its_numbers() -> None:
+    whole = Chance(3, 2, np.array([0, 1])).rng([5, 5], 1)
+    ones = whole.split()
+    for call in (lambda rng: rng.normal(3), lambda rng: rng.integers(1000, shape=2)):
+        np.testing.assert_array_equal(np.concatenate([call(one) for one in ones]), call(whole))
+
+
+def test_a_recording_says_that_it_is_random() -> None:
+    assert Map(noise).describe() == "map(tests.test_chance.noise, per='batch')"
+    assert Map(noise, random=True).describe().endswith("noise, per='batch', random=True)")
+    with pytest.raises(OptionError, match="random='yes'"):
+        line(4).map(noise, random="yes")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"failed on a sample of zeros \(TypeError"):
+        _ = line(4).map(lambda ds: ds, random=True).fields
+
+
+def line(size: int) -> Samples:
+    return xloader.open(xr.Dataset({"t": ("time", np.arange(size, dtype=np.float32))})).window(
+        time=1
+    )
