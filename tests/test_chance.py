@@ -16,6 +16,7 @@ import xloader
 from tests.cases import Case, cases
 from xloader import Samples
 from xloader.augment import Chance, Rng
+from xloader.dealing import Dealer
 from xloader.engine.job import Delivery
 from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, OptionError
 from xloader.itinerary import Itinerary
@@ -134,6 +135,22 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
     assert max(time for _, time in draws) == 8
     if not shuffle and lanes == 1:
         assert draws == sorted(draws)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_rest_of_an_epoch_goes_on_with_the_same_occurrences(shuffle: bool) -> None:
+    samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
+    options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=2)
+    itinerary = Itinerary(samples.recipe, options, 1)
+
+    def dealt_from(first_step: int) -> list[Draw]:
+        rest = itinerary.remainder(1, first_step)
+        orders = [lane.order for lane in rest.lanes(itinerary.sublanes())]
+        dealt = Dealer(orders, itinerary.plan.lane_share).take(rest.num_steps)
+        assert dealt.occurrences is not None
+        return list(zip(dealt.ids.tolist(), dealt.occurrences.tolist(), strict=True))
+
+    assert dealt_from(9) == dealt_from(0)[9 * 8 :]
 
 
 def test_what_is_drawn_once_costs_nothing() -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xloader.footprint import Boxes, Footprint
 from xloader.grid import Ints
