@@ -409,6 +409,35 @@ def test_samplers_are_not_taken(folder: Path, name: str) -> None:
         data_loader(samples_of(folder), **{name: []})
 
 
+def test_batches_of_batches_are_refused(folder: Path) -> None:
+    batches = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
+    for size in (1, 16):
+        with pytest.raises(OptionError, match="batch_size=None"):
+            next(iter(DataLoader(batches, batch_size=size)))
+    assert next(iter(DataLoader(batches, batch_size=None)))[0].shape == (16, 1, 1, 6, 10)
+
+
+def test_a_sampler_of_other_samples_is_refused(folder: Path) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples.select(np.arange(100, 200)), batch_size=16, memory=MEMORY)
+    loader = DataLoader(MapDataset(samples, memory=MEMORY), batch_size=16, sampler=sampler)
+    with pytest.raises(OptionError, match="other samples"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("door", [MapDataset, IterableDataset, ChunkSampler, data_loader])
+def test_what_are_no_samples(folder: Path, dataset: xr.Dataset, door: Any) -> None:
+    whole = MapDataset(samples_of(folder), memory=MEMORY)
+    for given, remedy in [
+        (dataset, "xloader.open"),
+        (str(folder), "xloader.open"),
+        (whole, r"dataset\.samples"),
+        (Subset(whole, [1, 2]), r"select\(subset\.indices\)"),
+    ]:
+        with pytest.raises(OptionError, match=f"takes samples.*{remedy}"):
+            door(given)
+
+
 def test_too_little_memory_tells_what_all_workers_need(folder: Path) -> None:
     with pytest.raises(MemoryBudgetError, match="3 workers") as caught:
         data_loader(samples_of(folder), num_workers=3, memory="50KiB")

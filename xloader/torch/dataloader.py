@@ -23,7 +23,8 @@ _OF_THE_PLAN = ("lanes", "max_amplification", "rank", "seed", "spread", "threads
 _NOT_YOURS = {
     "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",
-    "sampler": "for one of your own, DataLoader(MapDataset(samples), sampler=...)",
+    "sampler": "leave out a DistributedSampler, as this deals by ranks; "
+    "for one of your own, DataLoader(MapDataset(samples), sampler=...)",
 }
 
 

@@ -20,7 +20,7 @@ from xloader.engine.cached import CachedReader
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
-from xloader.errors import WorkersWarning
+from xloader.errors import OptionError, WorkersWarning
 from xloader.grid import Ints
 from xloader.itinerary import Itinerary
 from xloader.layout import make_layouts
@@ -132,6 +132,13 @@ class Desk:
     def _agree(self, agreement: Agreement) -> None:
         if self._agreement == agreement:
             return
+        if agreement.fingerprint != self._recipe.fingerprint:
+            raise OptionError(
+                "a ChunkSampler deals ids of other samples than the dataset has",
+                given="a sampler and a dataset that were made of different samples",
+                allowed="the same samples for both, select and weighted included",
+                remedy="pass one samples to MapDataset and ChunkSampler, or use data_loader()",
+            )
         self._stop()
         self._agreement = agreement
         self._itinerary = Itinerary(self._recipe, agreement.options, plan=agreement.plan)

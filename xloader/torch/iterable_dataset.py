@@ -15,6 +15,7 @@ from xloader.errors import OptionError, WorkersWarning
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
 from xloader.rows import Rows
+from xloader.torch.checks import refuse_batches_of_batches, require_samples
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
 from xloader.torch.parcels import sendable_errors
@@ -93,6 +94,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         **options: Any,
     ) -> None:
         check_options(options)
+        require_samples(samples, "IterableDataset")
         self.samples = samples
         self.batch_size = batch_size
         self._transforms = ItemTransforms(transform, target_transform, transforms)
@@ -171,6 +173,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             If accelerate is about to deal them out once more.
         """
         refuse_dealing_twice("an IterableDataset of xloader")
+        if self.batch_size is not None:
+            refuse_batches_of_batches()
         info = get_worker_info()
         number, num_workers = (0, 0) if info is None else (info.id, info.num_workers)
         itinerary = self._itinerary(num_workers)

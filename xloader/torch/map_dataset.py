@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from xloader.augment import sample_keys
 from xloader.choosing import listed_ids, normal_ids
 from xloader.options import parse_nbytes
+from xloader.torch.checks import require_samples
 from xloader.torch.desk import Desk
 from xloader.torch.items import ItemTransforms
 from xloader.torch.parcels import sendable_errors
@@ -67,6 +68,7 @@ class MapDataset(Dataset[Any]):
         transforms: Callable[..., Any] | None = None,
         threads: int | None = None,
     ) -> None:
+        require_samples(samples, "MapDataset")
         self.samples = samples
         self._memory_nbytes = parse_nbytes(memory)
         self._transforms = ItemTransforms(transform, target_transform, transforms)

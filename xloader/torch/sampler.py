@@ -12,6 +12,7 @@ from xloader.errors import OptionError
 from xloader.explain import Explanation, touched_blocks
 from xloader.itinerary import Itinerary
 from xloader.options import make_options
+from xloader.torch.checks import require_samples
 from xloader.torch.tickets import Agreement, BatchIds, FirstId, Ticket
 from xloader.torch.trainers import refuse_dealing_twice
 from xloader.working import check_padding
@@ -96,6 +97,7 @@ class ChunkSampler(DistributedSampler[int]):
         **options: Any,
     ) -> None:
         check_options(options)
+        require_samples(samples, "ChunkSampler")
         self._itinerary = plan_workers(
             samples,
             num_workers,
@@ -185,7 +187,7 @@ class ChunkSampler(DistributedSampler[int]):
         itinerary.warn(self.explain(), stacklevel=3)
         self._num_passes += 1
         pass_number = self._num_passes
-        agreement = Agreement(itinerary.options, itinerary.plan)
+        agreement = Agreement(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
         epoch = itinerary.epoch(number)
         workers, size = epoch.sublanes.workers, itinerary.options.batch_size
         dealt = []

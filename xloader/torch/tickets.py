@@ -22,10 +22,13 @@ class Agreement:
         What was asked for.
     plan : Plan
         The plan, of each worker.
+    fingerprint : str
+        Of the samples.
     """
 
     options: LoaderOptions
     plan: Plan
+    fingerprint: str
 
 
 @dataclass(frozen=True)

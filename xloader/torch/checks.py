@@ -1,0 +1,51 @@
+"""Habits of other loaders that would go wrong here, told before they do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from xloader.errors import OptionError
+from xloader.recipe import Recipe
+
+
+def require_samples(samples: Any, door: str) -> None:
+    """Refuse what are no samples: datasets of PyTorch, of xarray, paths.
+
+    Raises
+    ------
+    OptionError
+        With how samples are made of what was given.
+    """
+    if isinstance(getattr(samples, "recipe", None), Recipe):
+        return
+    remedy = "pass xloader.open(...).window(...), or ds.xloader.window(...)"
+    if hasattr(samples, "indices") and hasattr(samples, "dataset"):
+        remedy = "pass samples.select(subset.indices)"
+    elif hasattr(samples, "samples"):
+        remedy = "pass the dataset's samples, as in dataset.samples"
+    raise OptionError(
+        f"{door} takes samples",
+        given=f"{type(samples).__module__}.{type(samples).__name__}",
+        allowed="xloader.Samples",
+        remedy=remedy,
+    )
+
+
+def refuse_batches_of_batches() -> None:
+    """Raise where a ``DataLoader`` is about to make batches of whole batches.
+
+    Raises
+    ------
+    OptionError
+        With what to pass to the ``DataLoader``.
+    """
+    frame = sys._getframe(2)
+    is_fetcher = frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
+    if is_fetcher and frame.f_locals.get("auto_collation"):
+        raise OptionError(
+            "a DataLoader would make batches of whole batches",
+            given="an IterableDataset of batches, and a DataLoader with a batch_size",
+            allowed="DataLoader(dataset, batch_size=None): the dataset makes the batches",
+            remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
+        )
