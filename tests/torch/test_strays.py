@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
 from collections.abc import Iterable
@@ -186,3 +187,18 @@ def test_who_deals_batches_out_once_more_is_refused(
     names["__name__"] = "elsewhere"
     exec(_ACCELERATE, names)
     assert list(names["BatchSamplerShard"](own))
+
+
+def test_chance_is_the_same_out_of_turn(samples: Samples) -> None:
+    def jitter(x: np.ndarray) -> float:
+        return float(x.flat[0]) + random.random()
+
+    sampler = ChunkSampler(samples, 16, memory=MEMORY, shuffle=False)
+    batches = list(sampler.batches())
+    in_turn = MapDataset(samples, MEMORY, transform=jitter)
+    expected = [in_turn.__getitems__(ids) for ids in batches]
+    in_turn.close()
+    out_of_turn = MapDataset(samples, MEMORY, transform=jitter)
+    with pytest.warns(WorkersWarning, match="out of turn"):
+        actual = [out_of_turn.__getitems__(ids) for ids in reversed(batches)]
+    assert actual[::-1] == expected

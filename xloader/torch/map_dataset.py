@@ -137,9 +137,10 @@ class MapDataset(Dataset[Any]):
             self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
         ticket = ticket_of(ids)
         batch = None if ticket is None else self._desk.step(ticket, ids)
-        if batch is not None:
-            assert ticket is not None
+        if batch is None:
+            batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
+        keys = None
+        if ticket is not None and ticket.is_of(ids):
+            # Also out of turn, and by other workers than planned: chance is that of the step.
             keys = sample_keys(ticket.agreement.options.seed, ticket.epoch, batch.ids)
-            return self._transforms.apply(batch, keys)
-        batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
-        return self._transforms.apply(batch, None)
+        return self._transforms.apply(batch, keys)
