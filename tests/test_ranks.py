@@ -13,6 +13,7 @@ import xloader
 from xloader import ranks
 from xloader.errors import RanksError
 from xloader.loader import Loader
+from xloader.testing import CountingStore, write_store
 
 
 def loader_of(**options: Any) -> Loader:
@@ -91,3 +92,32 @@ def test_ranks_that_planned_differently_are_told(
             with pytest.raises(RanksError, match=named):
                 iter(loader)
     assert len(store.values) == 1
+
+
+@pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+@pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
+@pytest.mark.parametrize(("window", "epoch"), [(1, 0), (3, 0), (3, 1)])
+def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, epoch: int) -> None:
+    values = np.zeros((400, 4, 6), np.float32)
+    ds = xr.Dataset(dict.fromkeys("tu", (("time", "lat", "lon"), values)))
+    store = CountingStore(write_store(ds, {"t": (8, 2, 6), "u": (16, 4, 6)}))
+    samples = xloader.open(store).window(time=window, stride=1)
+    readers: dict[str, set[int]] = {}
+    for rank in range(4):
+        shared = {"batch_size": 4, "lanes": 8, "memory": "120KiB", "output": "numpy"}
+        with samples.loader(**shared, rank=rank, world_size=4) as loader:
+            loader.set_epoch(epoch)
+            expected = loader.explain(scope="world")
+            store.reset()
+            for _ in loader:
+                pass
+        for key in store.reads:
+            readers.setdefault(key, set()).add(rank)
+    named = {f"{name}/c/" + "/".join(map(str, index)) for name, index in expected.shared_chunks}
+    assert named == {key for key, ranks in readers.items() if len(ranks) > 1}
+    assert expected.num_shared_reads == sum(len(ranks) - 1 for ranks in readers.values())
+    if window == 1:
+        # Only chunks of the tiles at the cuts between ranks: four of t and one of u at each.
+        assert len(named) <= 3 * 5
+    first, index = expected.shared_chunks[0]
+    assert f"{first} {list(index)}" in str(expected)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import numpy as np
+
 from xloader.augment import Chance
 from xloader.engine.blocks import BlockReader, Stored
 from xloader.engine.fields import Fields
@@ -36,6 +38,28 @@ def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
         )
         for v in map(recipe.variable, footprint.variables)
     }
+
+
+def name_chunks(
+    itinerary: Itinerary, blocks: Sequence[tuple[int, int]]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The chunks of some blocks, by variable and index.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+    blocks : sequence of (int, int)
+        As (group, block).
+    """
+    footprint, recipe = itinerary.footprint, itinerary.recipe
+    reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
+    found = []
+    for number, group in enumerate(footprint.groups):
+        own = [block for index, block in blocks if index == number]
+        places = zip(*(i.tolist() for i in np.unravel_index(own, group.shape)), strict=True)
+        for bundle in reader.bundles(group, list(places) if own else []):
+            found += [(read.variable, read.chunk) for read in bundle.reads]
+    return tuple(sorted(found))
 
 
 class Carrier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +17,8 @@ from xloader.mixing import full_mixing, measure_mixing, region_dim
 from xloader.plan import Epoch, Lane, Plan
 from xloader.remainder import Remainder
 
+_MOST_NAMED = 8
+
 
 @dataclass(frozen=True)
 class Explanation(Figures):
@@ -28,10 +31,13 @@ class Explanation(Figures):
     num_shared_reads : int
         Of the reads of all ranks, or of all workers, those of a chunk that another of them reads
         too; 0 for one process.
+    shared_chunks : tuple of (str, tuple of int)
+        Of all ranks, the chunks that several of them read: variable and index.
     """
 
     paths: Mapping[str, str]
     num_shared_reads: int = 0
+    shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def _title(self) -> str:
         return "Explanation: nothing has been read"
@@ -45,6 +51,10 @@ class Explanation(Figures):
             read.append(
                 ("shared", f"{self.num_shared_reads:,} reads of a chunk by another rank or worker")
             )
+        if self.shared_chunks:
+            named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
+            more = len(self.shared_chunks) - len(named)
+            read.append(("", "; ".join(named) + (f" and {more:,} more" if more else "")))
         if not self.is_exact:
             read.append(("note", "counted on the first part of the order only"))
         return [*super()._rows(), *read]
@@ -127,6 +137,21 @@ def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tupl
         for lane in lanes
         for block in np.unique(lane.schedule.residences[index].block).tolist()
     }
+
+
+def shared_blocks(
+    epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
+    """Blocks that several processes need, as (group, block), in order.
+
+    Parameters
+    ----------
+    epoch : Epoch or Remainder
+    processes : sequence of (sequence of int)
+        Per process, the numbers of its sublanes of the epoch.
+    """
+    counts = Counter(block for own in processes for block in touched_blocks(epoch, own))
+    return sorted(block for block, count in counts.items() if count > 1)
 
 
 def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:

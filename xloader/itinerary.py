@@ -154,11 +154,15 @@ class Itinerary:
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
+        processes = self.processes(scope)
+        return explain_epoch(epoch, processes, paths, () if scope == "world" else cached)
+
+    def processes(self, scope: Literal["rank", "world"]) -> list[range]:
+        """Per worker of this rank, or of all ranks, the numbers of its sublanes."""
         world = self.options.world
         ranks = range(world.world_size) if scope == "world" else [world.rank]
         workers = range(self.plan.workers)
-        processes = [self._sublanes(rank, worker) for rank in ranks for worker in workers]
-        return explain_epoch(epoch, processes, paths, () if scope == "world" else cached)
+        return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
     def warn(self, expected: Explanation, stacklevel: int) -> None:
         """Say once where a shuffle mixes poorly, or reads more than was allowed."""

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from xloader.batch import Batch
-from xloader.carrier import Carrier
+from xloader.carrier import Carrier, name_chunks
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError
-from xloader.explain import Explanation
+from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Pass, Progress
 from xloader.itinerary import Itinerary
@@ -200,7 +200,9 @@ class Loader:
         self._settle()
         epoch, num_passed = self._coming()
         if scope != "rank":
-            return self._itinerary.explain(epoch, scope)
+            found = self._itinerary.explain(epoch, scope)
+            blocks = shared_blocks(epoch, self._itinerary.processes(scope))
+            return replace(found, shared_chunks=name_chunks(self._itinerary, blocks))
         kept = self._carrier.loaded()
         key = self._epoch_number, self._first_step, len(kept)
         if key not in self._explained:
