@@ -68,6 +68,7 @@ class Itinerary:
         self._check_samples()
         self.plan = plan or self._make_plan(workers)
         self._planned: Epoch | None = None
+        self._left: Remainder | None = None
         self._has_warned = False
         self._is_settled = False
 
@@ -113,7 +114,10 @@ class Itinerary:
         epoch = self.epoch(number)
         if not first_step and self.footprint is self._footprint:
             return epoch
-        return Remainder(epoch, first_step, self.footprint)
+        kept = self._left
+        if kept is None or kept.whole is not epoch or kept.first_step != first_step:
+            self._left = kept = Remainder(epoch, first_step, self.footprint)
+        return kept
 
     def epoch(self, number: int) -> Epoch:
         """The order and schedule of an epoch, kept until another is asked for."""
