@@ -20,7 +20,7 @@ from xloader.engine.cached import CachedReader
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
-from xloader.errors import OptionError, WorkersWarning
+from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.grid import Ints
 from xloader.itinerary import Itinerary
 from xloader.layout import make_layouts
@@ -82,39 +82,31 @@ class Desk:
 
     def step(self, ticket: Ticket, ids: Sequence[int]) -> Batch | None:
         """The batch of a step, made by the plan; None where it does not come as planned."""
+        if reason := _why_not(ticket, ids):
+            self._leave_plan(reason)
+            return None
         self._agree(ticket.agreement)
         number = ticket.step % ticket.agreement.plan.workers
         way = self._ways.get(number)
-        is_next = (
-            way is not None
-            and (way.epoch, way.pass_number) == (ticket.epoch, ticket.pass_number)
-            and way.next_step == ticket.step
-        )
-        reason = _why_not(ticket, ids)
-        if not reason and not is_next and ticket.step != number:
-            reason = f"step {ticket.step} came out of turn, as with in_order=False"
-        if not reason:
-            way = way if is_next and way is not None else self._begin(ticket, number)
-            # A way that fails is not gone on with, which is no news beside its error.
-            del self._ways[number]
-            has_warned, self._has_warned = self._has_warned, True
-            delivery = next(way.steps)
-            self._has_warned = has_warned
-            if delivery.ids.tolist() == list(ids):
-                way.next_step += ticket.agreement.plan.workers
-                self._ways[number] = way
-                return as_batch(delivery)
-            reason = "its ChunkSampler is one of other samples"
-        self._leave_plan(reason)
-        return None
+        place = ticket.epoch, ticket.pass_number, ticket.step
+        if way is None or (way.epoch, way.pass_number, way.next_step) != place:
+            if ticket.step != number:
+                self._leave_plan(f"step {ticket.step} came out of turn, as with in_order=False")
+                return None
+            way = self._begin(ticket, number)
+        # A way that fails is not gone on with, which is no news beside its error.
+        del self._ways[number]
+        has_warned, self._has_warned = self._has_warned, True
+        delivery = next(way.steps)
+        self._has_warned = has_warned
+        assert delivery.ids.tolist() == list(ids), "samplers and workers have one order"
+        way.next_step += ticket.agreement.plan.workers
+        self._ways[number] = way
+        return as_batch(delivery)
 
     def read(self, ids: Ints) -> Batch:
         """Any samples, read through a cache of decoded chunks."""
-        if self._cache is None or len(ids) > self._cache_size:
-            self.close()
-            self._cache_size = max(len(ids), 1)
-            self._cache = self._make_cache(self._cache_size)
-        arrays = self._cache.read(ids)
+        arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         return Batch(arrays.values(), arrays, ids)
 
@@ -194,6 +186,22 @@ class Desk:
             worker.close()
         self._workers.clear()
         self._ways.clear()
+
+    def _cache_for(self, batch_size: int) -> CachedReader:
+        """A cache that was made for such batches; if there is no room for that, the last one."""
+        cache = self._cache
+        if cache is None or batch_size > self._cache_size:
+            try:
+                made = self._make_cache(batch_size)
+            except MemoryBudgetError:
+                if cache is None:
+                    raise
+                # It reads them in parts.
+                made = cache
+            else:
+                self.close()
+            self._cache, self._cache_size, cache = made, batch_size, made
+        return cache
 
     def _make_cache(self, batch_size: int) -> CachedReader:
         layouts = make_layouts(self._recipe)
