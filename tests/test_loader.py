@@ -223,7 +223,7 @@ def test_an_interrupt_while_waiting_closes() -> None:
     loader = make_samples().map(block).loader(batch_size=6, output="numpy")
     go_on.clear()
     iterator = cast("Pass", iter(loader))
-    changed = iterator._run._bell.batch
+    changed = iterator.run._bell.batch
     wait = changed.wait
 
     def wait_or_interrupt(timeout: float | None = None) -> bool:
@@ -249,7 +249,7 @@ iterator = iter(loader)
 next(iterator)
 is_held, go_on = threading.Event(), threading.Event()
 def hold():
-    with iterator._run._bell.lock:
+    with iterator.run._bell.lock:
         is_held.set()
         go_on.wait()
 threading.Thread(target=hold).start()

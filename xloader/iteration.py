@@ -115,8 +115,45 @@ class Progress:
         )
 
 
-class Pass:
-    """Iterates over one epoch, and owns the threads that make it.
+@dataclass(frozen=True)
+class Leg:
+    """An epoch, or the rest of one, about to be carried out.
+
+    Parameters
+    ----------
+    run : Run
+        What makes the batches.
+    progress : Progress
+        What is counted of them.
+    num_steps : int
+        Batches that are yielded.
+    num_passed : int
+        Batches before them that are made and not yielded.
+    count : callable
+        Called with 1 for each batch that is yielded; with 0 for an epoch of none.
+    is_overtaken : callable
+        Whether by now another epoch is to be carried out.
+    """
+
+    run: Run
+    progress: Progress
+    num_steps: int
+    num_passed: int
+    count: Callable[[int], None]
+    is_overtaken: Callable[[], bool]
+
+
+def make_leg(
+    job: Job,
+    expected: Explanation,
+    budget: Budget,
+    num_asked: int,
+    *,
+    num_passed: int,
+    count: Callable[[int], None],
+    is_overtaken: Callable[[], bool],
+) -> Leg:
+    """A leg of nothing yet.
 
     Parameters
     ----------
@@ -128,78 +165,89 @@ class Pass:
         How its memory is divided.
     num_asked : int
         Threads that were asked for; the job may have fewer.
+    num_passed, count, is_overtaken
+        As of `Leg`.
+    """
+    run = Run(job)
+    progress = Progress(
+        expected, run.tally, job.pool, budget, job.num_threads, num_asked, job.batch_size
+    )
+    num_steps = job.walker.num_steps - num_passed
+    return Leg(run, progress, num_steps, num_passed, count, is_overtaken)
+
+
+class Pass:
+    """Iterates over one epoch, and owns the threads that make it.
+
+    Parameters
+    ----------
+    begin : callable
+        Makes what is carried out: now, and anew if that is overtaken before the first batch is
+        asked for.
     deliver : callable
         Makes what the user gets from a delivery.
-    count : callable
-        Called with 1 for each batch that is yielded; with 0 for an epoch of none.
-    num_passed : int
-        Batches at the beginning of the job that are not yielded.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        expected: Explanation,
-        budget: Budget,
-        num_asked: int,
-        deliver: Callable[[Delivery], Any],
-        count: Callable[[int], None],
-        num_passed: int = 0,
-    ) -> None:
-        self._num_steps = job.walker.num_steps - num_passed
-        self._num_passed = num_passed
-        self._is_over = False
+    def __init__(self, begin: Callable[[], Leg], deliver: Callable[[Delivery], Any]) -> None:
+        self._begin = begin
         self._deliver = deliver
-        self._count = count
-        self._run = Run(job)
-        self.progress = Progress(
-            expected,
-            self._run.tally,
-            job.pool,
-            budget,
-            job.num_threads,
-            num_asked,
-            job.batch_size,
-        )
-        # It closes also where the iterator is abandoned.
-        self._close = weakref.finalize(self, self._run.close)
-        # The run sees to that itself, before what it reads with is taken down.
-        self._close.atexit = False
+        self._is_over = False
+        self._has_begun = False
+        self._take_up(begin())
 
     @property
     def run(self) -> Run:
         """What makes the batches. It may outlive the iterator."""
-        return self._run
+        return self._leg.run
+
+    @property
+    def progress(self) -> Progress:
+        """What has come of it."""
+        return self._leg.progress
 
     def __iter__(self) -> Pass:
         return self
 
     def __next__(self) -> Any:
+        if not self._has_begun:
+            self._has_begun = True
+            if self._leg.is_overtaken():
+                self.close()
+                self._take_up(self._begin())
+        run = self._leg.run
         self.progress.begin = self.progress.begin or time.perf_counter()
         try:
             # Closed before its end, the run says so: a loop must not take that for the end.
             while self._num_passed > 0:
                 self._num_passed -= 1
-                self._run.take()
-            delivery = None if self._is_over else self._run.take()
+                run.take()
+            delivery = None if self._is_over else run.take()
         except BaseException:
             self._is_over = True
             self.close()
             raise
         if delivery is None:
-            if not self._num_steps:
+            if not self._leg.num_steps:
                 # With drop_last, an epoch of less than one batch is complete as it begins.
-                self._count(0)
+                self._leg.count(0)
             self._is_over = True
             self.close()
             raise StopIteration
         self.progress.add(delivery)
         batch = self._deliver(delivery)
-        self._count(1)
+        self._leg.count(1)
         # Whether or not the loop asks for one batch more, the epoch is complete.
-        self._is_over = self.progress.num_steps == self._num_steps
+        self._is_over = self.progress.num_steps == self._leg.num_steps
         return batch
 
     def close(self) -> None:
         """Stop the threads. More than once is fine."""
         self._close()
+
+    def _take_up(self, leg: Leg) -> None:
+        self._leg = leg
+        self._num_passed = leg.num_passed
+        # It closes also where the iterator is abandoned.
+        self._close = weakref.finalize(self, leg.run.close)
+        # The run sees to that itself, before what it reads with is taken down.
+        self._close.atexit = False

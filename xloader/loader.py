@@ -16,7 +16,7 @@ from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError
 from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
-from xloader.iteration import Pass, Progress
+from xloader.iteration import Leg, Pass, Progress, make_leg
 from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch, Plan
@@ -110,10 +110,21 @@ class Loader:
         """The loader itself: trainers call ``loader.sampler.set_epoch``."""
         return self
 
+    @property
+    def batch_sampler(self) -> Loader:
+        """The loader itself: trainers that look for a sampler look here first."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch, on each rank."""
+        return self.options.batch_size
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter`` delivers, from its first step on.
 
-        The epoch of a state that was loaded keeps the position of that state.
+        So does an iterator that was not asked for a batch yet. The epoch of a state that was
+        loaded keeps the position of that state.
 
         Raises
         ------
@@ -255,26 +266,7 @@ class Loader:
             tell_share(self._itinerary, expected)
             check_alike(self._itinerary, make_state(self._itinerary, 0, 0))
             self._has_begun = True
-        (epoch, num_passed), number = self._coming(), self._epoch_number
-        job = self._carrier.job(epoch, self._itinerary.sublanes())
-        self._step = self._first_step
-        self._pass_number += 1
-        pass_number = self._pass_number
-
-        def count(num_steps: int) -> None:
-            # Another epoch, or another pass, may have begun meanwhile.
-            if (self._epoch_number, self._pass_number) == (number, pass_number):
-                self._step += num_steps
-                # Not with iter: trainers ask for an iterator and throw it away.
-                self._is_resuming = False
-                if self._step == len(self):
-                    self._epoch_number, self._step = number + 1, 0
-
-        asked = self.options.num_threads
-        batches = Pass(job, expected, self.plan.budget, asked, self._deliver, count, num_passed)
-        self._run = batches.run
-        self._progress = batches.progress
-        return batches
+        return Pass(self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
         # A loader travels as what it was asked for; threads, memory and progress stay behind.
@@ -305,6 +297,38 @@ class Loader:
         # Padding alone is left, and the row that it repeats is of the batch before.
         return itinerary.remainder(number, first - 1), 1
 
+    def _begin(self) -> Leg:
+        """Make what the next pass carries out, in the place of what was under way."""
+        self._stop()
+        expected, (epoch, num_passed), number = self.explain(), self._coming(), self._epoch_number
+        job = self._carrier.job(epoch, self._itinerary.sublanes())
+        self._step, pass_number = self._first_step, self._pass_number
+
+        def count(num_steps: int) -> None:
+            # Another epoch, or another pass, may have begun meanwhile.
+            if (self._epoch_number, self._pass_number) == (number, pass_number):
+                self._step += num_steps
+                # Not with iter: trainers ask for an iterator and throw it away.
+                self._is_resuming = False
+                if self._step == len(self):
+                    self._epoch_number, self._step = number + 1, 0
+
+        def is_overtaken() -> bool:
+            # As DataLoader does it; Lightning asks for an iterator before it tells the epoch.
+            return self._epoch_number != number and self._pass_number == pass_number
+
+        leg = make_leg(
+            job,
+            expected,
+            self.plan.budget,
+            self.options.num_threads,
+            num_passed=num_passed,
+            count=count,
+            is_overtaken=is_overtaken,
+        )
+        self._run, self._progress = leg.run, leg.progress
+        return leg
+
     def _make_carrier(self) -> Carrier:
         options = self._itinerary.options
         return Carrier(self._itinerary, num_ready=options.prefetch, num_cores=options.num_threads)
@@ -315,6 +339,7 @@ class Loader:
         if self._run is not None:
             self._run.close()
         self._run = None
+        self._pass_number += 1
         if self._carrier.is_foreign:
             self._carrier.renew()
 

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import OptionError
+from xloader.errors import ClosedError, OptionError
 from xloader.loader import Loader
 from xloader.testing import CountingStore, write_store
 from xloader.world import World, resolve_world
@@ -50,6 +50,35 @@ def test_an_iterator_that_nobody_asks_keeps_the_place(loader: Loader) -> None:
     assert loader.explain().num_steps == 6
     assert loader.state_dict()["step"] == 4
     assert [batch.ids.tolist() for batch in loader] == whole[4:]
+
+
+def test_an_epoch_may_be_chosen_until_the_first_batch_is_asked_for(loader: Loader) -> None:
+    """Lightning goes on from a checkpoint with iter first, and then tells the epoch."""
+    orders = []
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        orders.append([batch.ids.tolist() for batch in loader])
+    loader.set_epoch(1)
+    loader.load_state_dict({**loader.state_dict(), "step": 4})
+    iterator = iter(loader)
+    loader.set_epoch(2)
+    first = next(iterator).ids.tolist()
+    assert loader.report().num_steps == 1
+    loader.set_epoch(0)
+    assert [first, *(batch.ids.tolist() for batch in iterator)] == orders[2]
+    assert [batch.ids.tolist() for batch in loader] == orders[0]
+
+
+def test_an_iterator_is_over_once_a_state_is_loaded_or_the_loader_closed(loader: Loader) -> None:
+    iterator = iter(loader)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1})
+    with pytest.raises(ClosedError):
+        next(iterator)
+    iterator = iter(loader)
+    loader.close()
+    loader.set_epoch(5)
+    with pytest.raises(ClosedError):
+        next(iterator)
 
 
 LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}
