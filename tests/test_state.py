@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import subprocess
@@ -316,3 +317,21 @@ print(json.dumps([seen, loader.state_dict()]))
     tail, last = run(json.dumps(state), 100)
     assert head + tail == whole
     assert (last["epoch"], last["step"]) == (1, 0)
+
+
+def digest_of(ids: list[list[int]]) -> str:
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("window", "lanes", "golden"),
+    [(1, 1, "39c43dc66a2c8b12"), (3, 1, "92a7a980af8e388f"), (3, 4, "5f8664de0ba017a5")],
+)
+def test_states_of_today_are_understood_in_years(window: int, lanes: int, golden: str) -> None:
+    """A change of what a state means needs another version of it."""
+    samples = opened(203).window(time=window, stride=1)
+    options = {"lanes": lanes, "memory": "48KiB", "batch_size": 8}
+    loader = loader_of(samples, **options)
+    state = {**saved(loader), "epoch": 3, "step": 7, "seed": 5}
+    loader.load_state_dict(state)
+    assert digest_of([batch.ids.tolist() for batch in loader]) == golden
