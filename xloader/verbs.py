@@ -278,12 +278,12 @@ class Verbs(Recorded):
 
         Notes
         -----
-        *Chance.* What ``rng`` gives a sample follows from the seed, the epoch and the sample's
-        id: the same whatever the batches, threads, workers and ranks, and something else in
-        each epoch. What is read outside a planned epoch, as by ``samples[i]`` or by a
-        ``MapDataset`` under another sampler than ours, is of seed 0 and epoch 0. A sample that
-        weights draw several times in an epoch gets the same each time. Functions have numbers
-        of their own, unless they draw by the same ``name``.
+        *Chance.* What ``rng`` gives a sample follows from the seed, the epoch, the sample's id
+        and, where weights draw it several times in an epoch, which time it is: the same
+        whatever the batches, threads, workers and ranks, and something else in each epoch.
+        What is read outside a planned epoch, as by ``samples[i]`` or by a ``MapDataset`` under
+        another sampler than ours, is of seed 0 and epoch 0. Functions have numbers of their
+        own, unless they draw by the same ``name``.
 
         *Names of dimensions.* A dimension keeps its name where all fields that have it agree in
         its size, its offsets and its channels. Where two differ, it is ``<field>_<dim>`` in

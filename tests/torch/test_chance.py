@@ -44,6 +44,7 @@ def test_workers_give_what_a_loader_gives() -> None:
     with samples.loader(batch_size=8, memory="1MiB", seed=2, output="numpy") as loader:
         expected = [told(loader) for _ in range(2)]
     assert expected[0] != expected[1]
+    assert len(set(expected[0])) == 120
     # Numbers of the second worker come from another process.
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
     batches = data_loader(samples, batch_size=8, memory="1MiB", seed=2, **options)
@@ -70,3 +71,11 @@ def test_functions_on_samples_know_a_sample_that_comes_again() -> None:
     assert len({x for _, x in expected}) == 90
     assert epoch_of(batch_size=13) == epoch_of(batch_size=8, lanes=2) == expected
     assert epoch_of(batch_size=8, seed=1) != expected
+    batches = data_loader(
+        samples,
+        batch_size=8,
+        num_workers=0,
+        memory="1MiB",
+        transform=lambda x: np.random.random(),  # noqa: NPY002
+    )
+    assert told(batches) == expected

@@ -256,7 +256,9 @@ class Fillings:
             if filling.error is None:
                 self._pad(filling)
                 assert filling.arrays is not None
-                filling.arrays = self._job.finish(filling.arrays, self._padded_ids(step)[0])
+                ids = self._padded_ids(step)[0]
+                occurrences = step.occurrences_in(len(ids))
+                filling.arrays = self._job.finish(filling.arrays, ids, occurrences)
         except Exception as error:
             filling.error = error
         with self._bell.lock:

@@ -80,7 +80,7 @@ class Desk:
         """Whether this came over a fork, where its threads and locks do not live."""
         return os.getpid() != self._pid
 
-    def step(self, ticket: Ticket, ids: Sequence[int]) -> Batch | None:
+    def step(self, ticket: Ticket, ids: Sequence[int]) -> Delivery | None:
         """The batch of a step, made by the plan; None where it does not come as planned."""
         if reason := _why_not(ticket, ids):
             self._leave_plan(reason)
@@ -102,7 +102,7 @@ class Desk:
         assert delivery.ids.tolist() == list(ids), "samplers and workers have one order"
         way.next_step += ticket.agreement.plan.workers
         self._ways[number] = way
-        return as_batch(delivery)
+        return delivery
 
     def read(self, ids: Ints) -> Batch:
         """Any samples, read through a cache of decoded chunks."""

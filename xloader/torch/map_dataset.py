@@ -12,7 +12,7 @@ from xloader.augment import sample_keys
 from xloader.choosing import listed_ids, normal_ids
 from xloader.options import parse_nbytes
 from xloader.torch.checks import require_samples
-from xloader.torch.desk import Desk
+from xloader.torch.desk import Desk, as_batch
 from xloader.torch.items import ItemTransforms
 from xloader.torch.parcels import sendable_errors
 from xloader.torch.tickets import FirstId, ticket_of
@@ -136,11 +136,15 @@ class MapDataset(Dataset[Any]):
         if self._desk is None or self._desk.is_foreign:
             self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
         ticket = ticket_of(ids)
-        batch = None if ticket is None else self._desk.step(ticket, ids)
-        if batch is None:
+        delivery = None if ticket is None else self._desk.step(ticket, ids)
+        if delivery is None:
             batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
+        else:
+            batch = as_batch(delivery)
         keys = None
         if ticket is not None and ticket.is_of(ids):
             # Also out of turn, and by other workers than planned: chance is that of the step.
-            keys = sample_keys(ticket.agreement.options.seed, ticket.epoch, batch.ids)
+            seed = ticket.agreement.options.seed
+            times = None if delivery is None else delivery.occurrences
+            keys = sample_keys(seed, ticket.epoch, batch.ids, times)
         return self._transforms.apply(batch, keys)
