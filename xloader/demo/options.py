@@ -11,6 +11,9 @@ from xloader.demo.waves import WaveSpec
 OWN_MEMORY = "128MiB"
 USER_MEMORY = "1GiB"
 
+STEPS_LOG = "steps.jsonl"
+"""Where ranks that can be restarted log their steps, in their folder."""
+
 
 @dataclass(frozen=True)
 class DemoOptions:

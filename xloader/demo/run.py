@@ -12,15 +12,14 @@ import xarray as xr
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-import xloader
 from xloader.demo import picture
+from xloader.demo.assembly import make_net, split_samples
 from xloader.demo.baseline import Speed, measure_plain, measure_speed
 from xloader.demo.climate import Climate, measure_climate
 from xloader.demo.maps import (
     axis_label,
     coordinate,
     is_latitude,
-    is_periodic,
     lead_label,
     row_weights,
 )
@@ -86,7 +85,7 @@ def run_demo(options: DemoOptions) -> DemoResult:
         task = find_task(dataset, variables=names, time_dim=options.time_dim, lead=options.lead)
         climate = measure_climate(dataset, task)
         _print_data(path, dataset, task, climate)
-        train_part, test_part = _split(path, task, climate)
+        train_part, test_part = split_samples(path, task, climate)
         loader = train_part.loader(
             batch_size=options.batch_size,
             shuffle=True,
@@ -140,49 +139,11 @@ def _print_data(path: str, dataset: xr.Dataset, task: Task, climate: Climate) ->
             )
 
 
-def _split(path: str, task: Task, climate: Climate) -> tuple[Samples, Samples]:
-    """Samples of the training and of the held-out part; no window crosses between them."""
-    dim = task.time_dim
-    stats = {name: (climate.mean[name], climate.std[name]) for name in task.variables}
-    opened = xloader.open(path, variables=list(task.variables))
-
-    def samples(part: slice) -> Samples:
-        return (
-            opened.isel({dim: part})
-            .window({dim: task.lead + 1}, stride={dim: 1})
-            .inputs(*task.variables, **{dim: 0})
-            .targets(*task.variables, **{dim: task.lead})
-            .normalize(stats)
-            .fillna(0.0)
-        )
-
-    return samples(slice(0, task.num_train)), samples(slice(task.num_train, task.num_steps))
-
-
-def _make_net(
-    dataset: xr.Dataset, task: Task, climate: Climate, seed: int
-) -> tuple[ForecastNet, NDArray[np.float64]]:
-    """The network, which works on normalised values, and the spread of its channels there."""
-    scale = climate.channel_std
-    climatology = (climate.cycle - climate.channel_mean) / scale
-    spread = climate.spread / scale[:, 0, 0]
-    # The seed must not change what the caller draws from torch's own generator.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        net = ForecastNet(
-            climatology.astype(np.float32),
-            spread.astype(np.float32),
-            climate.mask,
-            is_periodic=is_periodic(dataset, task.space_dims[1]),
-        )
-    return net.to("cuda" if torch.cuda.is_available() else "cpu"), spread
-
-
 def _train(
     loader: Loader, dataset: xr.Dataset, task: Task, climate: Climate, options: DemoOptions
 ) -> tuple[ForecastNet, Explanation, Report]:
     """Train behind a progress bar."""
-    net, spread = _make_net(dataset, task, climate, options.seed)
+    net, spread = make_net(dataset, task, climate, options.seed)
     style = "{desc} {percentage:3.0f}% |{bar}| {elapsed} {postfix}"
     with tqdm(total=100, desc="Training", bar_format=style) as bar:
 

@@ -1,0 +1,180 @@
+"""One rank of a training that can be stopped anywhere, and goes on with any number of ranks.
+
+Started by torchrun::
+
+    torchrun --nproc-per-node 2 -m xloader.demo.ranked STORE FOLDER
+    torchrun --nproc-per-node 1 -m xloader.demo.ranked STORE FOLDER     goes on where that stopped
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from xloader.demo.assembly import make_net, split_samples
+from xloader.demo.climate import measure_climate
+from xloader.demo.maps import row_weights
+from xloader.demo.options import STEPS_LOG
+from xloader.demo.task import find_task, open_dataset
+from xloader.demo.training import Calendar, loss_weights
+from xloader.demo.waves import VARIABLE_ATTRS
+
+if TYPE_CHECKING:
+    from xloader.batch import Batch
+    from xloader.samples import Samples
+
+GLOBAL_BATCH: Final = 16
+LANES: Final = 4
+"""The same on any number of ranks, which must divide it: so are the global batches then."""
+MEMORY: Final = "12MiB"
+
+_CHECKPOINT: Final = "checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a rank trains.
+
+    Parameters
+    ----------
+    samples : Samples
+        Of all ranks.
+    net : torch.nn.Module
+        On the CPU, the same on all ranks.
+    calendar : Calendar
+        Phases of the training part.
+    scale : torch.Tensor
+        Weight of each grid point in the loss, float32 (channel, row, column).
+    """
+
+    samples: Samples
+    net: nn.Module
+    calendar: Calendar
+    scale: Tensor
+
+
+def make_training(store: str) -> Training:
+    """What is trained on a store of the demo."""
+    with open_dataset(store) as dataset:
+        # By name: the order in which xarray finds them may differ from process to process.
+        task = find_task(dataset, variables=tuple(VARIABLE_ATTRS))
+        climate = measure_climate(dataset, task)
+        net, spread = make_net(dataset, task, climate, seed=0)
+        weights = loss_weights(row_weights(dataset, task.space_dims[0]), climate)
+        samples, _ = split_samples(store, task, climate)
+    scale = weights / weights.mean() / np.square(spread)[:, None, None]
+    calendar = Calendar(torch.from_numpy(climate.phases[: task.num_train]), task.lead)
+    return Training(samples, net.cpu(), calendar, torch.from_numpy(scale.astype(np.float32)))
+
+
+def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None) -> None:
+    """Train one rank from the folder's checkpoint on, and log each step there.
+
+    Parameters
+    ----------
+    store : str
+        A store of the demo.
+    folder : pathlib.Path
+        Holds the checkpoint and the log.
+    epochs : int
+        Passes in all, those before a restart included.
+    every : int
+        Steps from one checkpoint to the next.
+    kill_at : int, optional
+        Before this step, counted over all epochs, the last rank kills itself.
+    """
+    training = make_training(store)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    loader = training.samples.loader(
+        batch_size=GLOBAL_BATCH // world_size, lanes=LANES, memory=MEMORY, seed=0
+    )
+    net = DistributedDataParallel(training.net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    if (folder / _CHECKPOINT).exists():
+        saved = torch.load(folder / _CHECKPOINT, weights_only=True)
+        net.module.load_state_dict(saved["net"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(saved["loader"])
+    while loader.epoch < epochs:
+        epoch, first_step = loader.epoch, loader.state_dict()["step"]
+        for step, batch in enumerate(loader, start=first_step):
+            number = epoch * len(loader) + step
+            if number == kill_at and rank == world_size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss = _step(net, optimizer, batch, training)
+            ids = _all_ids(batch)
+            if rank == 0:
+                _log(folder, {"epoch": epoch, "step": step, "ids": ids, "loss": loss})
+                if (number + 1) % every == 0:
+                    parts = {"net": net.module, "optimizer": optimizer, "loader": loader}
+                    _save(folder, {name: part.state_dict() for name, part in parts.items()})
+    loader.close()
+
+
+def _step(
+    net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, training: Training
+) -> float:
+    """One step of the optimizer; returns the loss of the global batch before it."""
+    error = net(batch[0], *training.calendar.of_batch(batch)) - batch[1]
+    # Padding weighs nothing, whichever ranks have it.
+    is_real = torch.from_numpy(~batch.is_padding)
+    total = (error.square() * training.scale).mean(dim=(1, 2, 3))[is_real].sum()
+    sums = torch.stack([total.detach(), is_real.sum()])
+    dist.all_reduce(sums)
+    optimizer.zero_grad()
+    # The gradients of all ranks are averaged, and not added.
+    (total / sums[1] * dist.get_world_size()).backward()
+    optimizer.step()
+    return float(sums[0] / sums[1])
+
+
+def _all_ids(batch: Batch) -> str:
+    """A short hash of the ids of all ranks' samples, in order."""
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, batch.ids[~batch.is_padding].tolist())
+    ids = [sample for part in parts for sample in part]
+    return hashlib.sha256(repr(ids).encode()).hexdigest()[:12]
+
+
+def _log(folder: Path, row: dict[str, Any]) -> None:
+    with open(folder / STEPS_LOG, "a", encoding="utf-8") as file:
+        file.write(json.dumps({**row, "ranks": dist.get_world_size()}) + "\n")
+
+
+def _save(folder: Path, checkpoint: dict[str, Any]) -> None:
+    """Replace the checkpoint at once: a process may be killed at any time."""
+    partial = folder / f"{_CHECKPOINT}.partial"
+    torch.save(checkpoint, partial)
+    partial.replace(folder / _CHECKPOINT)
+
+
+@click.command()
+@click.argument("store")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--epochs", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--every", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--kill-at", type=click.IntRange(min=0))
+def main(store: str, folder: Path, epochs: int, every: int, kill_at: int | None) -> None:
+    """Train one rank on STORE, with its checkpoint and its log in FOLDER."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dist.init_process_group("gloo")
+    try:
+        train(store, folder, epochs, every, kill_at)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
