@@ -86,7 +86,7 @@ def run_ranks(world_size: int, script: str, *arguments: object) -> None:
     run_python(*launch, ROOT / "tests" / "trainers" / script, *arguments)
 
 
-def run_python(*arguments: object) -> None:
+def run_python(*arguments: object, folder: Path | None = None) -> None:
     """Run an interpreter like this one, without what a trainer left in the environment."""
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
     environ = {name: value for name, value in os.environ.items() if name not in launchers}
@@ -94,6 +94,7 @@ def run_python(*arguments: object) -> None:
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=environ,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=100,
