@@ -67,7 +67,8 @@ def check_alike(itinerary: Itinerary, state: Mapping[str, Any]) -> None:
             f"the ranks have planned differently: {', '.join(others)} differ",
             given=f"rank {options.world.rank}: " + ", ".join(f"{n}={own[n]}" for n in others),
             allowed=", ".join(f"{name}={first.get(name)}" for name in others),
-            remedy="make the same samples and pass the same options on all ranks",
+            remedy="make the same samples and pass the same options on all ranks; a Dataset that "
+            "xarray opened may have its variables in another order on each, so name them",
         )
 
 
