@@ -17,7 +17,7 @@ from xloader.errors import MemoryBudgetError, OptionError
 from xloader.itinerary import Itinerary
 from xloader.options import make_options
 from xloader.testing import CountingStore, write_store
-from xloader.working import Worker, check_padding
+from xloader.working import Worker, check_padding, explain_rest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -65,6 +65,62 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
     assert len(delivered) == num_samples - left_out * case.options["drop_last"]
     if case.chosen.weights is None:
         assert max(Counter(delivered).values(), default=1) == 1
+
+
+def made(itinerary: Itinerary, epoch: int, first_step: int = 0) -> dict[int, list[bytes]]:
+    """What the workers of a rank make of each step that is left to it."""
+    workers, found = itinerary.plan.workers, {}
+    for number in range(workers):
+        worker = Worker(itinerary, number, num_ready=1, num_cores=2)
+        first = first_step + (number - first_step) % workers
+        for index, delivery in enumerate(worker.steps(epoch, first_step)):
+            arrays = [delivery.ids, delivery.is_padding, *delivery.arrays.values()]
+            found[first + index * workers] = [np.asarray(array).tobytes() for array in arrays]
+    return found
+
+
+@given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
+def test_from_any_step_on_workers_make_and_read_what_is_left(
+    case: Case, workers: int, epoch: int, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, case.world_size - 1))
+    itinerary = itinerary_of(case, rank, workers)
+    try:
+        check_padding(itinerary)
+    except OptionError:
+        assume(False)
+    whole = made(itinerary, epoch)
+    num_reads = itinerary.explain(itinerary.epoch(epoch)).num_reads
+    num_samples = itinerary.explain(itinerary.epoch(epoch)).num_samples
+    first = data.draw(st.integers(0, len(whole)))
+    expected = explain_rest(itinerary, itinerary.remainder(epoch, first))
+    case.store.reset()
+    assert made(itinerary, epoch, first) == {k: v for k, v in whole.items() if k >= first}
+    assert case.store.num_reads == expected.num_reads <= num_reads
+    assert expected.num_steps == len(whole) - first
+    passed = [np.frombuffer(whole[step][1], np.bool_) for step in range(first)]
+    assert expected.num_samples == num_samples - sum(int((~flags).sum()) for flags in passed)
+
+
+def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
+    store = CountingStore(write_store(_line(9), {"t": (3,)}))
+    samples = xloader.open(store).window(time=1)
+    options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
+    itinerary = Itinerary(samples.recipe, options, 2)
+    whole = made(itinerary, 0)
+    assert sorted(whole) == [0, 1, 2]
+    # Of the last step this rank has nothing, and its worker made the first one.
+    assert np.frombuffer(whole[2][1], np.bool_).all()
+    for first in (1, 2):
+        expected = explain_rest(itinerary, itinerary.remainder(0, first))
+        store.reset()
+        assert made(itinerary, 0, first) == {k: v for k, v in whole.items() if k >= first}
+        assert store.num_reads == expected.num_reads > 0
+        assert expected.num_samples == 2 * (2 - first)
+        # The other rank has all of its samples left.
+        world = explain_rest(itinerary, itinerary.remainder(0, first), "world")
+        assert world.num_samples == expected.num_samples + 2 * (2 - first) + 1
+        assert world.num_reads > expected.num_reads
 
 
 def test_parts_share_chunks_only_where_they_are_cut() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from xloader.carrier import Carrier
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.errors import OptionError
+from xloader.explain import Cached, Explanation
 from xloader.itinerary import Itinerary
+from xloader.plan import Epoch, Lane
+from xloader.remainder import Remainder
+from xloader.sublanes import SubLanes
 
 
 class Worker:
@@ -45,22 +51,38 @@ class Worker:
         """Whether this came over a fork, where its threads and locks do not live."""
         return self._carrier.is_foreign
 
+    @property
+    def number(self) -> int:
+        """Which of the workers this is."""
+        return self._number
+
     def loaded(self) -> set[tuple[int, int]]:
         """Blocks in memory from earlier epochs, as (group, block)."""
         return self._carrier.loaded()
 
-    def steps(self, epoch: int) -> Iterator[Delivery]:
-        """Its batches of an epoch, in order. An iteration under way ends."""
+    def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
+        """Its batches of an epoch from a step on, in order. An iteration under way ends.
+
+        Parameters
+        ----------
+        epoch : int
+        first_step : int, default 0
+            The first step of the rank that is left: those of this worker that come before it
+            are not made, nor is anything read for them.
+        """
         self.close()
-        job = self._carrier.job(
-            self._itinerary.epoch(epoch), self._itinerary.sublanes(self._number)
-        )
+        numbers = self._itinerary.sublanes(self._number)
+        part, num_passed = rest_of(self._itinerary.remainder(epoch, first_step), numbers)
+        if not part.sublanes.num_steps_of(numbers[0]):
+            return
+        job = self._carrier.job(part, numbers)
         run = self._run = Run(job)
         try:
-            for _ in range(job.walker.num_steps):
+            for index in range(job.walker.num_steps):
                 delivery = run.take()
                 assert delivery is not None, "a run delivers as many batches as it has steps"
-                yield delivery
+                if index >= num_passed:
+                    yield delivery
                 # The consumer may keep it; here it would hold its memory one step longer.
                 del delivery
         finally:
@@ -95,3 +117,87 @@ def check_padding(itinerary: Itinerary) -> None:
         allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
         remedy="use fewer workers, smaller batches, or drop_last=True",
     )
+
+
+def rest_of(part: Epoch | Remainder, numbers: Sequence[int]) -> tuple[Epoch | Remainder, int]:
+    """What a process carries out of what is left of an epoch.
+
+    Where padding alone is left, the row that it repeats is of the batch before.
+
+    Parameters
+    ----------
+    part : Epoch or Remainder
+    numbers : sequence of int
+        The process's sublanes.
+
+    Returns
+    -------
+    part : Epoch or Remainder
+        What it carries out.
+    num_passed : int
+        Batches at the beginning of that which are made once more, and not delivered.
+    """
+    if isinstance(part, Remainder) and _has_padding_only(part.sublanes, numbers):
+        return _one_step_earlier(part), 1
+    return part, 0
+
+
+def explain_rest(
+    itinerary: Itinerary,
+    part: Epoch | Remainder,
+    scope: Literal["rank", "world"] = "rank",
+    cached: Sequence[Cached] = (),
+) -> Explanation:
+    """What is left of an epoch will cost, summed over the workers. Nothing is read.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+    part : Epoch or Remainder
+    scope, cached
+        As for `Itinerary.explain`.
+    """
+    expected = itinerary.explain(part, scope, cached)
+    if not isinstance(part, Remainder):
+        return expected
+    lanes_of_rank = part.plan.pace.lanes // itinerary.options.world.world_size
+    padding: set[int] = set()
+    for worker in range(part.sublanes.workers):
+        numbers = part.sublanes.of_worker(worker)
+        for begin in range(0, len(numbers), lanes_of_rank):
+            own = numbers[begin : begin + lanes_of_rank]
+            padding |= set(own) if _has_padding_only(part.sublanes, own) else set()
+    if not padding:
+        return expected
+    rewound = _Rewound(part.whole, part.first_step, frozenset(padding))
+    found = itinerary.explain(rewound, scope, cached)
+    return replace(found, num_samples=expected.num_samples)
+
+
+@dataclass(frozen=True)
+class _Rewound(Remainder):
+    """A remainder some of whose sublanes begin one step of theirs earlier."""
+
+    rewound: frozenset[int]
+
+    def lanes(self, chosen: Iterable[int]) -> list[Lane]:
+        """Lanes as of `Remainder.lanes`, some of them with one step more."""
+        numbers = list(chosen)
+        earlier = _one_step_earlier(self)
+        return [
+            lane if number not in self.rewound else earlier.lanes([number])[0]
+            for number, lane in zip(numbers, super().lanes(numbers), strict=True)
+        ]
+
+
+def _has_padding_only(sublanes: SubLanes, numbers: Sequence[int]) -> bool:
+    """Whether steps are left to a process, and none of its samples."""
+    spans = [(number, *sublanes.span(number)) for number in numbers]
+    return sublanes.num_steps_of(numbers[0]) > 0 and all(
+        end - begin <= sublanes.num_done_of(number) * sublanes.share for number, begin, end in spans
+    )
+
+
+def _one_step_earlier(part: Remainder) -> Remainder:
+    """A remainder that has one step more of each worker."""
+    return Remainder(part.whole, max(part.first_step - part.plan.workers, 0))
