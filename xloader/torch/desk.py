@@ -90,7 +90,7 @@ class Desk:
         way = self._ways.get(number)
         place = ticket.epoch, ticket.pass_number, ticket.step
         if way is None or (way.epoch, way.pass_number, way.next_step) != place:
-            if ticket.step != number:
+            if not ticket.is_first:
                 self._leave_plan(f"step {ticket.step} came out of turn, as with in_order=False")
                 return None
             way = self._begin(ticket, number)
@@ -154,6 +154,7 @@ class Desk:
         if self._cache is not None:
             self._cache.close()
             self._cache = None
+        self._dismiss(number)
         if number not in self._workers:
             assert self._itinerary is not None
             options = ticket.agreement.options
@@ -165,9 +166,17 @@ class Desk:
                 num_cores=options.threads or self._num_cores,
             )
         worker = self._workers[number]
-        way = _Way(worker, ticket.epoch, ticket.pass_number, number, worker.steps(ticket.epoch))
+        steps = worker.steps(ticket.epoch, ticket.first_step)
+        way = _Way(worker, ticket.epoch, ticket.pass_number, ticket.step, steps)
         self._ways[number] = way
         return way
+
+    def _dismiss(self, number: int) -> None:
+        """End the workers whose steps come to other processes once this one has a worker's."""
+        # A pass that does not begin with step 0 deals them out otherwise than the one before.
+        for other in [n for n in self._workers if (n - number) % self._num_workers]:
+            self._workers.pop(other).close()
+            self._ways.pop(other, None)
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from xloader.dealing import deal_ids
 from xloader.errors import OptionError
-from xloader.explain import Explanation, touched_blocks
+from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
 from xloader.options import make_options
 from xloader.torch.checks import require_samples
-from xloader.torch.tickets import Agreement, BatchIds, FirstId, Ticket
+from xloader.torch.passes import BatchPass, IdPass, Passes
+from xloader.torch.places import refuse_state
 from xloader.torch.trainers import refuse_dealing_twice
 from xloader.working import check_padding
 
@@ -98,7 +98,7 @@ class ChunkSampler(DistributedSampler[int]):
     ) -> None:
         check_options(options)
         require_samples(samples, "ChunkSampler")
-        self._itinerary = plan_workers(
+        itinerary = plan_workers(
             samples,
             num_workers,
             batch_size=batch_size(samples) if callable(batch_size) else batch_size,
@@ -111,7 +111,10 @@ class ChunkSampler(DistributedSampler[int]):
             prefetch=prefetch_factor,
             **options,
         )
-        asked = self._itinerary.options
+        # Without workers, chunks are kept by the process that iterates.
+        is_lasting = persistent_workers or not num_workers
+        self._passes = Passes(itinerary, num_workers, is_lasting=is_lasting)
+        asked = itinerary.options
         world = asked.world
         super().__init__(
             samples,  # type: ignore[arg-type]
@@ -123,16 +126,20 @@ class ChunkSampler(DistributedSampler[int]):
         )
         self.batch_size = asked.batch_size
         self.num_workers = num_workers
-        epoch = self._itinerary.epoch(0)
         # What the parent class works out from len(samples) is not what is dealt.
-        self.total_size = self._itinerary.footprint.num_samples
+        self.total_size = itinerary.footprint.num_samples
         if drop_last or world.world_size > 1:
-            self.total_size = epoch.num_steps * asked.global_batch
+            self.total_size = itinerary.epoch(0).num_steps * asked.global_batch
         self.num_samples = self.total_size // world.world_size
-        # Without workers, chunks are kept by the process that iterates.
-        self._is_lasting = persistent_workers or not num_workers
-        self._kept: list[set[tuple[int, int]]] = [set() for _ in range(epoch.sublanes.workers)]
-        self._num_passes = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration deals."""
+        return self._passes.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._passes.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Ids of an epoch on this rank, with those that fill the last batch up."""
@@ -141,16 +148,24 @@ class ChunkSampler(DistributedSampler[int]):
     def __iter__(self) -> Iterator[int]:
         """The ids of an epoch, batch by batch. After its last one, the next epoch begins.
 
+        The iterator has a ``state_dict`` and a ``load_state_dict``, which torchdata's
+        ``StatefulDataLoader`` asks for; the sampler has none.
+
         Raises
         ------
         RanksError
             If accelerate is about to deal them out once more.
         """
         refuse_dealing_twice("a ChunkSampler")
-        return self._ids(self.steps())
+        return IdPass(self._passes)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise refuse_state("ChunkSampler", name, "call sampler.resume(epoch, step)")
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration deals.
+
+        The epoch that was to be resumed keeps its step.
 
         Raises
         ------
@@ -161,62 +176,57 @@ class ChunkSampler(DistributedSampler[int]):
             raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
         super().set_epoch(epoch)
 
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin the next iteration where an earlier run of the program was stopped.
+
+        A ``DataLoader`` runs ahead of the training loop, so only the loop knows how many
+        batches it was trained on. Samples and options, the number of workers among them, must
+        be what they were then. What comes is the rest of that epoch, read anew as far as it was
+        in memory; the iteration after that is whole.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch that was under way.
+        step : int
+            Batches of this rank in that epoch that were trained on. With all of them, the next
+            iteration is an empty one.
+
+        Raises
+        ------
+        OptionError
+            If there is no such step.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+        >>> samples = xloader.open(ds).window(time=2)
+        >>> whole = list(ChunkSampler(samples, batch_size=2))
+        >>> sampler = ChunkSampler(samples, batch_size=2)
+        >>> sampler.resume(epoch=0, step=1)
+        >>> list(sampler) == whole[2:], sampler.epoch, len(list(sampler))
+        (True, 1, 5)
+        """
+        self._passes.resume(epoch, step)
+
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next epoch will cost, summed over the workers. Nothing is read.
+        """What the next iteration will cost, summed over the workers. Nothing is read.
 
         Parameters
         ----------
         scope : {"rank", "world"}
             Whether to speak of this rank or of all ranks together.
         """
-        itinerary = self._itinerary
-        return itinerary.explain(itinerary.epoch(self.epoch), scope, self._kept)
+        return self._passes.explain(scope)
 
     def batches(self) -> ChunkBatches:
         """The same ids as lists, one a batch: for ``DataLoader(batch_sampler=...)``."""
         return ChunkBatches(self)
 
-    def _ids(self, steps: Iterator[BatchIds]) -> Iterator[int]:
-        for ids in steps:
-            yield FirstId.of(ids[0], ids.ticket)
-            yield from ids[1:]
-
-    def steps(self) -> Iterator[BatchIds]:
+    def steps(self) -> BatchPass:
         """The ids of an epoch, a list for each batch."""
-        itinerary, number = self._itinerary, self.epoch
-        itinerary.warn(self.explain(), stacklevel=3)
-        self._num_passes += 1
-        pass_number = self._num_passes
-        agreement = Agreement(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
-        epoch = itinerary.epoch(number)
-        workers, size = epoch.sublanes.workers, itinerary.options.batch_size
-        dealt = []
-        for worker in range(workers):
-            numbers = itinerary.sublanes(worker)
-            orders = [lane.order for lane in epoch.lanes(numbers)]
-            num_steps = epoch.sublanes.num_steps_of(numbers[0])
-            dealt.append(deal_ids(orders, itinerary.plan.lane_share, num_steps))
-        last = [0] * workers
-        for step in range(epoch.num_steps):
-            ids = next(dealt[step % workers]).tolist()
-            if itinerary.options.world.world_size > 1:
-                ids += (ids[-1:] or last[step % workers : step % workers + 1]) * (size - len(ids))
-            last[step % workers] = ids[-1]
-            if step + 1 == epoch.num_steps:
-                # Whether or not the loop asks for one batch more, the epoch is complete.
-                self._finish(number)
-            yield BatchIds(ids, Ticket.of(ids, agreement, number, step, pass_number))
-        if not epoch.num_steps:
-            self._finish(number)
-
-    def _finish(self, number: int) -> None:
-        itinerary = self._itinerary
-        if self._is_lasting and itinerary.plan.is_resident:
-            for worker, kept in enumerate(self._kept):
-                kept |= touched_blocks(itinerary.epoch(number), itinerary.sublanes(worker))
-        if self.epoch == number:
-            # Another may have been chosen meanwhile.
-            self.epoch = number + 1
+        return BatchPass(self._passes)
 
 
 class ChunkBatches(BatchSampler):
@@ -239,6 +249,10 @@ class ChunkBatches(BatchSampler):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration deals."""
         self._dealer.set_epoch(epoch)
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin the next iteration at a step, as :meth:`ChunkSampler.resume`."""
+        self._dealer.resume(epoch, step)
 
 
 def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Itinerary:

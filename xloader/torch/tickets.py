@@ -47,6 +47,8 @@ class Ticket:
         Ids of the step, with those that fill it up.
     checksum : int
         Of these ids: a first id may find its way into other lists.
+    first_step : int
+        The step that the pass begins with.
     """
 
     agreement: Agreement
@@ -55,13 +57,25 @@ class Ticket:
     pass_number: int
     num_rows: int
     checksum: int
+    first_step: int = 0
 
     @classmethod
     def of(
-        cls, ids: Sequence[int], agreement: Agreement, epoch: int, step: int, pass_number: int
+        cls,
+        ids: Sequence[int],
+        agreement: Agreement,
+        epoch: int,
+        step: int,
+        pass_number: int,
+        first_step: int = 0,
     ) -> Ticket:
         """The ticket of a step that has some ids."""
-        return cls(agreement, epoch, step, pass_number, len(ids), _checksum(ids))
+        return cls(agreement, epoch, step, pass_number, len(ids), _checksum(ids), first_step)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first step of its worker in that pass."""
+        return 0 <= self.step - self.first_step < self.agreement.plan.workers
 
     def is_of(self, ids: Sequence[int]) -> bool:
         """Whether some ids are those of the step, in their order."""

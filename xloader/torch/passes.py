@@ -1,0 +1,279 @@
+"""The passes of a sampler over its epochs: batch by batch, or id by id, and where each stands."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from xloader.dealing import deal_ids
+from xloader.explain import Cached, Explanation, touched_blocks
+from xloader.itinerary import Itinerary
+from xloader.plan import Epoch
+from xloader.remainder import Remainder
+from xloader.torch.places import Place, Saver, read_place
+from xloader.torch.tickets import Agreement, BatchIds, FirstId, Ticket
+from xloader.working import check_padding, explain_rest, rest_of
+
+
+class Passes:
+    """Deals one pass after the other, and knows where the next begins.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+        Planned for as many workers as there are.
+    num_workers : int
+        As of the ``DataLoader``: 0 where the process that iterates reads.
+    is_lasting : bool
+        Whether workers, and chunks that they keep, outlive a pass.
+    """
+
+    def __init__(self, itinerary: Itinerary, num_workers: int, *, is_lasting: bool) -> None:
+        self.itinerary = itinerary
+        self.saver = Saver(itinerary)
+        self.epoch = 0
+        self._resumed: Place | None = None
+        self._num_workers = num_workers
+        self._is_lasting = is_lasting
+        self._num_passes = 0
+        # Where a pass does not begin with a worker's first step, another process makes its steps.
+        self._shift = 0
+        self._kept: list[set[tuple[int, int]]] = []
+        self._rest: Remainder | None = None
+        self._forget()
+
+    @property
+    def coming(self) -> Place:
+        """Where the next pass begins."""
+        if self._resumed is not None and self._resumed.epoch == self.epoch:
+            return self._resumed
+        return Place(self.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass: its beginning, or where it was to be resumed."""
+        if epoch != self.epoch:
+            self._resumed = None
+        self.epoch = epoch
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin the next pass at a step.
+
+        Raises
+        ------
+        OptionError
+            If there is no such step.
+        """
+        place = Place.checked(epoch, step, self.itinerary.epoch(0).num_steps)
+        self.epoch, self._resumed = place.epoch, place
+
+    def adopt(self, state: Mapping[str, Any]) -> Place:
+        """Take up the plan and the seed of a state, and say where it stands.
+
+        Raises
+        ------
+        StateError, LanesError, MemoryBudgetError
+            As `read_place` does.
+        """
+        position, place = read_place(state, self.itinerary)
+        own = self.itinerary
+        is_other = (position.plan, position.seed) != (own.plan, own.options.seed)
+        if is_other:
+            adopted = own.resumed(position.plan, position.seed)
+            check_padding(adopted)
+            self.itinerary, self.saver = adopted, Saver(adopted)
+        if is_other or self._num_workers:
+            # With a state, workers begin anew.
+            self._forget()
+        is_over = place.step == self.itinerary.epoch(0).num_steps
+        # A pass that is over was the last of its epoch.
+        self.epoch = place.epoch + is_over
+        self._resumed = None if is_over else place
+        return place
+
+    def explain(self, scope: Literal["rank", "world"]) -> Explanation:
+        """What the next pass will cost."""
+        return self._explain(self.coming, scope, self._shift_of(self.coming))
+
+    def begin(self, start: Place | None) -> Iterator[list[int]]:
+        """The ids of a pass, a list for each batch, with its ticket.
+
+        Parameters
+        ----------
+        start : Place, optional
+            Where a state stood; by default where `resume` was told, or the epoch's beginning.
+        """
+        # With a state, a DataLoader goes on with the worker whose turn it is.
+        shift = 0 if start is not None else self._shift_of(self.coming)
+        start = start or self.coming
+        self.itinerary.warn(self._explain(start, "rank", shift), stacklevel=4)
+        if shift != self._shift:
+            self._forget()
+            self._shift = shift
+        self._resumed = None
+        self._num_passes += 1
+        return self._deal(start, self._num_passes)
+
+    def _deal(self, start: Place, pass_number: int) -> Iterator[list[int]]:
+        itinerary = self.itinerary
+        workers = itinerary.plan.workers
+        agreement = Agreement(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
+        # A batch that some rows are left of is read as any ids are.
+        first_step = start.step + (start.row > 0)
+        part = self._part_from(start)
+        dealt = [_batches(itinerary, part, worker) for worker in range(workers)]
+        last_step = start.step + part.num_steps - 1
+        if not part.num_steps:
+            self._finish(start.epoch, part)
+        for step in range(start.step, last_step + 1):
+            ids = next(dealt[step % workers])
+            if step == last_step:
+                # Whether or not the loop asks for one batch more, the epoch is complete.
+                self._finish(start.epoch, part)
+            if step < first_step:
+                yield ids[start.row :]
+                continue
+            ticket = Ticket.of(ids, agreement, start.epoch, step, pass_number, first_step)
+            yield BatchIds(ids, ticket)
+
+    def _finish(self, number: int, part: Epoch | Remainder) -> None:
+        itinerary = self.itinerary
+        if self._is_lasting and itinerary.plan.is_resident:
+            for worker, kept in enumerate(self._kept):
+                kept |= touched_blocks(*_own(itinerary, part, worker))
+        if self.epoch == number:
+            # Another may have been chosen meanwhile.
+            self.epoch = number + 1
+
+    def _explain(self, start: Place, scope: Literal["rank", "world"], shift: int) -> Explanation:
+        part = self._part_from(start)
+        kept: list[Cached] = [*self._kept] if shift == self._shift else []
+        return explain_rest(self.itinerary, part, scope, kept)
+
+    def _part_from(self, start: Place) -> Epoch | Remainder:
+        """What is left of an epoch: what was worked out of it for a prediction is dealt later."""
+        whole, rest = self.itinerary.epoch(start.epoch), self._rest
+        if not start.step:
+            return whole
+        if rest is None or rest.whole is not whole or rest.first_step != start.step:
+            rest = self._rest = Remainder(whole, start.step)
+        return rest
+
+    def _shift_of(self, start: Place) -> int:
+        return start.step % self.itinerary.plan.workers
+
+    def _forget(self) -> None:
+        self._kept = [set() for _ in range(self.itinerary.plan.workers)]
+
+
+class BatchPass(Iterator[list[int]]):
+    """One pass, a list of ids for each batch.
+
+    Parameters
+    ----------
+    passes : Passes
+        What deals them. Nothing of it is touched before the first batch.
+    """
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._start: Place | None = None
+        self._place: Place | None = None
+        self._batches: Iterator[list[int]] = iter(())
+
+    @property
+    def place(self) -> Place:
+        """Where it stands: behind the batches that were taken."""
+        return self._place or self._start or self._passes.coming
+
+    def __next__(self) -> list[int]:
+        if self._place is None:
+            self._place = self.place
+            self._batches = self._passes.begin(self._start)
+        ids = next(self._batches)
+        self._place = Place(self._place.epoch, self._place.step + 1)
+        return ids
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, as plain JSON values under 2 KB."""
+        return self._passes.saver.save(self.place)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another pass stood, by its plan and seed. Nothing is read.
+
+        Raises
+        ------
+        StateError
+            If it is damaged, or of other samples or another global batch.
+        LanesError
+            If the ranks do not divide its lanes.
+        MemoryBudgetError
+            If its plan needs more memory.
+        """
+        self._start, self._place = self._passes.adopt(state), None
+
+
+class IdPass(Iterator[int]):
+    """One pass, id by id; the first id of each batch carries its ticket.
+
+    Parameters
+    ----------
+    passes : Passes
+        As of `BatchPass`.
+    """
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._batches = BatchPass(passes)
+        self._ids: Iterator[int] = iter(())
+        self._num_rows = 0
+
+    @property
+    def place(self) -> Place:
+        """Where it stands: behind the ids that were taken."""
+        place, num_left = self._batches.place, operator.length_hint(self._ids)
+        if not num_left:
+            return place
+        return Place(place.epoch, place.step - 1, self._num_rows - num_left)
+
+    def __next__(self) -> int:
+        for number in self._ids:
+            return number
+        num_passed = self._batches.place.row
+        ids = next(self._batches)
+        self._ids, self._num_rows = iter(ids), num_passed + len(ids)
+        first = next(self._ids)
+        return FirstId.of(first, ids.ticket) if isinstance(ids, BatchIds) else first
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, as plain JSON values under 2 KB."""
+        return self._passes.saver.save(self.place)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another pass stood, as `BatchPass.load_state_dict` does."""
+        self._batches.load_state_dict(state)
+        self._ids = iter(())
+
+
+def _own(
+    itinerary: Itinerary, part: Epoch | Remainder, worker: int
+) -> tuple[Epoch | Remainder, range]:
+    """What one worker carries out of it, with its sublanes."""
+    numbers = itinerary.sublanes(worker)
+    return rest_of(part, numbers)[0], numbers
+
+
+def _batches(itinerary: Itinerary, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
+    """The ids of one worker's batches, filled up where there are several ranks."""
+    options, numbers = itinerary.options, itinerary.sublanes(worker)
+    part, num_passed = rest_of(part, numbers)
+    orders = [lane.order for lane in part.lanes(numbers)]
+    num_steps = part.sublanes.num_steps_of(numbers[0])
+    last: list[int] = []
+    for index, own in enumerate(deal_ids(orders, itinerary.plan.lane_share, num_steps)):
+        ids = own.tolist()
+        if options.world.world_size > 1:
+            ids += (ids[-1:] or last) * (options.batch_size - len(ids))
+        last = ids[-1:]
+        if index >= num_passed:
+            yield ids
