@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 from xloader.carrier import Carrier
@@ -14,7 +15,6 @@ from xloader.explain import Cached, Explanation
 from xloader.itinerary import Itinerary
 from xloader.plan import Epoch, Lane
 from xloader.remainder import Remainder
-from xloader.sublanes import SubLanes
 
 
 class Worker:
@@ -137,7 +137,7 @@ def rest_of(part: Epoch | Remainder, numbers: Sequence[int]) -> tuple[Epoch | Re
     num_passed : int
         Batches at the beginning of that which are made once more, and not delivered.
     """
-    if isinstance(part, Remainder) and _has_padding_only(part.sublanes, numbers):
+    if isinstance(part, Remainder) and _has_padding_only(part, numbers):
         return _one_step_earlier(part), 1
     return part, 0
 
@@ -160,16 +160,11 @@ def explain_rest(
     expected = itinerary.explain(part, scope, cached)
     if not isinstance(part, Remainder):
         return expected
-    lanes_of_rank = part.plan.pace.lanes // itinerary.options.world.world_size
-    padding: set[int] = set()
-    for worker in range(part.sublanes.workers):
-        numbers = part.sublanes.of_worker(worker)
-        for begin in range(0, len(numbers), lanes_of_rank):
-            own = numbers[begin : begin + lanes_of_rank]
-            padding |= set(own) if _has_padding_only(part.sublanes, own) else set()
+    own = [n for n in itinerary.processes(scope) if _has_padding_only(part, n)]
+    padding = frozenset(chain(*own))
     if not padding:
         return expected
-    rewound = _Rewound(part.whole, part.first_step, frozenset(padding))
+    rewound = _Rewound(part.whole, part.first_step, part.footprint, padding)
     found = itinerary.explain(rewound, scope, cached)
     return replace(found, num_samples=expected.num_samples)
 
@@ -190,14 +185,18 @@ class _Rewound(Remainder):
         ]
 
 
-def _has_padding_only(sublanes: SubLanes, numbers: Sequence[int]) -> bool:
+def _has_padding_only(part: Remainder, numbers: Sequence[int]) -> bool:
     """Whether steps are left to a process, and none of its samples."""
+    sublanes = part.sublanes
+    if not part.first_step or not sublanes.num_steps_of(numbers[0]):
+        return False
     spans = [(number, *sublanes.span(number)) for number in numbers]
-    return sublanes.num_steps_of(numbers[0]) > 0 and all(
+    return all(
         end - begin <= sublanes.num_done_of(number) * sublanes.share for number, begin, end in spans
     )
 
 
 def _one_step_earlier(part: Remainder) -> Remainder:
     """A remainder that has one step more of each worker."""
-    return Remainder(part.whole, max(part.first_step - part.plan.workers, 0))
+    first_step = max(part.first_step - part.plan.workers, 0)
+    return Remainder(part.whole, first_step, part.footprint)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 from torch.utils.data import get_worker_info
 
 from xloader.augment import sample_keys
-from xloader.batch import Batch
 from xloader.errors import OptionError, WorkersWarning
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
@@ -19,9 +18,11 @@ from xloader.torch.checks import refuse_batches_of_batches, require_samples
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
 from xloader.torch.parcels import sendable_errors
+from xloader.torch.places import Place, refuse_state
 from xloader.torch.sampler import check_options, plan_workers
+from xloader.torch.stream import MOST_WORKERS, SharedPlace, Stream
 from xloader.torch.trainers import refuse_dealing_twice
-from xloader.working import Worker
+from xloader.working import Worker, explain_rest
 
 if TYPE_CHECKING:
     from xloader.samples import Samples
@@ -113,8 +114,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             samples, 0, **self._options, rank=rank, world_size=world_size
         ).options.world
         self._options |= {"rank": world.rank, "world_size": world.world_size}
-        # Shared with workers that live on, which are told of a new epoch in no other way.
-        self._epoch = _shared_number()
+        self._place = SharedPlace()
         self._itineraries: dict[int, Itinerary] = {}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
@@ -122,10 +122,12 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration delivers."""
-        return int(self._epoch[0])
+        return self._place.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers, in all workers.
+
+        The epoch that was to be resumed keeps its step.
 
         Raises
         ------
@@ -134,7 +136,49 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         if epoch < 0:
             raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
-        self._epoch[0] = epoch
+        self._place.set_epoch(epoch)
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin the next iteration where an earlier run of the program was stopped.
+
+        A ``DataLoader`` runs ahead of the training loop, so only the loop knows how many
+        batches it was trained on. Samples and options, the number of workers among them, must
+        be what they were then. What comes is the rest of that epoch, read anew as far as it was
+        in memory; the iteration after that is whole.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch that was under way.
+        step : int
+            Batches of this rank in that epoch that were trained on. With all of them, the next
+            iteration is an empty one.
+
+        Raises
+        ------
+        OptionError
+            If there is no such step, or samples come one by one.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+        >>> samples = xloader.open(ds).window(time=2)
+        >>> whole = [batch.ids.tolist() for batch in IterableDataset(samples, batch_size=2)]
+        >>> dataset = IterableDataset(samples, batch_size=2)
+        >>> dataset.resume(epoch=0, step=1)
+        >>> [batch.ids.tolist() for batch in dataset] == whole[1:]
+        True
+        """
+        place = Place.checked(epoch, step, self._itinerary(1).epoch(0).num_steps)
+        if place.step and self.batch_size is None:
+            raise OptionError(
+                "samples come one by one, so that there are no steps to go on from",
+                given=f"step={step}, batch_size=None",
+                allowed="step=0",
+                remedy="give the dataset the batch_size, or use torchdata's StatefulDataLoader",
+            )
+        self._place.resume(place)
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank, or samples where they come one by one."""
@@ -149,7 +193,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
     ) -> Explanation:
-        """What the next epoch will cost, summed over so many workers. Nothing is read.
+        """What the next iteration will cost, summed over so many workers. Nothing is read.
 
         Parameters
         ----------
@@ -161,53 +205,72 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
-        itinerary = self._itinerary(num_workers)
-        return itinerary.explain(itinerary.epoch(self.epoch), scope, kept)
+        itinerary, place = self._itinerary(num_workers), self._place.coming()
+        return explain_rest(itinerary, itinerary.remainder(place.epoch, place.step), scope, kept)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
+
+        The iterator has a ``state_dict`` and a ``load_state_dict``, which torchdata's
+        ``StatefulDataLoader`` asks for in each worker; the dataset has none.
 
         Raises
         ------
         RanksError
             If accelerate is about to deal them out once more.
+        OptionError
+            If there are more workers than can be told where to go on.
         """
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
             refuse_batches_of_batches()
         info = get_worker_info()
-        number, num_workers = (0, 0) if info is None else (info.id, info.num_workers)
+        process, num_workers = (0, 0) if info is None else (info.id, info.num_workers)
+        if num_workers > MOST_WORKERS:
+            raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
+        is_single = self.batch_size is None
         itinerary = self._itinerary(num_workers)
-        epoch = self.epoch
-        if number == 0:
-            itinerary.warn(itinerary.explain(itinerary.epoch(epoch)), stacklevel=2)
-            self._warn_of_repeats(epoch)
-        if self._worker is None or self._worker.is_foreign:
-            asked = itinerary.options
-            self._worker = Worker(
-                itinerary,
-                number,
-                num_ready=asked.prefetch if info is None else 1,
-                num_cores=asked.threads or num_cores(num_workers),
-            )
-        return self._items(self._worker, epoch)
+        return Stream(itinerary, self._place, process, self._open_steps, is_single=is_single)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
 
     def __getstate__(self) -> dict[str, Any]:
         # What is open, and what is planned, stays in its process.
         return {**self.__dict__, "_worker": None, "_itineraries": {}}
 
-    def _items(self, worker: Worker, epoch: int) -> Iterator[Any]:
+    def _open_steps(self, start: Place, number: int) -> Iterator[Any]:
+        info = get_worker_info()
+        num_workers = 0 if info is None else info.num_workers
+        itinerary = self._itinerary(num_workers)
+        if info is None or info.id == 0:
+            itinerary.warn(itinerary.explain(itinerary.remainder(start.epoch, 0)), stacklevel=4)
+            self._warn_of_repeats(start)
+        worker = self._worker
+        if worker is None or worker.is_foreign or worker.number != number:
+            if worker is not None and not worker.is_foreign:
+                worker.close()
+            asked = itinerary.options
+            worker = self._worker = Worker(
+                itinerary,
+                number,
+                num_ready=asked.prefetch if info is None else 1,
+                num_cores=asked.threads or num_cores(num_workers),
+            )
+        return self._rows(worker, start)
+
+    def _rows(self, worker: Worker, start: Place) -> Iterator[Any]:
+        """The rows of a worker's steps: a batch of arrays, or a list where each is transformed."""
         seed = self._itinerary(0).options.seed
         with sendable_errors():
-            for delivery in worker.steps(epoch):
+            for delivery in worker.steps(start.epoch, start.step):
                 rows: Any = as_batch(delivery)
                 if self._transforms:
-                    keys = sample_keys(seed, epoch, rows.ids, delivery.occurrences)
+                    keys = sample_keys(seed, start.epoch, rows.ids, delivery.occurrences)
                     rows = self._transforms.apply(rows, keys)
-                if self.batch_size is None:
-                    yield from Rows(rows) if isinstance(rows, Batch) else rows
-                else:
-                    yield rows
+                elif self.batch_size is None:
+                    rows = Rows(rows)
+                yield rows
                 del delivery, rows
 
     def _itinerary(self, num_workers: int) -> Itinerary:
@@ -216,20 +279,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             self._itineraries[key] = plan_workers(self.samples, key, **self._options)
         return self._itineraries[key]
 
-    def _warn_of_repeats(self, epoch: int) -> None:
-        is_repeated, self._last_epoch = self._last_epoch == epoch, epoch
+    def _warn_of_repeats(self, start: Place) -> None:
+        is_repeated = start == Place(start.epoch) and self._last_epoch == start.epoch
+        self._last_epoch = start.epoch
         if is_repeated and self._options["shuffle"]:
             warnings.warn(
-                f"epoch {epoch} comes once more, in the same order: call "
+                f"epoch {start.epoch} comes once more, in the same order: call "
                 "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "
                 "counts by itself",
                 WorkersWarning,
-                stacklevel=3,
+                stacklevel=5,
             )
-
-
-def _shared_number() -> torch.Tensor:
-    """A number that all processes see that it travels to."""
-    number: torch.Tensor = torch.zeros(1, dtype=torch.int64)
-    number.share_memory_()  # type: ignore[no-untyped-call]
-    return number

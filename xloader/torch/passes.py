@@ -40,7 +40,6 @@ class Passes:
         # Where a pass does not begin with a worker's first step, another process makes its steps.
         self._shift = 0
         self._kept: list[set[tuple[int, int]]] = []
-        self._rest: Remainder | None = None
         self._forget()
 
     @property
@@ -120,7 +119,7 @@ class Passes:
         agreement = Agreement(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
         # A batch that some rows are left of is read as any ids are.
         first_step = start.step + (start.row > 0)
-        part = self._part_from(start)
+        part = itinerary.remainder(start.epoch, start.step)
         dealt = [_batches(itinerary, part, worker) for worker in range(workers)]
         last_step = start.step + part.num_steps - 1
         if not part.num_steps:
@@ -146,18 +145,9 @@ class Passes:
             self.epoch = number + 1
 
     def _explain(self, start: Place, scope: Literal["rank", "world"], shift: int) -> Explanation:
-        part = self._part_from(start)
+        part = self.itinerary.remainder(start.epoch, start.step)
         kept: list[Cached] = [*self._kept] if shift == self._shift else []
         return explain_rest(self.itinerary, part, scope, kept)
-
-    def _part_from(self, start: Place) -> Epoch | Remainder:
-        """What is left of an epoch: what was worked out of it for a prediction is dealt later."""
-        whole, rest = self.itinerary.epoch(start.epoch), self._rest
-        if not start.step:
-            return whole
-        if rest is None or rest.whole is not whole or rest.first_step != start.step:
-            rest = self._rest = Remainder(whole, start.step)
-        return rest
 
     def _shift_of(self, start: Place) -> int:
         return start.step % self.itinerary.plan.workers

@@ -1,0 +1,426 @@
+"""Going on under PyTorch's doors: from any step, with any workers, what would have come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from zarr.storage import LocalStore
+
+import xloader
+from tests.cases import Case, cases
+from xloader import Samples
+from xloader.errors import MemoryBudgetError, OptionError, StateError, WorkersWarning
+from xloader.testing import CountingStore, write_store
+from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+MEMORY = "200KiB"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    values = np.random.default_rng(0).normal(size=(2, 470, 6, 10)).astype(np.float32)
+    dataset = xr.Dataset(
+        {name: (("time", "y", "x"), own) for name, own in zip("tu", values, strict=True)}
+    )
+    path = tmp_path_factory.mktemp("stores") / "waves.zarr"
+    write_store(dataset, {"t": (16, 6, 10), "u": (16, 6, 10)}, path)
+    return path
+
+
+@pytest.fixture
+def store(folder: Path, tmp_path: Path) -> CountingStore:
+    return CountingStore(LocalStore(folder, read_only=True), log=tmp_path / "reads")
+
+
+def samples_of(source: object) -> Samples:
+    return xloader.open(source).window(time=1).inputs("t").targets("u")
+
+
+def contents(batch: Any) -> list[Any]:
+    return [
+        batch.ids.tolist(),
+        batch.is_padding.tolist(),
+        *(np.asarray(a).tobytes() for a in batch),
+    ]
+
+
+def through_json(state: Any) -> Any:
+    text = json.dumps(state)
+    assert len(text) < 2048
+    return json.loads(text)
+
+
+def least(make: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the least memory that will do; no workers that would have only padding."""
+    try:
+        make(**options, memory=1)
+    except MemoryBudgetError as error:
+        return {**options, "memory": error.minimum_nbytes}
+    except OptionError:
+        assume(False)
+    raise AssertionError("a plan within a single byte")
+
+
+def sampler_options(case: Case, rank: int, workers: int) -> dict[str, Any]:
+    kept = ("batch_size", "world_size", "lanes", "shuffle", "seed", "drop_last")
+    options = {name: case.options[name] for name in kept}
+    options |= {"rank": rank, "num_workers": workers, "prefetch_factor": case.options["prefetch"]}
+    options = least(lambda **own: ChunkSampler(case.samples, **own), options)
+    try:
+        ChunkSampler(case.samples, **options)
+    except OptionError:
+        assume(False)
+    return options
+
+
+@pytest.mark.filterwarnings("ignore::xloader.errors.WorkersWarning")
+@given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
+def test_a_sampler_and_its_dataset_go_on_from_any_step(
+    case: Case, workers: int, epoch: int, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, case.world_size - 1))
+    options = sampler_options(case, rank, workers)
+
+    def read(sampler: ChunkSampler) -> list[Any]:
+        # All workers in this process.
+        dataset = MapDataset(case.samples)
+        batches = [contents(dataset.__getitems__(ids).batch) for ids in sampler.batches()]
+        dataset.close()
+        return batches
+
+    sampler = ChunkSampler(case.samples, **options)
+    sampler.set_epoch(epoch)
+    whole = read(sampler)
+    after = read(sampler)
+    step = data.draw(st.integers(0, len(whole)))
+    other = ChunkSampler(case.samples, **options)
+    other.resume(epoch, step)
+    other.set_epoch(epoch)
+    expected = other.explain()
+    case.store.reset()
+    assert read(other) == whole[step:]
+    assert case.store.num_reads == expected.num_reads
+    assert expected.num_steps == len(whole) - step
+    assert other.epoch == epoch + 1
+    assert read(other) == after
+
+
+@given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
+def test_the_state_of_an_iterator_brings_the_rest_of_its_ids(
+    case: Case, workers: int, epoch: int, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, case.world_size - 1))
+    options = sampler_options(case, rank, workers)
+    sampler = ChunkSampler(case.samples, **options)
+    sampler.set_epoch(epoch)
+    whole, after = list(sampler), list(sampler)
+    num_ids = data.draw(st.integers(0, len(whole)))
+    sampler.set_epoch(epoch)
+    stopped = iter(sampler)
+    assert [next(stopped) for _ in range(num_ids)] == whole[:num_ids]
+    state = through_json(stopped.state_dict())
+    assert [*stopped] == whole[num_ids:]
+    # Another seed, as the state has its own.
+    other = ChunkSampler(case.samples, **{**options, "seed": 99})
+    begun = iter(other)
+    begun.load_state_dict(state)
+    assert through_json(begun.state_dict()) == state
+    assert [*begun] == whole[num_ids:]
+    assert other.epoch == epoch + 1
+    assert [*other] == after
+
+
+def streams(dataset: IterableDataset, workers: int, mp: pytest.MonkeyPatch) -> list[Any]:
+    """The iterators of all worker processes, each of its own copy of the dataset."""
+    own = []
+    for number in range(workers):
+        info = SimpleNamespace(id=number, num_workers=workers)
+        mp.setattr("xloader.torch.iterable_dataset.get_worker_info", lambda info=info: info)
+        copy = IterableDataset.__new__(IterableDataset)
+        copy.__dict__.update(dataset.__getstate__())
+        own.append((info, iter(copy)))
+    return own
+
+
+def in_turn(own: list[Any], mp: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Batches as a DataLoader takes them: of each worker one, while it has any."""
+    while own:
+        left = []
+        for info, stream in own:
+            mp.setattr("xloader.torch.iterable_dataset.get_worker_info", lambda info=info: info)
+            for batch in stream:
+                left.append((info, stream))
+                yield batch
+                break
+        own = left
+
+
+@given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
+def test_streams_go_on_from_any_step(
+    case: Case, workers: int, epoch: int, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, case.world_size - 1))
+    options = sampler_options(case, rank, workers)
+    del options["num_workers"]
+
+    def made() -> IterableDataset:
+        return IterableDataset(case.samples, **options)
+
+    with pytest.MonkeyPatch.context() as mp:
+        dataset = made()
+        dataset.set_epoch(epoch)
+        whole = [contents(batch) for batch in in_turn(streams(dataset, workers, mp), mp)]
+        step = data.draw(st.integers(0, len(whole)))
+        other = made()
+        other.resume(epoch, step)
+        other.set_epoch(epoch)
+        expected = other.explain(num_workers=workers)
+        own = streams(other, workers, mp)
+        case.store.reset()
+        assert [contents(batch) for batch in in_turn(own, mp)] == whole[step:]
+        assert case.store.num_reads == expected.num_reads
+        assert expected.num_steps == len(whole) - step
+        # The iteration after that begins the epoch anew, in new processes as well.
+        assert [contents(batch) for batch in in_turn(streams(other, workers, mp), mp)] == whole
+
+
+@given(case=cases(), epoch=st.integers(0, 2), is_single=st.booleans(), data=st.data())
+def test_the_state_of_a_stream_brings_the_rest_of_its_items(
+    case: Case, epoch: int, is_single: bool, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, case.world_size - 1))
+    options = sampler_options(case, rank, 1)
+    del options["num_workers"]
+    if is_single:
+        options |= {"batch_size": None, "lanes": None}
+        options = least(
+            lambda **own: IterableDataset(case.samples, **own), _without_memory(options)
+        )
+
+    def taken(items: Iterator[Any]) -> list[Any]:
+        if is_single:
+            return [[array.tobytes() for array in item] for item in items]
+        return [contents(batch) for batch in items]
+
+    dataset = IterableDataset(case.samples, **options)
+    dataset.set_epoch(epoch)
+    whole = taken(iter(dataset))
+    num_items = data.draw(st.integers(0, len(whole)))
+    stopped = iter(IterableDataset(case.samples, **options))
+    dataset = IterableDataset(case.samples, **options)
+    dataset.set_epoch(epoch)
+    stopped = iter(dataset)
+    head = [next(stopped) for _ in range(num_items)]
+    assert taken(iter(head)) == whole[:num_items]
+    state = through_json(stopped.state_dict())
+    begun = iter(IterableDataset(case.samples, **options))
+    begun.load_state_dict(state)
+    assert through_json(begun.state_dict()) == state
+    assert taken(begun) == whole[num_items:]
+
+
+def _without_memory(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "memory"}
+
+
+@pytest.mark.parametrize(("num_workers", "step"), [(0, 7), (2, 7), (2, 30)])
+def test_a_stock_loader_goes_on(store: CountingStore, num_workers: int, step: int) -> None:
+    samples = samples_of(store)
+
+    def made() -> DataLoader[Any]:
+        return data_loader(samples, batch_size=16, num_workers=num_workers, memory=MEMORY)
+
+    first = made()
+    whole = [contents(batch) for batch in first]
+    after = [contents(batch) for batch in first]
+    num_reads = store.num_reads
+    other = made()
+    other.sampler.resume(0, step)
+    expected = other.explain()
+    store.reset()
+    assert [contents(batch) for batch in other] == whole[step:]
+    assert store.num_reads == expected.num_reads <= num_reads // 2
+    # The processes that live on have other parts now.
+    expected = other.explain()
+    store.reset()
+    assert [contents(batch) for batch in other] == after
+    assert store.num_reads == expected.num_reads
+
+
+def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
+    loader = data_loader(samples_of(store), batch_size=16, num_workers=2, memory="8MiB")
+    for step in (5, 20, 0, 8):
+        loader.sampler.resume(3, step)
+        expected = loader.explain()
+        store.reset()
+        assert len(list(loader)) == 30 - step
+        assert store.num_reads == expected.num_reads
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_a_stock_stream_goes_on(store: CountingStore, is_lasting: bool) -> None:
+    samples = samples_of(store)
+
+    def made() -> tuple[IterableDataset, DataLoader[Any]]:
+        dataset = IterableDataset(samples, batch_size=16, memory=MEMORY)
+        return dataset, DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=2,
+            collate_fn=collate,
+            multiprocessing_context="fork",
+            persistent_workers=is_lasting,
+        )
+
+    dataset, loader = made()
+    dataset.set_epoch(2)
+    whole = [contents(batch) for batch in loader]
+    dataset.set_epoch(3)
+    after = [contents(batch) for batch in loader]
+    dataset, loader = made()
+    dataset.resume(2, 9)
+    expected = dataset.explain(num_workers=2)
+    store.reset()
+    assert [contents(batch) for batch in loader] == whole[9:]
+    assert store.num_reads == expected.num_reads
+    assert dataset.explain(num_workers=2).num_steps == 30
+    dataset.set_epoch(3)
+    assert [contents(batch) for batch in loader] == after
+
+
+def test_a_restart_reads_only_what_was_in_memory_then(store: CountingStore) -> None:
+    samples = samples_of(store)
+    sampler = ChunkSampler(samples, batch_size=16, num_workers=2, memory=MEMORY)
+    whole = sampler.explain().num_reads
+    for step in range(0, 31, 5):
+        sampler.resume(0, step)
+        # Two variables, and room for some blocks in each of two workers.
+        most = whole * (1 - step / 30) + 2 * 200 * 1024 / (16 * 60 * 4)
+        assert sampler.explain().num_reads <= most
+    assert sampler.explain().num_reads == sampler.explain().num_samples == 0
+
+
+def test_places_that_are_none(folder: Path) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
+    dataset = IterableDataset(samples, batch_size=16, memory=MEMORY)
+    for door in (sampler, sampler.batches(), dataset):
+        for place in ((-1, 0), (0, -1), (0, 31), (0, 1.5), (True, 0), ("0", 0)):
+            with pytest.raises(OptionError, match=r"no such (epoch|step) to go on from"):
+                door.resume(*place)
+        door.resume(np.int64(1), np.int64(30))
+    single = IterableDataset(samples, batch_size=None, memory=MEMORY)
+    with pytest.raises(OptionError, match="one by one"):
+        single.resume(0, 1)
+
+
+def test_choosing_another_epoch_forgets_the_step(folder: Path) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
+    dataset = IterableDataset(samples, batch_size=16, memory=MEMORY)
+    for door in (sampler, dataset):
+        door.resume(2, 9)
+        door.set_epoch(2)
+        assert door.explain().num_steps == 21
+        door.set_epoch(1)
+        door.set_epoch(2)
+        assert door.explain().num_steps == 30
+
+
+def test_doors_themselves_have_no_state(folder: Path) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
+    dataset = IterableDataset(samples, batch_size=16, memory=MEMORY)
+    for door in (sampler, dataset):
+        for name in ("state_dict", "load_state_dict"):
+            assert not hasattr(door, name)
+            with pytest.raises(AttributeError, match=r"call \w+\.resume\(epoch, step\)"):
+                getattr(door, name)
+        with pytest.raises(AttributeError, match="no attribute 'color'"):
+            _ = door.color
+        assert hasattr(iter(door), "state_dict")
+    assert hasattr(iter(sampler.batches()), "load_state_dict")
+
+
+def damaged(state: dict[str, Any]) -> list[Any]:
+    return [
+        None,
+        "state",
+        {},
+        {"yielded": 3},
+        {**state, "version": 2},
+        {**state, "more": 1},
+        {name: value for name, value in state.items() if name != "row"},
+        {**state, "row": -1},
+        {**state, "row": 16},
+        {**state, "row": True},
+        {**state, "step": 29, "row": 6},
+        {**state, "step": 30, "row": 1},
+        {**state, "step": 31},
+        {**state, "plan": {}},
+    ]
+
+
+def test_damaged_states_are_refused_and_change_nothing(folder: Path) -> None:
+    samples = samples_of(folder)
+    sampler = ChunkSampler(samples, batch_size=16, memory=MEMORY)
+    dataset = IterableDataset(samples, batch_size=16, memory=MEMORY)
+    for door in (sampler, sampler.batches(), dataset):
+        begun = iter(door)
+        state = through_json(begun.state_dict())
+        for other in damaged(state):
+            with pytest.raises(StateError):
+                begun.load_state_dict(other)
+        assert through_json(begun.state_dict()) == state
+        begun.load_state_dict({**state, "step": 29, "row": 5})
+
+
+def test_states_of_others_are_refused(folder: Path) -> None:
+    samples = samples_of(folder)
+
+    def sampler(own: Samples = samples, **options: Any) -> ChunkSampler:
+        return ChunkSampler(own, **{"batch_size": 16, "memory": MEMORY, **options})
+
+    state = iter(sampler()).state_dict()
+    for other, what in (
+        (sampler(samples.select(range(400))), "other samples: subset"),
+        (sampler(batch_size=8), "another global batch"),
+        (sampler(num_workers=2, memory="400KiB"), "another num_workers"),
+        (sampler(shuffle=False), "another shuffle"),
+        (sampler(memory="150KiB"), "needs more memory"),
+    ):
+        with pytest.raises((StateError, MemoryBudgetError), match=what):
+            iter(other).load_state_dict(state)
+
+    def dataset(**options: Any) -> IterableDataset:
+        return IterableDataset(samples, **{"batch_size": 16, "memory": MEMORY, **options})
+
+    state = iter(dataset()).state_dict()
+    for options, what in (({"seed": 7}, "pass seed=0"), ({"memory": "1MiB"}, "another plan")):
+        with pytest.raises(StateError, match=what):
+            iter(dataset(**options)).load_state_dict(state)
+
+
+def test_a_remainder_is_no_repetition(folder: Path) -> None:
+    dataset = IterableDataset(samples_of(folder), batch_size=16, memory=MEMORY)
+    assert len(list(dataset)) == 30
+    dataset.resume(0, 20)
+    assert len(list(dataset)) == 10
+    with pytest.warns(WorkersWarning, match="set_epoch"):
+        assert len(list(dataset)) == 30
