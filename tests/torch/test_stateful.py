@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    # Of torchdata.
+    pytest.mark.filterwarnings("ignore:.set_vital. is deprecated"),
 ]
 
 MEMORY = "200KiB"
