@@ -265,7 +265,7 @@ def test_a_stock_loader_goes_on(store: CountingStore, num_workers: int, step: in
 
 def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
     loader = data_loader(samples_of(store), batch_size=16, num_workers=2, memory="8MiB")
-    for step in (5, 20, 0, 8):
+    for step in (5, 20, 7, 0, 8):
         loader.sampler.resume(3, step)
         expected = loader.explain()
         store.reset()

@@ -49,9 +49,15 @@ def samples_of(source: object) -> Samples:
     return xloader.open(source).window(time=1)
 
 
-def map_loader(samples: Samples, num_workers: int, **options: Any) -> Any:
+def map_loader(
+    samples: Samples, num_workers: int, memory: str = MEMORY, *, is_lasting: bool = False
+) -> Any:
     sampler = ChunkSampler(
-        samples, batch_size=16, num_workers=num_workers, memory=MEMORY, **options
+        samples,
+        batch_size=16,
+        num_workers=num_workers,
+        memory=memory,
+        persistent_workers=is_lasting,
     )
     return stateful.StatefulDataLoader(
         MapDataset(samples),
@@ -60,12 +66,13 @@ def map_loader(samples: Samples, num_workers: int, **options: Any) -> Any:
         num_workers=num_workers,
         collate_fn=collate,
         multiprocessing_context="fork" if num_workers else None,
+        persistent_workers=is_lasting,
     )
 
 
-def stream_loader(samples: Samples, num_workers: int, **options: Any) -> Any:
+def stream_loader(samples: Samples, num_workers: int) -> Any:
     return stateful.StatefulDataLoader(
-        IterableDataset(samples, batch_size=16, memory=MEMORY, **options),
+        IterableDataset(samples, batch_size=16, memory=MEMORY),
         batch_size=None,
         num_workers=num_workers,
         collate_fn=collate,
@@ -119,6 +126,23 @@ def test_the_rest_comes_and_nothing_else_is_read(
         else:
             other.dataset.set_epoch(EPOCH + 1)
         assert [contents(batch) for batch in other] == after
+
+
+def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
+    def made() -> Any:
+        return map_loader(samples_of(store), 2, "8MiB", is_lasting=True)
+
+    loader = made()
+    for _, _ in zip(range(5), loader, strict=False):
+        pass
+    other = made()
+    other.load_state_dict(loader.state_dict())
+    assert len(list(other)) == 11
+    # The second worker went on first, and has its own parts again.
+    expected = other.sampler.explain()
+    store.reset()
+    assert len(list(other)) == 16
+    assert store.num_reads == expected.num_reads
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
