@@ -173,16 +173,11 @@ def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
 
 def _check_options(state: Mapping[str, Any], plan: Plan, itinerary: Itinerary) -> None:
     options, world_size = itinerary.options, itinerary.options.world.world_size
-    for name, own in (
-        ("drop_last", bool(options.drop_last)),
-        ("shuffle", itinerary.plan.pace.is_shuffled),
-        ("num_workers", itinerary.plan.workers),
+    for name, own, saved in (
+        ("drop_last", bool(options.drop_last), state["drop_last"]),
+        ("shuffle", itinerary.plan.pace.is_shuffled, plan.pace.is_shuffled),
+        ("num_workers", itinerary.plan.workers, plan.workers),
     ):
-        saved = {
-            "drop_last": state["drop_last"],
-            "shuffle": plan.pace.is_shuffled,
-            "num_workers": plan.workers,
-        }[name]
         if saved != own:
             raise StateError(
                 f"the state was saved with another {name}",
