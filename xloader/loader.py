@@ -26,6 +26,7 @@ from xloader.remainder import Remainder
 from xloader.report import Report
 from xloader.rows import Rows
 from xloader.state import make_state, read_state
+from xloader.working import rest_of
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Makes what is delivered from a gathered array: a tensor, or the array itself."""
@@ -290,12 +291,9 @@ class Loader:
 
     def _coming(self) -> tuple[Epoch | Remainder, int]:
         """What the next pass carries out, and the batches of it that are not yielded."""
-        itinerary, number, first = self._itinerary, self._epoch_number, self._first_step
-        epoch = itinerary.remainder(number, first)
-        if not first or any(lane.order.num_samples for lane in epoch.lanes(itinerary.sublanes())):
-            return epoch, 0
-        # Padding alone is left, and the row that it repeats is of the batch before.
-        return itinerary.remainder(number, first - 1), 1
+        itinerary = self._itinerary
+        left = itinerary.remainder(self._epoch_number, self._first_step)
+        return rest_of(left, itinerary.sublanes())
 
     def _begin(self) -> Leg:
         """Make what the next pass carries out, in the place of what was under way."""
