@@ -22,7 +22,7 @@ from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, Opt
 from xloader.itinerary import Itinerary
 from xloader.options import make_options
 from xloader.transforms import Map
-from xloader.working import Worker, check_padding
+from xloader.working import Worker
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -94,7 +94,6 @@ def test_numbers_are_a_samples_own(
     for rank in range(world_size):
         try:
             itinerary = itinerary_of(samples, workers, **{**options, "rank": rank})
-            check_padding(itinerary)
         except (EmptySamplesError, LanesError, OptionError):
             assume(False)
         for delivery in deliveries(itinerary, epoch):

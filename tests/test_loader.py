@@ -128,7 +128,10 @@ def test_seeds_and_shuffle() -> None:
 
 
 def test_a_negative_epoch_is_refused() -> None:
-    with make_loader() as loader, pytest.raises(OptionError, match=r"Given: -1. Allowed: >= 0"):
+    with (
+        make_loader() as loader,
+        pytest.raises(OptionError, match=r"no such epoch. Given: -1"),
+    ):
         loader.set_epoch(-1)
 
 

@@ -47,6 +47,8 @@ class Itinerary:
         If the memory is too small, with the minimum that would do.
     EmptySamplesError
         If there is not a sample for each rank.
+    OptionError
+        If the last batch of a worker would repeat a row of another worker's.
     """
 
     def __init__(
@@ -65,12 +67,13 @@ class Itinerary:
         if recipe.planned is not recipe:
             self._layouts = make_layouts(recipe.planned)
             self._footprint = make_footprint(recipe.planned, self._layouts)
-        self._check_samples()
-        self.plan = plan or self._make_plan(workers)
         self._planned: Epoch | None = None
         self._left: Remainder | None = None
         self._has_warned = False
         self._is_settled = False
+        self._check_samples()
+        self.plan = plan or self._make_plan(workers)
+        self._check_padding()
 
     def settle(self) -> bool:
         """Take the rank that this process has by now, once; whether it is another than before.
@@ -81,6 +84,8 @@ class Itinerary:
         ------
         RanksError
             If the rank is another than at the first call.
+        MemoryBudgetError, EmptySamplesError, LanesError, OptionError
+            If what was asked for cannot be with that many ranks.
         """
         options = self.options
         world = resolve_world(options.rank, options.world_size)
@@ -93,12 +98,13 @@ class Itinerary:
                 remedy="use a loader for the first time after torch.distributed is initialised, "
                 "or pass rank= and world_size=",
             )
-        self._is_settled = True
         if is_other:
             self.options = dataclasses.replace(options)
             self._check_samples()
             self.plan = self._make_plan(self.plan.workers)
             self._planned = None
+            self._check_padding()
+        self._is_settled = True
         return is_other
 
     def resumed(self, plan: Plan, seed: int) -> Itinerary:
@@ -107,7 +113,14 @@ class Itinerary:
         other.plan = plan
         other.options = dataclasses.replace(self.options, seed=seed)
         other._planned = None
+        other._check_padding()
         return other
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that every rank takes in an epoch."""
+        num_samples, drop_last = self._footprint.num_samples, self.options.drop_last
+        return self.plan.num_steps(num_samples, drop_last=drop_last)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """An epoch from a step on."""
@@ -204,6 +217,22 @@ class Itinerary:
         share = plan.pace.lanes // self.options.world.world_size
         lanes = range(rank * share * plan.workers, (rank + 1) * share * plan.workers)
         return lanes[worker :: plan.workers]
+
+    def _check_padding(self) -> None:
+        """Refuse what leaves a worker with a batch of padding alone, and no row to repeat."""
+        if self.plan.workers == 1 or self.options.world.world_size == 1:
+            return
+        sublanes = self.epoch(0).sublanes
+        last_worker = (sublanes.num_steps - 1) % sublanes.workers
+        spans = [sublanes.span(number) for number in self.sublanes(last_worker)]
+        if sublanes.num_steps > sublanes.workers or any(begin < end for begin, end in spans):
+            return
+        raise OptionError(
+            "a worker would have nothing but padding",
+            given=f"num_workers={sublanes.workers}, {sublanes.num_steps} batches on each rank",
+            allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
+            remedy="use fewer workers, smaller batches, or drop_last=True",
+        )
 
     def _check_samples(self) -> None:
         num_samples, options = self.footprint.num_samples, self.options

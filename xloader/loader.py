@@ -18,15 +18,15 @@ from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Leg, Pass, Progress, make_leg
 from xloader.itinerary import Itinerary
-from xloader.options import LoaderOptions
+from xloader.options import LoaderOptions, check_epoch
 from xloader.plan import Epoch, Plan
-from xloader.ranks import check_alike, tell_share
+from xloader.ranks import RollCall
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
 from xloader.report import Report
 from xloader.rows import Rows
 from xloader.state import make_state, read_state
-from xloader.working import rest_of
+from xloader.working import carried_out, explain_rest, rest_of
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Makes what is delivered from a gathered array: a tensor, or the array itself."""
@@ -75,7 +75,7 @@ class Loader:
         self._step = 0
         self._is_resuming = False
         self._pass_number = 0
-        self._has_begun = False
+        self._roll_call = RollCall()
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
@@ -94,7 +94,7 @@ class Loader:
 
     def __len__(self) -> int:
         self._settle()
-        return self._itinerary.epoch(self._epoch_number).num_steps
+        return self._itinerary.num_steps
 
     @property
     def num_samples(self) -> int:
@@ -130,10 +130,9 @@ class Loader:
         Raises
         ------
         OptionError
-            If it is negative.
+            If there is none such.
         """
-        if epoch < 0:
-            raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
+        epoch = check_epoch(epoch)
         if epoch != self._epoch_number:
             self._epoch_number, self._step, self._is_resuming = epoch, 0, False
 
@@ -210,18 +209,16 @@ class Loader:
             If the scope is none of these.
         """
         self._settle()
-        epoch, num_passed = self._coming()
+        itinerary, left = self._itinerary, self._left()
         if scope != "rank":
-            found = self._itinerary.explain(epoch, scope)
-            blocks = shared_blocks(epoch, self._itinerary.processes(scope))
-            return replace(found, shared_chunks=name_chunks(self._itinerary, blocks))
+            expected = explain_rest(itinerary, left, scope)
+            carried = carried_out(itinerary, left, scope)
+            blocks = shared_blocks(carried, itinerary.processes(scope))
+            return replace(expected, shared_chunks=name_chunks(itinerary, blocks))
         kept = self._carrier.loaded()
         key = self._epoch_number, self._first_step, len(kept)
         if key not in self._explained:
-            found = self._itinerary.explain(epoch, cached=[kept])
-            if num_passed:
-                found = replace(found, num_steps=found.num_steps - num_passed, num_samples=0)
-            self._explained = {key: found}
+            self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
         return self._explained[key]
 
     def report(self) -> Report:
@@ -263,10 +260,7 @@ class Loader:
         self._stop()
         expected = self.explain()
         self._itinerary.warn(expected, stacklevel=2)
-        if not self._has_begun:
-            tell_share(self._itinerary, expected)
-            check_alike(self._itinerary, make_state(self._itinerary, 0, 0))
-            self._has_begun = True
+        self._roll_call.answer(self._itinerary, expected)
         return Pass(self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -289,17 +283,16 @@ class Loader:
         """Where the next pass begins."""
         return self._step if self._is_resuming else 0
 
-    def _coming(self) -> tuple[Epoch | Remainder, int]:
-        """What the next pass carries out, and the batches of it that are not yielded."""
-        itinerary = self._itinerary
-        left = itinerary.remainder(self._epoch_number, self._first_step)
-        return rest_of(left, itinerary.sublanes())
+    def _left(self) -> Epoch | Remainder:
+        """What the next pass yields."""
+        return self._itinerary.remainder(self._epoch_number, self._first_step)
 
     def _begin(self) -> Leg:
         """Make what the next pass carries out, in the place of what was under way."""
         self._stop()
-        expected, (epoch, num_passed), number = self.explain(), self._coming(), self._epoch_number
-        job = self._carrier.job(epoch, self._itinerary.sublanes())
+        expected, number, numbers = self.explain(), self._epoch_number, self._itinerary.sublanes()
+        part, num_passed = rest_of(self._left(), numbers)
+        job = self._carrier.job(part, numbers)
         self._step, pass_number = self._first_step, self._pass_number
 
         def count(num_steps: int) -> None:

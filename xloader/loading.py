@@ -86,7 +86,7 @@ class Loading(Choosing):
             the memory allows.
         rank, world_size : int, optional
             This process among those that train together. By default as ``torch.distributed``,
-            ``RANK`` and ``WORLD_SIZE``, or a SLURM step say.
+            ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the loader is first used.
         **unknown
             Nothing else is taken; the error says what is meant by PyTorch's names.
 

@@ -200,6 +200,27 @@ def make_options(**options: Any) -> LoaderOptions:
     return LoaderOptions(**options)
 
 
+def check_epoch(epoch: Any) -> int:
+    """The number of an epoch, as it was named by a caller.
+
+    Raises
+    ------
+    OptionError
+        If there is none such.
+
+    Examples
+    --------
+    >>> check_epoch(3)
+    3
+    """
+    is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
+    if not is_number or epoch < 0:
+        raise OptionError(
+            "there is no such epoch", given=repr(epoch), allowed="whole numbers from 0 on"
+        )
+    return int(epoch)
+
+
 def parse_nbytes(memory: int | str) -> int:
     """A number of bytes from text such as ``"512MiB"``, or from a number.
 

@@ -151,6 +151,11 @@ class Plan:
             num_lanes = self.budget.num_lanes
         return num_lanes * (self.lane_pool_nbytes + self.ahead_nbytes)
 
+    def num_steps(self, num_samples: int, *, drop_last: bool) -> int:
+        """Steps that every rank takes in an epoch of so many samples."""
+        full, rest = divmod(num_samples, self.global_batch)
+        return full + (rest > 0 and not drop_last)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values."""
         return dataclasses.asdict(self)
@@ -198,8 +203,7 @@ class Epoch:
     @property
     def num_steps(self) -> int:
         """Steps that every rank takes."""
-        full, rest = divmod(self.footprint.num_samples, self.plan.global_batch)
-        return full + (rest > 0 and not self.drop_last)
+        return self.plan.num_steps(self.footprint.num_samples, drop_last=self.drop_last)
 
     @cached_property
     def sublanes(self) -> SubLanes:

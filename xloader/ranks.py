@@ -6,12 +6,12 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import Mapping
 from typing import Any, Final
 
 from xloader.errors import RanksError
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
+from xloader.state import make_state
 
 _LOG: Final = logging.getLogger("xloader")
 
@@ -19,7 +19,40 @@ _NUMBERS: Final = itertools.count()
 """Loaders begin in the same order on all ranks of one program."""
 
 
-def tell_share(itinerary: Itinerary, expected: Explanation) -> None:
+class RollCall:
+    """What is said and compared once, as a loader begins for the first time."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._is_over = False
+
+    def answer(self, itinerary: Itinerary, expected: Explanation) -> None:
+        """Say what is this rank's part, and compare its plan with that of the ranks beside it.
+
+        Parameters
+        ----------
+        itinerary : Itinerary
+            What this rank does, about to begin.
+        expected : Explanation
+            What it will cost.
+
+        Raises
+        ------
+        RanksError
+            If ranks have planned differently, with what differs.
+        """
+        if self._is_over:
+            return
+        options, store = itinerary.options, _store()
+        if options.rank is None and options.world.world_size > 1 and store is not None:
+            if self._number is None:
+                self._number = next(_NUMBERS)
+            _check_alike(itinerary, store, f"xloader/plan/{self._number}")
+        _tell_share(itinerary, expected)
+        self._is_over = True
+
+
+def _tell_share(itinerary: Itinerary, expected: Explanation) -> None:
     """Log which part of an epoch is this rank's."""
     world = itinerary.options.world
     if world.world_size > 1:
@@ -36,39 +69,26 @@ def tell_share(itinerary: Itinerary, expected: Explanation) -> None:
         )
 
 
-def check_alike(itinerary: Itinerary, state: Mapping[str, Any]) -> None:
-    """Compare this rank's plan with that of the rank which came first, where they can talk.
+def _check_alike(itinerary: Itinerary, store: Any, key: str) -> None:
+    """Compare this rank's plan with that of the rank which came first.
 
     Nobody waits for anybody: the first rank leaves its plan in the store of the process group,
     and each later one compares its own.
-
-    Parameters
-    ----------
-    itinerary : Itinerary
-        What this rank does.
-    state : dict
-        It as a saved state, of the first step.
-
-    Raises
-    ------
-    RanksError
-        If they differ, with what differs.
     """
-    options = itinerary.options
-    store = _store() if options.rank is None and options.world.world_size > 1 else None
-    if store is None:
-        return
-    own = {**state["samples"], **state["plan"], "seed": state["seed"]}
-    key = f"xloader/plan/{next(_NUMBERS)}"
+    state = make_state(itinerary, 0, 0)
+    own = json.loads(json.dumps({**state["samples"], **state["plan"], "seed": state["seed"]}))
     first = json.loads(store.compare_set(key, "", json.dumps(own)))
-    others = [name for name in own if first.get(name) != json.loads(json.dumps(own[name]))]
+    others = [name for name in own if first.get(name) != own[name]]
     if others:
         raise RanksError(
             f"the ranks have planned differently: {', '.join(others)} differ",
-            given=f"rank {options.world.rank}: " + ", ".join(f"{n}={own[n]}" for n in others),
+            given=f"rank {itinerary.options.world.rank}: "
+            + ", ".join(f"{name}={own[name]}" for name in others),
             allowed=", ".join(f"{name}={first.get(name)}" for name in others),
-            remedy="make the same samples and pass the same options on all ranks; a Dataset that "
-            "xarray opened may have its variables in another order on each, so name them",
+            remedy="make the same samples and pass the same options on all ranks, and begin "
+            "loaders in the same order on each; a loader of one rank alone takes rank=0, "
+            "world_size=1; a Dataset that xarray opened may have its variables in another order "
+            "on each rank, so name them",
         )
 
 

@@ -93,9 +93,8 @@ def read_state(state: object, itinerary: Itinerary) -> Position:
     _check_options(checked, plan, itinerary)
     _check_memory(plan, itinerary)
     position = Position(plan, checked["seed"], checked["epoch"], checked["step"])
-    num_steps = itinerary.epoch(0).num_steps
-    if position.step > num_steps:
-        raise _damaged(f"it is beyond the {num_steps} steps of an epoch", position.step)
+    if position.step > itinerary.num_steps:
+        raise _damaged(f"it is beyond the {itinerary.num_steps} steps of an epoch", position.step)
     return position
 
 

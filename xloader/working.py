@@ -10,7 +10,6 @@ from typing import Literal
 from xloader.carrier import Carrier
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.errors import OptionError
 from xloader.explain import Cached, Explanation
 from xloader.itinerary import Itinerary
 from xloader.plan import Epoch, Lane
@@ -30,17 +29,11 @@ class Worker:
         Batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
         Threads that load and gather, at most.
-
-    Raises
-    ------
-    OptionError
-        If its last batch would repeat a row of another worker's.
     """
 
     def __init__(
         self, itinerary: Itinerary, number: int, *, num_ready: int, num_cores: int
     ) -> None:
-        check_padding(itinerary)
         self._itinerary = itinerary
         self._number = number
         self._carrier = Carrier(itinerary, num_ready=num_ready, num_cores=num_cores)
@@ -95,30 +88,6 @@ class Worker:
         self._run = None
 
 
-def check_padding(itinerary: Itinerary) -> None:
-    """Refuse what would leave a worker with a batch of padding alone, and no row to repeat.
-
-    Raises
-    ------
-    OptionError
-        With the number of workers that would do.
-    """
-    epoch = itinerary.epoch(0)
-    sublanes = epoch.sublanes
-    if sublanes.workers == 1 or itinerary.options.world.world_size == 1:
-        return
-    last_worker = (sublanes.num_steps - 1) % sublanes.workers
-    spans = [sublanes.span(number) for number in itinerary.sublanes(last_worker)]
-    if sublanes.num_steps > sublanes.workers or any(begin < end for begin, end in spans):
-        return
-    raise OptionError(
-        "a worker would have nothing but padding",
-        given=f"num_workers={sublanes.workers}, {sublanes.num_steps} batches on each rank",
-        allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
-        remedy="use fewer workers, smaller batches, or drop_last=True",
-    )
-
-
 def rest_of(part: Epoch | Remainder, numbers: Sequence[int]) -> tuple[Epoch | Remainder, int]:
     """What a process carries out of what is left of an epoch.
 
@@ -142,6 +111,26 @@ def rest_of(part: Epoch | Remainder, numbers: Sequence[int]) -> tuple[Epoch | Re
     return part, 0
 
 
+def carried_out(
+    itinerary: Itinerary, part: Epoch | Remainder, scope: Literal["rank", "world"] = "rank"
+) -> Epoch | Remainder:
+    """What is left of an epoch, with what has to be made once more for it, by `rest_of`.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+    part : Epoch or Remainder
+    scope : {"rank", "world"}
+        Whose processes carry it out.
+    """
+    if not isinstance(part, Remainder):
+        return part
+    own = [n for n in itinerary.processes(scope) if _has_padding_only(part, n)]
+    if not own:
+        return part
+    return _Rewound(part.whole, part.first_step, part.footprint, frozenset(chain(*own)))
+
+
 def explain_rest(
     itinerary: Itinerary,
     part: Epoch | Remainder,
@@ -158,14 +147,11 @@ def explain_rest(
         As for `Itinerary.explain`.
     """
     expected = itinerary.explain(part, scope, cached)
-    if not isinstance(part, Remainder):
+    carried = carried_out(itinerary, part, scope)
+    if carried is part:
         return expected
-    own = [n for n in itinerary.processes(scope) if _has_padding_only(part, n)]
-    padding = frozenset(chain(*own))
-    if not padding:
-        return expected
-    rewound = _Rewound(part.whole, part.first_step, part.footprint, padding)
-    found = itinerary.explain(rewound, scope, cached)
+    found = itinerary.explain(carried, scope, cached)
+    # What is made once more is not delivered.
     return replace(found, num_samples=expected.num_samples)
 
 

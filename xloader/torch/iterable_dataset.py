@@ -13,6 +13,8 @@ from xloader.augment import sample_keys
 from xloader.errors import OptionError, WorkersWarning
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
+from xloader.options import check_epoch
+from xloader.ranks import RollCall
 from xloader.rows import Rows
 from xloader.torch.checks import refuse_batches_of_batches, require_samples
 from xloader.torch.desk import as_batch, num_cores
@@ -23,6 +25,7 @@ from xloader.torch.sampler import check_options, plan_workers
 from xloader.torch.stream import MOST_WORKERS, SharedPlace, Stream
 from xloader.torch.trainers import refuse_dealing_twice
 from xloader.working import Worker, explain_rest
+from xloader.world import resolve_world
 
 if TYPE_CHECKING:
     from xloader.samples import Samples
@@ -107,15 +110,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             "seed": seed,
             "drop_last": drop_last,
             "prefetch": prefetch_factor,
+            "rank": rank,
+            "world_size": world_size,
             **options,
         }
-        # Workers may be elsewhere, where the environment says nothing.
-        world = plan_workers(
-            samples, 0, **self._options, rank=rank, world_size=world_size
-        ).options.world
-        self._options |= {"rank": world.rank, "world_size": world.world_size}
         self._place = SharedPlace()
-        self._itineraries: dict[int, Itinerary] = {}
+        # Now, so that what cannot be planned is an error where it was asked for.
+        self._itineraries = {1: plan_workers(samples, 1, **self._options)}
+        self._roll_call = RollCall()
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
 
@@ -132,27 +134,19 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         Raises
         ------
         OptionError
-            If it is negative.
+            If there is none such.
         """
-        if epoch < 0:
-            raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
-        self._place.set_epoch(epoch)
+        self._place.set_epoch(check_epoch(epoch))
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped.
 
-        A ``DataLoader`` runs ahead of the training loop, so only the loop knows how many
-        batches it was trained on. Samples and options, the number of workers among them, must
-        be what they were then. What comes is the rest of that epoch, read anew as far as it was
-        in memory; the iteration after that is whole.
+        As :meth:`ChunkSampler.resume` does, in all workers.
 
         Parameters
         ----------
-        epoch : int
-            The epoch that was under way.
-        step : int
-            Batches of this rank in that epoch that were trained on. With all of them, the next
-            iteration is an empty one.
+        epoch, step : int
+            The epoch that was under way, and the batches of this rank that were trained on.
 
         Raises
         ------
@@ -170,7 +164,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         >>> [batch.ids.tolist() for batch in dataset] == whole[1:]
         True
         """
-        place = Place.checked(epoch, step, self._itinerary(1).epoch(0).num_steps)
+        place = Place.checked(epoch, step, self._itinerary(1).num_steps)
         if place.step and self.batch_size is None:
             raise OptionError(
                 "samples come one by one, so that there are no steps to go on from",
@@ -182,13 +176,12 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank, or samples where they come one by one."""
-        epoch = self._itinerary(1).epoch(self.epoch)
+        itinerary = self._itinerary(1)
         if self.batch_size is not None:
-            return epoch.num_steps
-        world_size = self._itinerary(1).options.world.world_size
-        if world_size > 1 or epoch.drop_last:
-            return epoch.num_steps * _UNBATCHED_SIZE
-        return epoch.footprint.num_samples
+            return itinerary.num_steps
+        if itinerary.options.world.world_size > 1 or itinerary.options.drop_last:
+            return itinerary.num_steps * _UNBATCHED_SIZE
+        return itinerary.footprint.num_samples
 
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
@@ -237,15 +230,25 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is open, and what is planned, stays in its process.
-        return {**self.__dict__, "_worker": None, "_itineraries": {}}
+        state = {**self.__dict__, "_worker": None, "_itineraries": {}}
+        world = resolve_world(self._options["rank"], self._options["world_size"])
+        if world.world_size > 1:
+            # Where workers are, nobody may know of a process group.
+            own = {"rank": world.rank, "world_size": world.world_size}
+            state["_options"] = {**self._options, **own}
+        return state
 
     def _open_steps(self, start: Place, number: int) -> Iterator[Any]:
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
         itinerary = self._itinerary(num_workers)
         if info is None or info.id == 0:
-            itinerary.warn(itinerary.explain(itinerary.remainder(start.epoch, 0)), stacklevel=4)
+            expected = itinerary.explain(itinerary.remainder(start.epoch, 0))
+            itinerary.warn(expected, stacklevel=4)
             self._warn_of_repeats(start)
+            if info is None:
+                # Worker processes have no process group to ask.
+                self._roll_call.answer(itinerary, expected)
         worker = self._worker
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
@@ -277,6 +280,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         key = max(num_workers, 1)
         if key not in self._itineraries:
             self._itineraries[key] = plan_workers(self.samples, key, **self._options)
+        for itinerary in self._itineraries.values():
+            itinerary.settle()
         return self._itineraries[key]
 
     def _warn_of_repeats(self, start: Place) -> None:

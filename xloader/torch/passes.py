@@ -10,10 +10,11 @@ from xloader.dealing import deal_ids
 from xloader.explain import Cached, Explanation, touched_blocks
 from xloader.itinerary import Itinerary
 from xloader.plan import Epoch
+from xloader.ranks import RollCall
 from xloader.remainder import Remainder
 from xloader.torch.places import Place, Saver, read_place
 from xloader.torch.tickets import Agreement, BatchIds, FirstId, Ticket
-from xloader.working import check_padding, explain_rest, rest_of
+from xloader.working import explain_rest, rest_of
 
 
 class Passes:
@@ -40,6 +41,7 @@ class Passes:
         # Where a pass does not begin with a worker's first step, another process makes its steps.
         self._shift = 0
         self._kept: list[set[tuple[int, int]]] = []
+        self._roll_call = RollCall()
         self._forget()
 
     @property
@@ -48,6 +50,11 @@ class Passes:
         if self._resumed is not None and self._resumed.epoch == self.epoch:
             return self._resumed
         return Place(self.epoch)
+
+    def settle(self) -> None:
+        """Take the rank that this process has by now, as `Itinerary.settle` does."""
+        if self.itinerary.settle():
+            self.saver = Saver(self.itinerary)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass: its beginning, or where it was to be resumed."""
@@ -63,7 +70,8 @@ class Passes:
         OptionError
             If there is no such step.
         """
-        place = Place.checked(epoch, step, self.itinerary.epoch(0).num_steps)
+        self.settle()
+        place = Place.checked(epoch, step, self.itinerary.num_steps)
         self.epoch, self._resumed = place.epoch, place
 
     def adopt(self, state: Mapping[str, Any]) -> Place:
@@ -78,13 +86,12 @@ class Passes:
         own = self.itinerary
         is_other = (position.plan, position.seed) != (own.plan, own.options.seed)
         if is_other:
-            adopted = own.resumed(position.plan, position.seed)
-            check_padding(adopted)
-            self.itinerary, self.saver = adopted, Saver(adopted)
+            self.itinerary = own.resumed(position.plan, position.seed)
+            self.saver = Saver(self.itinerary)
         if is_other or self._num_workers:
             # With a state, workers begin anew.
             self._forget()
-        is_over = place.step == self.itinerary.epoch(0).num_steps
+        is_over = place.step == self.itinerary.num_steps
         # A pass that is over was the last of its epoch.
         self.epoch = place.epoch + is_over
         self._resumed = None if is_over else place
@@ -92,6 +99,7 @@ class Passes:
 
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
         """What the next pass will cost."""
+        self.settle()
         return self._explain(self.coming, scope, self._shift_of(self.coming))
 
     def begin(self, start: Place | None) -> Iterator[list[int]]:
@@ -105,7 +113,9 @@ class Passes:
         # With a state, a DataLoader goes on with the worker whose turn it is.
         shift = 0 if start is not None else self._shift_of(self.coming)
         start = start or self.coming
-        self.itinerary.warn(self._explain(start, "rank", shift), stacklevel=4)
+        expected = self._explain(start, "rank", shift)
+        self.itinerary.warn(expected, stacklevel=4)
+        self._roll_call.answer(self.itinerary, expected)
         if shift != self._shift:
             self._forget()
             self._shift = shift

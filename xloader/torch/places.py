@@ -10,6 +10,7 @@ from typing import Any
 
 from xloader.errors import OptionError, StateError
 from xloader.itinerary import Itinerary
+from xloader.options import check_epoch
 from xloader.state import Position, make_state, read_state
 
 
@@ -30,7 +31,7 @@ class Place:
     row: int = 0
 
     @classmethod
-    def checked(cls, epoch: int, step: int, num_steps: int) -> Place:
+    def checked(cls, epoch: Any, step: Any, num_steps: int) -> Place:
         """The place that a caller names.
 
         Raises
@@ -43,9 +44,14 @@ class Place:
         >>> Place.checked(3, 7, num_steps=10)
         Place(epoch=3, step=7, row=0)
         """
-        _check("epoch", epoch, None)
-        _check("step", step, num_steps)
-        return cls(int(epoch), int(step))
+        is_number = isinstance(step, Integral) and not isinstance(step, bool)
+        if not is_number or not 0 <= step <= num_steps:
+            raise OptionError(
+                "there is no such step to go on from",
+                given=repr(step),
+                allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
+            )
+        return cls(check_epoch(epoch), int(step))
 
 
 class Saver:
@@ -123,21 +129,11 @@ def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:
     )
 
 
-def _check(name: str, value: Any, most: int | None) -> None:
-    is_number = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_number or value < 0 or (most is not None and value > most):
-        raise OptionError(
-            f"there is no such {name} to go on from",
-            given=repr(value),
-            allowed=">= 0" if most is None else f"0 to {most}, the steps of an epoch on each rank",
-        )
-
-
 def _num_rows(itinerary: Itinerary, step: int) -> int:
     """Rows of a batch of a rank; 0 behind the last one."""
-    epoch, options = itinerary.epoch(0), itinerary.options
-    if step >= epoch.num_steps:
+    options, num_samples = itinerary.options, itinerary.footprint.num_samples
+    if step >= itinerary.num_steps:
         return 0
     if options.world.world_size > 1:
         return options.batch_size
-    return min(options.batch_size, epoch.footprint.num_samples - step * options.batch_size)
+    return min(options.batch_size, num_samples - step * options.batch_size)

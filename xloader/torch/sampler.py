@@ -10,12 +10,11 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from xloader.errors import OptionError
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
-from xloader.options import make_options
+from xloader.options import check_epoch, make_options
 from xloader.torch.checks import require_samples
 from xloader.torch.passes import BatchPass, IdPass, Passes
 from xloader.torch.places import refuse_state
 from xloader.torch.trainers import refuse_dealing_twice
-from xloader.working import check_padding
 
 if TYPE_CHECKING:
     from xloader.samples import Samples
@@ -51,7 +50,7 @@ class ChunkSampler(DistributedSampler[int]):
         short on one rank, and padded on several with its last sample.
     rank, world_size : int, optional
         This process among those that train together. By default as ``torch.distributed``,
-        ``RANK`` and ``WORLD_SIZE``, or a SLURM step say.
+        ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the sampler is first used.
     prefetch_factor : int, default 2
         As of the ``DataLoader``: batches of each worker that wait for the training loop.
     persistent_workers : bool, default False
@@ -114,23 +113,10 @@ class ChunkSampler(DistributedSampler[int]):
         # Without workers, chunks are kept by the process that iterates.
         is_lasting = persistent_workers or not num_workers
         self._passes = Passes(itinerary, num_workers, is_lasting=is_lasting)
-        asked = itinerary.options
-        world = asked.world
-        super().__init__(
-            samples,  # type: ignore[arg-type]
-            world.world_size,
-            world.rank,
-            shuffle,
-            seed,
-            drop_last,
-        )
-        self.batch_size = asked.batch_size
+        super().__init__(samples, 1, 0, shuffle, seed, drop_last)  # type: ignore[arg-type]
+        self.batch_size = itinerary.options.batch_size
         self.num_workers = num_workers
-        # What the parent class works out from len(samples) is not what is dealt.
-        self.total_size = itinerary.footprint.num_samples
-        if drop_last or world.world_size > 1:
-            self.total_size = itinerary.epoch(0).num_steps * asked.global_batch
-        self.num_samples = self.total_size // world.world_size
+        self._settle(is_final=False)
 
     @property
     def epoch(self) -> int:
@@ -143,6 +129,7 @@ class ChunkSampler(DistributedSampler[int]):
 
     def __len__(self) -> int:
         """Ids of an epoch on this rank, with those that fill the last batch up."""
+        self._settle()
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -157,6 +144,7 @@ class ChunkSampler(DistributedSampler[int]):
             If accelerate is about to deal them out once more.
         """
         refuse_dealing_twice("a ChunkSampler")
+        self._settle()
         return IdPass(self._passes)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -170,11 +158,9 @@ class ChunkSampler(DistributedSampler[int]):
         Raises
         ------
         OptionError
-            If it is negative.
+            If there is none such.
         """
-        if epoch < 0:
-            raise OptionError("the epoch is negative", given=epoch, allowed=">= 0")
-        super().set_epoch(epoch)
+        super().set_epoch(check_epoch(epoch))
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped.
@@ -226,7 +212,21 @@ class ChunkSampler(DistributedSampler[int]):
 
     def steps(self) -> BatchPass:
         """The ids of an epoch, a list for each batch."""
+        self._settle()
         return BatchPass(self._passes)
+
+    def _settle(self, *, is_final: bool = True) -> None:
+        """Take the rank that this process has by now, and tell it to those who ask the parent."""
+        if is_final:
+            self._passes.settle()
+        itinerary = self._passes.itinerary
+        world, drop_last = itinerary.options.world, itinerary.options.drop_last
+        self.rank, self.num_replicas = world.rank, world.world_size
+        # What the parent class works out from len(samples) is not what is dealt.
+        self.total_size = itinerary.footprint.num_samples
+        if drop_last or world.world_size > 1:
+            self.total_size = itinerary.num_steps * itinerary.options.global_batch
+        self.num_samples = self.total_size // world.world_size
 
 
 class ChunkBatches(BatchSampler):
@@ -270,9 +270,7 @@ def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Itinerar
             allowed="0, for none beside this one, or more",
         )
     asked = make_options(output="numpy", **options)
-    itinerary = Itinerary(samples.recipe, asked, max(num_workers, 1))
-    check_padding(itinerary)
-    return itinerary
+    return Itinerary(samples.recipe, asked, max(num_workers, 1))
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ class Stream(Iterator[Any]):
         is_single: bool,
     ) -> None:
         self._itinerary = itinerary
-        self._num_steps = itinerary.epoch(0).num_steps
+        self._num_steps = itinerary.num_steps
         self._saver = Saver(itinerary)
         self._shared = shared
         self._process = process
