@@ -30,38 +30,7 @@ def cache_budget(
     *,
     num_workers: int = 1,
 ) -> Budget:
-    """How the memory of one worker is divided. Arguments and errors as of `cache_nbytes`."""
-    rows = min(batch_size, footprint.num_samples)
-    budget = Budget(
-        memory_nbytes=memory_nbytes // num_workers,
-        batch_nbytes=rows * sum(layout.sample_nbytes for layout in layouts),
-        num_batches=prefetch + 2,
-        max_chunk_nbytes=footprint.max_chunk_nbytes,
-        num_lanes=1,
-        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
-    )
-    least = least_nbytes(footprint)
-    if budget.lane_nbytes < least:
-        share = f", shared by {num_workers} workers" * (num_workers > 1)
-        raise MemoryBudgetError(
-            f"the memory is too small for {budget.num_batches} batches of "
-            f"{budget.batch_nbytes} bytes, two chunks in flight and the chunks of one sample",
-            given=f"memory={memory_nbytes} bytes{share}",
-            minimum_nbytes=num_workers * budget.minimum_nbytes(least),
-        )
-    return budget
-
-
-def cache_nbytes(
-    footprint: Footprint,
-    layouts: tuple[FieldLayout, ...],
-    memory_nbytes: int,
-    batch_size: int,
-    prefetch: int,
-    *,
-    num_workers: int = 1,
-) -> int:
-    """Decoded bytes that the cache of one worker may hold: what the rest of its memory leaves.
+    """How the memory of one worker is divided that reads through a cache: ``lane_nbytes`` are its.
 
     Parameters
     ----------
@@ -81,10 +50,25 @@ def cache_nbytes(
     MemoryBudgetError
         If some sample alone needs more, with the minimum that would do.
     """
-    budget = cache_budget(
-        footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers
+    rows = min(batch_size, footprint.num_samples)
+    budget = Budget(
+        memory_nbytes=memory_nbytes // num_workers,
+        batch_nbytes=rows * sum(layout.sample_nbytes for layout in layouts),
+        num_batches=prefetch + 2,
+        max_chunk_nbytes=footprint.max_chunk_nbytes,
+        num_lanes=1,
+        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
     )
-    return budget.lane_nbytes
+    least = least_nbytes(footprint)
+    if budget.lane_nbytes < least:
+        share = f", shared by {num_workers} workers" * (num_workers > 1)
+        raise MemoryBudgetError(
+            f"the memory is too small for {budget.num_batches} batches of "
+            f"{budget.batch_nbytes} bytes, two chunks in flight and the chunks of one sample",
+            given=f"memory={memory_nbytes} bytes{share}",
+            minimum_nbytes=num_workers * budget.minimum_nbytes(least),
+        )
+    return budget
 
 
 def least_nbytes(footprint: Footprint) -> int:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.grid import Ints
-from xloader.listed import ListedOrder
-from xloader.order import AnyOrder, LaneOrder
-from xloader.remainder import RemainingOrder
+from xloader.order import AnyOrder
 
 LOOK_SIZE = 1 << 12
 """Rows that are dealt together, at least: then NumPy's calls cost little for each."""
@@ -96,7 +94,7 @@ class _Hand:
     """Deals one lane's samples."""
 
     def __init__(self, order: AnyOrder) -> None:
-        self._whole = _whole(order)
+        self._order = order
         self._places = order.places()
         none = np.zeros(0, np.int64)
         self._rest = self._columns(none, none)
@@ -116,13 +114,5 @@ class _Hand:
         return tuple(column[:size] for column in columns)
 
     def _columns(self, entries: Ints, ranks: Ints) -> tuple[Ints, ...]:
-        ids, occurrences = self._whole.identify(entries, ranks)
+        ids, occurrences = self._order.identify(entries, ranks)
         return (ids, entries) if occurrences is None else (ids, entries, occurrences)
-
-
-def _whole(order: AnyOrder) -> LaneOrder | ListedOrder:
-    """The order that a remainder is left of: entries and ranks are those of the whole."""
-    while isinstance(order, RemainingOrder):
-        order = order.whole
-    assert isinstance(order, LaneOrder | ListedOrder)
-    return order

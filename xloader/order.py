@@ -61,6 +61,10 @@ class AnyOrder(Entries, Protocol):
         """The sample id at a rank of an entry."""
         ...
 
+    def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
+        """As `ids`, and which time in the epoch it is that each comes; None: always the first."""
+        ...
+
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
         """The ids from place ``begin`` on, with the entry of each, in pieces."""
         ...

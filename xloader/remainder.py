@@ -73,6 +73,10 @@ class RemainingOrder:
         """The sample id at a rank of an entry, of all that it has in the whole order."""
         return self.whole.ids(entries, ranks)
 
+    def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
+        """As `ids`, and which time in the whole epoch it is that each comes."""
+        return self.whole.identify(entries, ranks)
+
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
         """The ids from place ``begin`` of the remainder on, with the entry of each."""
         return self.whole.segments(self.begin + begin)

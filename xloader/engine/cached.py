@@ -79,7 +79,7 @@ class CachedReader:
     batch_size : int
         Rows of a full batch, as the fields were told.
     capacity_nbytes : int
-        Decoded bytes that are held at most: what `xloader.capacity.cache_nbytes` says.
+        Decoded bytes that are held at most: as `xloader.capacity.cache_budget` divides memory.
     in_flight_nbytes : int
         Decoded bytes of chunks that are being read at a time.
     num_threads : int
