@@ -101,9 +101,13 @@ def test_verbs_after_a_slab_hold_for_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dim", "rank", "size"), [("time", 0, 2), ("lat", 2, 2), ("lat", -1, 2), ("lat", 0, 13)]
+    ("dim", "rank", "size"),
+    [
+        *[("time", 0, 2), ("lat", 2, 2), ("lat", -1, 2), ("lat", 0, 13)],
+        *[("lat", "0", 2), ("lat", True, 2), ("lat", 0, 2.0), ("lat", None, 2)],
+    ],
 )
-def test_slabs_that_cannot_be(dim: str, rank: int, size: int) -> None:
+def test_slabs_that_cannot_be(dim: str, rank: Any, size: Any) -> None:
     samples = xloader.open(make_store()).window(time=1)
     with pytest.raises(OptionError, match="cannot be cut into slabs"):
         samples.slab(dim, rank, size)
@@ -113,5 +117,7 @@ def test_slabs_of_nothing_known() -> None:
     samples = xloader.open(make_store()).window(time=1)
     with pytest.raises(UnknownNameError, match="height"):
         samples.slab("height", 0, 2)
+    with pytest.raises(UnknownNameError, match="lat"):
+        samples.slab(["lat"], 0, 2)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="of a slab"):
         samples.slab("lat", 0, 2).slab("lat", 0, 2)

@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xloader import selecting
+from xloader import selecting, slabs
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 from xloader.grid import Ints
-from xloader.recipe import Recipe, unknown
+from xloader.recipe import find
 from xloader.subset import Subset
 from xloader.verbs import Verbs
 
@@ -72,7 +72,8 @@ class Choosing(Verbs):
 
         All ranks of the group get the same samples in the same order, each its own slab of one
         dimension, and reads the chunks of that alone. They are one data rank: give them the same
-        ``rank`` and ``world_size``. A state of any of them restores all.
+        ``rank`` and ``world_size``, and call the same verbs with the same arguments on each. A
+        state of any of them restores all.
 
         Parameters
         ----------
@@ -86,7 +87,27 @@ class Choosing(Verbs):
         UnknownNameError
             If there is no such dimension.
         OptionError
-            If there are no windows yet, the dimension is windowed, or it has fewer elements.
+            If there are no windows yet, the dimension is windowed, or it has fewer elements; if
+            a transform is recorded that may need the whole of it.
+
+        Notes
+        -----
+        *Transforms before.* Slabs are then parts of what the transforms make of the whole, so
+        only those may come before that give the same on parts: :meth:`normalize`,
+        :meth:`fillna`, and recorded methods that do not work along the dimension. No function
+        of :meth:`map` may, as nobody knows what it does.
+
+        *Transforms after* see the slab alone: ``.mean("lat")`` gives each rank the mean of its
+        own part, which is left to the group to put together.
+
+        *Numbers along the dimension* are given for the whole of it, as statistics to
+        :meth:`normalize` or a DataArray to ``where``, ``clip`` and ``fillna``: each rank
+        takes its part, by label where both have labels.
+
+        *Chance.* What a random function draws for a sample is the same on all ranks of a group,
+        so they agree on whether to flip it. Noise in the shape of a slab repeats from slab to
+        slab, therefore; under a name of the rank's own it does not, as with
+        ``rng.normal(shape, name=f"noise {rank}")``.
 
         Examples
         --------
@@ -99,18 +120,20 @@ class Choosing(Verbs):
         """
         recipe = self.recipe
         windowed = recipe.require_windows().dims
-        total = _size_of(recipe, dim)
-        if dim in windowed or recipe.whole is not None or not 0 <= rank < size <= total:
+        find(dim, recipe.dim_sizes, "dimension")
+        total = recipe.dim_sizes[dim]
+        part = slabs.part_of(total, rank, size)
+        if part is None or dim in windowed or recipe.slab is not None:
             raise OptionError(
                 f"samples cannot be cut into slabs of {dim!r} like this",
-                given=f"rank={rank}, size={size}, windows along {', '.join(windowed)}"
-                + ", of a slab" * (recipe.whole is not None),
-                allowed=f"once, along a dimension without windows; 0 <= rank < size <= {total}",
+                given=f"rank={rank!r}, size={size!r}, windows along {', '.join(windowed)}"
+                + ", of a slab" * (recipe.slab is not None),
+                allowed="once, along a dimension without windows; whole numbers, "
+                f"0 <= rank < size <= {total}",
                 remedy="choose a dimension that samples have whole",
             )
-        part = slice(rank * total // size, (rank + 1) * total // size)
-        narrowed = selecting.isel(recipe, {dim: part})
-        return type(self)(replace(recipe, selection=narrowed, whole=recipe))
+        slabs.require_apart(recipe, dim)
+        return type(self)(slabs.cut(recipe, dim, part))
 
     def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
         """Draw anew in each epoch how often a sample occurs, in proportion to its weight.
@@ -274,19 +297,6 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
     # Not before they are known to be in range, as the largest uint64 is no int64.
     ids = ids.astype(np.int64)
     return np.where(ids < 0, ids + size, ids)
-
-
-def _size_of(recipe: Recipe, dim: str) -> int:
-    """Size of a selected dimension.
-
-    Raises
-    ------
-    UnknownNameError
-        If it is not there.
-    """
-    if dim not in recipe.dim_sizes:
-        raise unknown(dim, recipe.dim_sizes, "dimension")
-    return recipe.dim_sizes[dim]
 
 
 def _count(num_samples: Any) -> int | None:

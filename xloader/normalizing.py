@@ -45,6 +45,13 @@ class Table:
         values = np.asarray(values, np.float64, order="C")
         return cls(dims, values.shape, values.tobytes())
 
+    def cut(self, dim: str, part: range) -> Table:
+        """The numbers for some positions along a dimension; all where they do not vary there."""
+        if dim not in self.dims:
+            return self
+        values = np.frombuffer(self.data, np.float64).reshape(self.shape)
+        return Table.of(self.dims, values.take(part, axis=self.dims.index(dim)))
+
     def along(self, dims: tuple[str, ...], dtype: np.dtype) -> NDArray[Any]:
         """The values with one axis for each of ``dims``, of size 1 where they do not vary."""
         values = np.frombuffer(self.data, np.float64).reshape(self.shape)
@@ -83,6 +90,15 @@ class Normalize:
     def changes_units(self, variables: tuple[str, ...]) -> bool:
         """Whether some of the variables are normalised."""
         return any(name in variables for name, *_ in self.tables)
+
+    def cut(self, dim: str, part: range) -> Normalize:
+        """The step for samples of which some positions along a dimension are kept."""
+        return Normalize(
+            tuple(
+                (name, dims, mean.cut(dim, part), std.cut(dim, part))
+                for name, dims, mean, std in self.tables
+            )
+        )
 
     def apply(self, layouts: tuple[FieldLayout, ...], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Normalise the batch where it lies, in the dtype it has."""
@@ -261,7 +277,8 @@ def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
         f"the {word} of {name!r} does not fit the variable",
         given=given,
         allowed=_that_fit(recipe, name),
-        remedy="average over the windowed dimensions, and name what is left in a DataArray",
+        remedy="average over the windowed dimensions, and name what is left in a DataArray; "
+        "pass it for the whole dimension, of a slab as well",
     )
 
 

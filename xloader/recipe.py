@@ -85,6 +85,25 @@ class Field:
             )
 
 
+@dataclass(frozen=True)
+class Slab:
+    """What a recipe is one rank's part of, in a group of ranks that share the samples.
+
+    Parameters
+    ----------
+    whole : Recipe
+        The samples that the group shares.
+    dim : str
+        The dimension that is cut.
+    part : range
+        The rank's positions in what the whole has selected of it.
+    """
+
+    whole: Recipe
+    dim: str
+    part: range
+
+
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """The frozen data behind :class:`xloader.Samples`.
@@ -108,8 +127,8 @@ class Recipe:
         Transforms, in the order they run.
     subset : Subset, optional
         Which windows are samples, and how often; by default, each is one.
-    whole : Recipe, optional
-        What is planned for, where this is the slab of it that one rank of a group reads.
+    slab : Slab, optional
+        What it is cut from, where this is what one rank of a group reads.
     """
 
     source: Source
@@ -119,7 +138,7 @@ class Recipe:
     fields: tuple[Field, ...] = ()
     steps: tuple[Step, ...] = ()
     subset: Subset | None = None
-    whole: Recipe | None = None
+    slab: Slab | None = None
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -136,17 +155,17 @@ class Recipe:
     def __reduce__(self) -> tuple[object, ...]:
         # The caches of cached_property stay behind, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
-        return Recipe, (*parts, self.windows, self.fields, self.steps, self.subset, self.whole)
+        return Recipe, (*parts, self.windows, self.fields, self.steps, self.subset, self.slab)
 
     @property
     def _key(self) -> tuple[object, ...]:
         parts = (self.source.fingerprint, self.variables, self.selection)
-        return (*parts, self.windows, self.fields, self.steps, self.subset, self.whole)
+        return (*parts, self.windows, self.fields, self.steps, self.subset, self.slab)
 
     @property
     def planned(self) -> Recipe:
         """What is planned for: the same for all ranks of a group."""
-        return self.whole or self
+        return self if self.slab is None else self.slab.whole
 
     @property
     def num_ids(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import xarray as xr
 
-from xloader import describing, selecting
+from xloader import describing, selecting, slabs
 from xloader.errors import OptionError
 from xloader.filling import make_fillna
 from xloader.normalizing import make_normalize
@@ -203,7 +203,8 @@ class Verbs(Recorded):
             ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset
             with a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
             ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
-            dimensions that become channels, or a DataArray along any that is not windowed.
+            dimensions that become channels, or a DataArray along any that is not windowed; after
+            :meth:`slab` too along the whole dimension, of which each rank takes its part.
         mean, std : mapping or xarray.Dataset, optional
             The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
             ``normalize(a, b)`` for short.
@@ -225,7 +226,7 @@ class Verbs(Recorded):
         """
         self.recipe.require_windows()
         self._require_before("normalize", self.recipe.is_mapped)
-        return self.with_step(make_normalize(self.recipe, stats, mean, std))
+        return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def fillna(self, value: Any) -> Self:
         """Put numbers in place of NaN.
@@ -346,13 +347,12 @@ class Verbs(Recorded):
             If there are no windows yet.
         """
         self.recipe.require_windows()
-        return self._but(steps=(*self.recipe.steps, step))
+        return self._but(steps=(*self.recipe.planned.steps, step))
 
     def _but(self, **changes: Any) -> Self:
-        whole = self.recipe.whole
-        if whole is not None:
-            changes["whole"] = replace(whole, **changes)
-        return type(self)(replace(self.recipe, **changes))
+        changed = replace(self.recipe.planned, **changes)
+        slab = self.recipe.slab
+        return type(self)(changed if slab is None else slabs.cut(changed, slab.dim, slab.part))
 
     @property
     def _has_windows(self) -> bool:
