@@ -123,11 +123,11 @@ class Choosing(Verbs):
         find(dim, recipe.dim_sizes, "dimension")
         total = recipe.dim_sizes[dim]
         part = slabs.part_of(total, rank, size)
-        if part is None or dim in windowed or recipe.slab is not None:
+        if part is None or dim in windowed or recipe.whole is not None:
             raise OptionError(
                 f"samples cannot be cut into slabs of {dim!r} like this",
                 given=f"rank={rank!r}, size={size!r}, windows along {', '.join(windowed)}"
-                + ", of a slab" * (recipe.slab is not None),
+                + ", of a slab" * (recipe.whole is not None),
                 allowed="once, along a dimension without windows; whole numbers, "
                 f"0 <= rank < size <= {total}",
                 remedy="choose a dimension that samples have whole",

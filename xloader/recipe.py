@@ -163,9 +163,14 @@ class Recipe:
         return (*parts, self.windows, self.fields, self.steps, self.subset, self.slab)
 
     @property
+    def whole(self) -> Recipe | None:
+        """What it is cut from, where it is a slab."""
+        return None if self.slab is None else self.slab.whole
+
+    @property
     def planned(self) -> Recipe:
         """What is planned for: the same for all ranks of a group."""
-        return self if self.slab is None else self.slab.whole
+        return self.whole or self
 
     @property
     def num_ids(self) -> int:
