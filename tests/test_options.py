@@ -99,17 +99,11 @@ def test_the_world_decides_batch_and_lanes() -> None:
     found = options(rank=1, world_size=4, lanes=8)
     assert found.world == World(1, 4)
     assert (found.global_batch, found.num_lanes, found.carried_lanes) == (32, 8, 8)
-    assert list(found.own_lanes) == [2, 3]
 
 
 def test_without_lanes_each_rank_has_one_and_carries_no_other() -> None:
     found = options(rank=2, world_size=4)
-    assert (found.num_lanes, found.carried_lanes, list(found.own_lanes)) == (4, 1, [2])
-
-
-def test_all_lanes_have_an_owner() -> None:
-    owned = [lane for r in range(4) for lane in options(rank=r, world_size=4, lanes=16).own_lanes]
-    assert owned == list(range(16))
+    assert (found.num_lanes, found.carried_lanes) == (4, 1)
 
 
 def test_threads_are_the_cores_unless_asked_otherwise() -> None:

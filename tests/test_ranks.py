@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ import xarray as xr
 
 import xloader
 from xloader import ranks
-from xloader.errors import RanksError
+from xloader.errors import LanesError, MemoryBudgetError, OptionError, RanksError
 from xloader.loader import Loader
+from xloader.state import sign
 from xloader.testing import CountingStore, write_store
 
 
@@ -75,13 +78,20 @@ def test_a_rank_says_once_what_is_its_own(
 
 @pytest.mark.parametrize(
     ("other", "named"),
-    [({}, None), ({"seed": 1}, "seed"), ({"memory": "2MiB"}, "budget"), ({"spread": 0}, "pace")],
+    [
+        ({}, None),
+        ({"seed": 1}, "seed"),
+        ({"memory": "2MiB"}, "memory='2MiB'"),
+        ({"spread": 0}, "spread=0"),
+        ({"drop_last": True}, "drop_last=True"),
+        ({"batch_size": 8}, "batch_size=8"),
+    ],
 )
 def test_ranks_that_planned_differently_are_told(
     monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], named: str | None
 ) -> None:
     store = Store()
-    monkeypatch.setattr(ranks, "_store", lambda: store)
+    monkeypatch.setattr(ranks, "_process_group", lambda: store)
     for rank, options in enumerate([{}, other]):
         monkeypatch.setattr(ranks, "_NUMBERS", iter(range(10)))
         become(monkeypatch, rank, 2)
@@ -93,6 +103,128 @@ def test_ranks_that_planned_differently_are_told(
                 with pytest.raises(RanksError, match=named):
                     iter(loader)
     assert len(store.values) == 1
+
+
+def meet(monkeypatch: pytest.MonkeyPatch, *ranks_do: Callable[[Loader], None]) -> list[int]:
+    """Let ranks that can talk begin, one after the other; those that were refused."""
+    store, refused = Store(), []
+    monkeypatch.setattr(ranks, "_process_group", lambda: store)
+    for rank, prepare in enumerate(ranks_do):
+        monkeypatch.setattr(ranks, "_NUMBERS", iter(range(10)))
+        become(monkeypatch, rank, len(ranks_do))
+        loader = loader_of(lanes=2)
+        try:
+            prepare(loader)
+            next(iter(loader))
+        except RanksError:
+            refused.append(rank)
+    return refused
+
+
+def test_ranks_that_stand_at_different_places_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resume(loader: Loader, step: int = 2, *, is_under_way: bool = False) -> None:
+        state = loader.state_dict()
+        if is_under_way:
+            next(iter(loader))
+        loader.load_state_dict(sign({**state, "step": step}))
+
+    def stay(loader: Loader) -> None:
+        loader.set_epoch(0)
+
+    assert meet(monkeypatch, stay, stay) == meet(monkeypatch, resume, resume) == []
+    assert meet(monkeypatch, resume, stay) == [1]
+    assert meet(monkeypatch, resume, lambda loader: resume(loader, 3)) == [1]
+    assert meet(monkeypatch, stay, lambda loader: loader.set_epoch(1)) == [1]
+    under_way = partial(resume, is_under_way=True)
+    assert meet(monkeypatch, under_way, under_way) == []
+    assert meet(monkeypatch, under_way, partial(under_way, step=3)) == [1]
+
+
+def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(lanes=8)
+    assert repr(loader) == "<xloader.Loader: batches of 4, epoch 0>"
+    small = loader_of(lanes=8, batch_size=8, memory=2000)
+    become(monkeypatch, 1, 4)
+    assert len(loader) == 3
+    assert repr(loader) == "<xloader.Loader: 3 batches of 4, epoch 0>"
+    with pytest.raises(MemoryBudgetError):
+        small.explain()
+    become(monkeypatch, 0, 3)
+    with pytest.raises(LanesError, match=r"multiples of 3.*start one of \[1, 2, 4, 8\] ranks"):
+        len(loader_of(lanes=8, batch_size=8))
+    # As Lightning has it on a later node, until its process group is there.
+    monkeypatch.delenv("RANK")
+    monkeypatch.setenv("NODE_RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    loader = loader_of()
+    with pytest.raises(OptionError, match="RANK"):
+        len(loader)
+    become(monkeypatch, 2, 3)
+    assert len(loader) == 4
+
+
+def test_what_ranks_cannot_mend_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MemoryBudgetError):
+        loader_of(memory=10)
+    with pytest.raises(LanesError):
+        loader_of(lanes=3, rank=0, world_size=1)
+    monkeypatch.setattr(ranks, "_process_group", Store)
+    with pytest.raises(LanesError):
+        loader_of(lanes=3)
+
+
+def test_a_state_saved_before_the_first_use_is_of_the_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader = loader_of()
+    become(monkeypatch, 1, 2)
+    state = loader.state_dict()
+    assert state["plan"]["global_batch"] == 8
+    loader_of().load_state_dict(state)
+
+
+def test_a_loader_outlives_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    become(monkeypatch, 1, 2)
+    loader = loader_of()
+    batches = iter(loader)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert len(list(batches)) == 5
+    assert loader.state_dict()["epoch"] == 1
+    assert loader.report().num_steps == loader.num_samples // 8
+    assert "5 batches" in repr(loader)
+
+
+def test_ranks_of_a_group_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((40, 4), np.float32))})
+    samples = xloader.open(ds).window(time=1).slab("x", 0, 2)
+    options: dict[str, Any] = {"batch_size": 4, "memory": "1MiB", "output": "numpy"}
+    assert len(samples.loader(**options)) == 10
+    become(monkeypatch, 1, 2)
+    with pytest.raises(RanksError, match=r"group of ranks.*rank=mesh"):
+        len(samples.loader(**options))
+    assert len(samples.loader(**options, rank=0, world_size=1)) == 10
+
+
+def test_a_world_of_one_shares_nothing() -> None:
+    expected = loader_of().explain("world")
+    assert (expected.shared_chunks, expected.num_shared_reads) == ((), 0)
+
+
+def test_the_world_is_the_same_for_a_rank_that_has_padding_alone() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((17, 2), np.float32))})
+    store = write_store(ds, {"t": (1, 2)})
+    samples = xloader.open(store).window(time=1)
+    told = []
+    for rank in range(2):
+        shared = {"batch_size": 2, "lanes": 2, "memory": "1KiB", "output": "numpy"}
+        loader = samples.loader(**shared, rank=rank, world_size=2, spread=0)
+        state = loader.state_dict()
+        loader.load_state_dict(sign({**state, "step": 4}))
+        told.append(loader.explain("world"))
+    assert told[0] == told[1]
+    # One sample is left, and one rank makes its batch before once more for its padding.
+    assert (told[0].num_steps, told[0].num_samples, told[0].num_reads) == (1, 1, 3)
 
 
 @pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

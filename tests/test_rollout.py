@@ -92,3 +92,55 @@ def test_what_is_no_state_and_no_samples() -> None:
     with pytest.raises(StateError, match="windows"):
         loader.load_state_dict(other)
     assert len(list(loader)) == 13
+
+
+@pytest.mark.parametrize("other", [{"memory": "32KiB"}, {"prefetch": 3}, {"spread": 0}])
+def test_options_that_would_plan_later_epochs_otherwise_are_refused(other: Any) -> None:
+    state = Rollout(make, **OPTIONS).state_dict()
+    loader = Rollout(make, **{**OPTIONS, **other})
+    with pytest.raises(StateError, match="planned anew"):
+        loader.load_state_dict(state)
+    assert loader.epoch == 0
+
+
+def test_without_lanes_another_number_of_ranks_is_refused() -> None:
+    def state(**options: Any) -> dict[str, Any]:
+        return Rollout(make, **OPTIONS, **options, rank=1, world_size=2).state_dict()
+
+    alone = {**OPTIONS, "batch_size": 16}
+    with pytest.raises(StateError, match=r"with lanes="):
+        Rollout(make, **alone).load_state_dict(state())
+    Rollout(make, **alone, lanes=2).load_state_dict(state(lanes=2))
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_functions_that_are_others_each_time_change_nothing(is_mapped: bool) -> None:
+    def scaled(epoch: int) -> Samples:
+        samples = make(epoch)
+        if is_mapped:
+            return samples.map(lambda ds: ds * (1 + epoch))
+        return samples.where(xr.DataArray(np.arange(8) < 4, dims="x"))
+
+    with Rollout(scaled, **OPTIONS) as loader:
+        whole = [[contents(batch) for batch in loader] for _ in range(3)]
+    with Rollout(scaled, **OPTIONS) as loader:
+        for epoch in range(3):
+            for step, batch in enumerate(loader):
+                assert contents(batch) == whole[epoch][step]
+                state = loader.state_dict()
+                is_last = step + 1 == len(whole[epoch])
+                assert (state["epoch"], state["step"]) == (
+                    (epoch + 1, 0) if is_last else (epoch, step + 1)
+                )
+                if not is_last:
+                    assert len(loader) == len(whole[epoch])
+        assert loader.epoch == 3
+
+
+def test_an_iterator_follows_the_epoch_until_its_first_batch() -> None:
+    whole = epochs(5)
+    with Rollout(make, **OPTIONS) as loader:
+        batches = iter(loader)
+        loader.set_epoch(4)
+        assert loader.state_dict()["epoch"] == 4
+        assert [contents(batch) for batch in batches] == whole[4]

@@ -21,8 +21,10 @@ import xloader
 from tests.cases import Case, cases
 from xloader import Samples
 from xloader.batch import Batch
-from xloader.errors import LanesError, MemoryBudgetError, StateError
+from xloader.errors import ClosedError, LanesError, MemoryBudgetError, OptionError, StateError
+from xloader.explain import Explanation
 from xloader.loader import Loader
+from xloader.state import sign
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
@@ -205,7 +207,7 @@ def test_other_samples_are_named_by_what_differs() -> None:
         "fields": samples.inputs("t"),
     }
     for name, other in others.items():
-        with pytest.raises(StateError, match=f"other samples: .*{name}"):
+        with pytest.raises(StateError, match=f"other samples, by their .*{name}"):
             loader_of(other).load_state_dict(state)
 
 
@@ -230,6 +232,31 @@ def test_other_options_are_named(name: str, own: bool) -> None:
 def damaged_states() -> list[Any]:
     state = saved(loader_of(opened().window(time=1)))
     plan = state["plan"]
+    pace = plan["pace"]
+    contradictory = [
+        {**state, "epoch": -1},
+        {**state, "epoch": True},
+        {**state, "step": 1.5},
+        {**state, "step": 10**9},
+        {**state, "row": 16},
+        {**state, "row": None},
+        {**state, "seed": "0"},
+        {**state, "samples": []},
+        {**state, "samples": {"store": [{}]}},
+        {**state, "plan": {}},
+        {**state, "plan": {**plan, "global_batch": "16"}},
+        {**state, "plan": {**plan, "pace": {**pace, "run": 0}}},
+        {**state, "plan": {**plan, "pace": {**pace, "tiling": [1, 1, 1]}}},
+    ]
+    changed = [
+        {**state, "step": 1},
+        {**state, "seed": 1},
+        {**state, "check": None},
+        {**state, "plan": {**plan, "is_resident": True}},
+        {**state, "plan": {**plan, "lane_pool_nbytes": 0}},
+        {**state, "plan": {**plan, "pace": {**pace, "spread": pace["spread"] + 1}}},
+        {**state, "plan": {**plan, "pace": {**pace, "tiling": [10**19]}}},
+    ]
     return [
         None,
         "state",
@@ -237,16 +264,8 @@ def damaged_states() -> list[Any]:
         {**state, "version": 2},
         {name: value for name, value in state.items() if name != "seed"},
         {**state, "more": 1},
-        {**state, "epoch": -1},
-        {**state, "epoch": True},
-        {**state, "step": 1.5},
-        {**state, "step": 10**9},
-        {**state, "seed": "0"},
-        {**state, "samples": []},
-        {**state, "plan": {}},
-        {**state, "plan": {**plan, "global_batch": "16"}},
-        {**state, "plan": {**plan, "pace": {**plan["pace"], "run": 0}}},
-        {**state, "plan": {**plan, "pace": {**plan["pace"], "tiling": [1, 1, 1]}}},
+        *map(sign, contradictory),
+        *changed,
     ]
 
 
@@ -332,6 +351,108 @@ def test_states_of_today_are_understood_in_years(window: int, lanes: int, golden
     samples = opened(203).window(time=window, stride=1)
     options = {"lanes": lanes, "memory": "48KiB", "batch_size": 8}
     loader = loader_of(samples, **options)
-    state = {**saved(loader), "epoch": 3, "step": 7, "seed": 5}
+    state = sign({**saved(loader), "epoch": 3, "step": 7, "seed": 5})
     loader.load_state_dict(state)
     assert digest_of([batch.ids.tolist() for batch in loader]) == golden
+
+
+def test_explain_after_loading_is_of_the_remainder() -> None:
+    samples = opened().window(time=1)
+    loader = loader_of(samples)
+    whole = loader.explain()
+    loader.load_state_dict(sign({**saved(loader), "step": 20}))
+    assert loader.explain().num_steps == 5 < whole.num_steps
+    loader.load_state_dict(sign({**saved(loader), "step": 20, "seed": 7}))
+    assert loader.explain() == _explained(samples, seed=7, step=20)
+
+
+def _explained(samples: Samples, seed: int, step: int) -> Explanation:
+    loader = loader_of(samples, seed=seed)
+    loader.load_state_dict(sign({**saved(loader), "step": step}))
+    return loader.explain()
+
+
+def test_fewer_ranks_must_have_room_for_all_lanes() -> None:
+    samples = opened().window(time=1)
+    two = {"batch_size": 16, "memory": "24KiB", "world_size": 2}
+    state = saved(loader_of(samples, **two, rank=1))
+    with pytest.raises(MemoryBudgetError, match="state needs more memory") as caught:
+        loader_of(samples, batch_size=32, memory="24KiB").load_state_dict(state)
+    enough = caught.value.minimum_nbytes
+    assert enough > 24 * 1024
+    alone = loader_of(samples, batch_size=32, memory=enough)
+    alone.load_state_dict(state)
+    assert alone.explain().peak_nbytes <= enough
+    assert len(list(alone)) == 13
+
+
+def test_a_selection_in_memory_needs_no_more_than_itself() -> None:
+    samples = opened().window(time=1)
+    state = saved(loader_of(samples, memory="1GiB"))
+    loader = loader_of(samples, memory="128MiB")
+    loader.load_state_dict(state)
+    assert loader.plan.budget.memory_nbytes == 1 << 30
+    assert loader.explain().peak_nbytes <= 128 << 20
+
+
+def test_batches_wait_as_the_plan_has_counted() -> None:
+    samples = opened().window(time=1)
+    loader = loader_of(samples, prefetch=12, memory="64KiB")
+    loader.load_state_dict(saved(loader_of(samples, memory="64KiB")))
+    held = []
+    for batch in loader:
+        held.append(batch.t.ctypes.data)
+        del batch
+    # In work, held by the loop, and two that wait.
+    assert len(set(held)) <= 2 + 2
+
+
+def test_numbers_of_numpy_are_as_good() -> None:
+    samples = opened().window(time=1)
+    numbers = {"batch_size": np.int64(16), "seed": np.int64(4), "prefetch": np.int32(2)}
+    more = {"lanes": np.int64(2), "spread": np.int64(1), "max_amplification": np.float32(2)}
+    loader = loader_of(samples, **numbers, **more, rank=np.int64(0), world_size=np.int64(1))
+    plain = loader_of(samples, seed=4, lanes=2, spread=1, max_amplification=2)
+    for own in (loader, plain):
+        own.set_epoch(np.int64(3))
+    assert saved(loader) == saved(plain)
+    assert [b.ids.tolist() for b in loader] == [b.ids.tolist() for b in plain]
+    for epoch in (1.5, True, "1", None, 1 << 63):
+        with pytest.raises(OptionError, match="no such epoch"):
+            loader.set_epoch(epoch)  # type: ignore[arg-type]
+
+
+def test_an_epoch_chosen_and_given_up_again_changes_nothing() -> None:
+    loader = loader_of(opened().window(time=1))
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    loader.set_epoch(1)
+    loader.set_epoch(0)
+    next(batches)
+    assert (saved(loader)["epoch"], saved(loader)["step"]) == (0, 4)
+    assert len(list(batches)) == 21
+    assert loader.epoch == 1
+
+
+def test_an_epoch_of_no_steps_is_not_passed_over() -> None:
+    samples = opened(10).window(time=1)
+    state = saved(loader_of(samples, drop_last=True))
+    loader = loader_of(samples, drop_last=True)
+    loader.load_state_dict(state)
+    assert (loader.epoch, len(loader)) == (0, 0)
+
+
+def test_a_checkpoint_is_told_from_the_state_in_it() -> None:
+    loader = loader_of(opened().window(time=1))
+    checkpoint = {"net": {}, "sampler": saved(loader)}
+    with pytest.raises(StateError, match=r"has one in it.*the part that is called 'sampler'"):
+        loader.load_state_dict(checkpoint)
+
+
+def test_a_closed_loader_takes_no_state() -> None:
+    loader = loader_of(opened().window(time=1))
+    state = saved(loader)
+    loader.close()
+    with pytest.raises(ClosedError):
+        loader.load_state_dict(state)

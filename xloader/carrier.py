@@ -56,8 +56,9 @@ def name_chunks(
     found = []
     for number, group in enumerate(footprint.groups):
         own = [block for index, block in blocks if index == number]
-        places = zip(*(i.tolist() for i in np.unravel_index(own, group.shape)), strict=True)
-        for bundle in reader.bundles(group, list(places) if own else []):
+        indices = np.unravel_index(np.array(own, np.int64), group.shape)
+        places = zip(*(along.tolist() for along in indices), strict=True)
+        for bundle in reader.bundles(group, list(places)):
             found += [(read.variable, read.chunk) for read in bundle.reads]
     return tuple(sorted(found))
 
@@ -91,6 +92,11 @@ class Carrier:
         self._pool: BlockPool
         self._fields: Fields
         self.renew()
+
+    @property
+    def itinerary(self) -> Itinerary:
+        """What is carried out."""
+        return self._itinerary
 
     @property
     def pool(self) -> BlockPool:

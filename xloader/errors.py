@@ -22,7 +22,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |   `-- MissingChunkError               it is absent, and on_missing="raise"
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
-    |-- RanksError (RuntimeError)           a rank's batches dealt out among ranks once more
+    |-- RanksError (RuntimeError)           ranks that do not do the same, or do it twice over
     `-- ClosedError (RuntimeError)          used after close()
 
     XloaderWarning (UserWarning)
@@ -34,6 +34,8 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -232,7 +234,7 @@ class ForkError(XloaderError, RuntimeError):
 
 
 class RanksError(XloaderError, RuntimeError):
-    """The batches of one rank were to be dealt out among ranks once more."""
+    """Ranks are about to do different things, or to deal out once more what was dealt."""
 
 
 class ClosedError(XloaderError, RuntimeError):
@@ -257,6 +259,24 @@ class WorkersWarning(XloaderWarning):
 
 class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
+
+
+def warn_caller(message: str, category: type[XloaderWarning]) -> None:
+    """Warn at the line that called xloader, though it be by way of PyTorch's loaders.
+
+    Parameters
+    ----------
+    message : str
+    category : type of XloaderWarning
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return f"{module}.".startswith(("xloader.", "torch.utils.data.", "torchdata."))
 
 
 def closest(name: object, known: Iterable[str]) -> str | None:

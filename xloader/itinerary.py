@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,7 +13,7 @@ from xloader.errors import (
     EmptySamplesError,
     MixingWarning,
     OptionError,
-    RanksError,
+    warn_caller,
 )
 from xloader.explain import Cached, Explanation, explain_epoch
 from xloader.figures import show_nbytes
@@ -24,7 +23,6 @@ from xloader.plan import Epoch, Plan
 from xloader.planning import enough_memory, make_plan
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
-from xloader.world import resolve_world
 
 
 class Itinerary:
@@ -35,7 +33,7 @@ class Itinerary:
     recipe : Recipe
         The data behind the samples.
     options : LoaderOptions
-        What was asked for.
+        What was asked for, of which rank.
     workers : int
         Processes of the rank that make batches in turn, which share its memory.
     plan : Plan, optional
@@ -70,57 +68,30 @@ class Itinerary:
         self._planned: Epoch | None = None
         self._left: Remainder | None = None
         self._has_warned = False
-        self._is_settled = False
         self._check_samples()
         self.plan = plan or self._make_plan(workers)
         self._check_padding()
-
-    def settle(self) -> bool:
-        """Take the rank that this process has by now, once; whether it is another than before.
-
-        A loader may be made before the process group is.
-
-        Raises
-        ------
-        RanksError
-            If the rank is another than at the first call.
-        MemoryBudgetError, EmptySamplesError, LanesError, OptionError
-            If what was asked for cannot be with that many ranks.
-        """
-        options = self.options
-        world = resolve_world(options.rank, options.world_size)
-        is_other = world != options.world
-        if is_other and self._is_settled:
-            raise RanksError(
-                "this process has another rank than when its batches were dealt",
-                given=f"rank {world.rank} of {world.world_size}",
-                allowed=f"rank {options.world.rank} of {options.world.world_size}",
-                remedy="use a loader for the first time after torch.distributed is initialised, "
-                "or pass rank= and world_size=",
-            )
-        if is_other:
-            self.options = dataclasses.replace(options)
-            self._check_samples()
-            self.plan = self._make_plan(self.plan.workers)
-            self._planned = None
-            self._check_padding()
-        self._is_settled = True
-        return is_other
 
     def resumed(self, plan: Plan, seed: int) -> Itinerary:
         """The same samples by the plan and the seed of a saved state."""
         other = copy.copy(self)
         other.plan = plan
-        other.options = dataclasses.replace(self.options, seed=seed)
+        # As many batches wait as the plan has counted.
+        prefetch = plan.budget.num_batches - 2
+        other.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
         other._planned = None
         other._check_padding()
         return other
 
     @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks."""
+        return self._footprint.num_samples
+
+    @property
     def num_steps(self) -> int:
         """Steps that every rank takes in an epoch."""
-        num_samples, drop_last = self._footprint.num_samples, self.options.drop_last
-        return self.plan.num_steps(num_samples, drop_last=drop_last)
+        return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """An epoch from a step on."""
@@ -140,6 +111,11 @@ class Itinerary:
                 self._footprint, self.plan, options.seed, number, options.drop_last
             )
         return self._planned
+
+    @property
+    def lanes(self) -> range:
+        """Numbers of this rank's lanes."""
+        return self._lanes_of(self.options.world.rank)
 
     def sublanes(self, worker: int = 0) -> range:
         """Numbers of the sublanes of an epoch that one worker of this rank makes."""
@@ -181,7 +157,7 @@ class Itinerary:
         workers = range(self.plan.workers)
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
-    def warn(self, expected: Explanation, stacklevel: int) -> None:
+    def warn(self, expected: Explanation) -> None:
         """Say once where a shuffle mixes poorly, or reads more than was allowed."""
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
@@ -194,29 +170,31 @@ class Itinerary:
         remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
         if self.options.spread is not None:
             remedy = f"with spread=None, {remedy}"
+        if self.options.lanes is not None and self.options.lanes > 1:
+            remedy += f"; lanes={self.options.lanes} share what one rank has, so fewer mix better"
         if is_poor:
-            warnings.warn(
+            warn_caller(
                 f"batches mix {expected.mixing:.1f} regions, a full shuffle "
                 f"{expected.full_mixing:.1f}: {remedy}",
                 MixingWarning,
-                stacklevel=stacklevel + 1,
             )
         if is_costly:
-            warnings.warn(
+            warn_caller(
                 f"each chunk will be read {expected.read_amplification:.2f} times, more than "
                 f"max_amplification={self.options.max_amplification}: {remedy}",
                 AmplificationWarning,
-                stacklevel=stacklevel + 1,
             )
 
     def _make_plan(self, workers: int) -> Plan:
         return make_plan(self._footprint, self._layouts, self.options, workers)
 
     def _sublanes(self, rank: int, worker: int) -> range:
-        plan = self.plan
-        share = plan.pace.lanes // self.options.world.world_size
-        lanes = range(rank * share * plan.workers, (rank + 1) * share * plan.workers)
-        return lanes[worker :: plan.workers]
+        lanes, workers = self._lanes_of(rank), self.plan.workers
+        return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
+
+    def _lanes_of(self, rank: int) -> range:
+        share = self.plan.pace.lanes // self.options.world.world_size
+        return range(rank * share, (rank + 1) * share)
 
     def _check_padding(self) -> None:
         """Refuse what leaves a worker with a batch of padding alone, and no row to repeat."""
@@ -235,7 +213,7 @@ class Itinerary:
         )
 
     def _check_samples(self) -> None:
-        num_samples, options = self.footprint.num_samples, self.options
+        num_samples, options = self.num_samples, self.options
         if num_samples < options.world.world_size:
             raise EmptySamplesError(
                 "there is not a sample for each rank",

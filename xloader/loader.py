@@ -13,19 +13,18 @@ from xloader.batch import Batch
 from xloader.carrier import Carrier, name_chunks
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.errors import ClosedError, OptionError
+from xloader.errors import ClosedError, OptionError, StateError
 from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Leg, Pass, Progress, make_leg
-from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions, check_epoch
 from xloader.plan import Epoch, Plan
-from xloader.ranks import RollCall
+from xloader.ranks import Roster
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
 from xloader.report import Report
 from xloader.rows import Rows
-from xloader.state import make_state, read_state
+from xloader.state import Stand
 from xloader.working import carried_out, explain_rest, rest_of
 
 HandOver = Callable[[NDArray[Any]], Any]
@@ -69,37 +68,35 @@ class Loader:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
-        self._itinerary = Itinerary(recipe, options)
+        self._roster = Roster(recipe, options)
         self._epoch_number = 0
         # Batches of that epoch that were yielded, and whether the next pass goes on from there.
         self._step = 0
         self._is_resuming = False
         self._pass_number = 0
-        self._roll_call = RollCall()
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
         self._explained: dict[tuple[int, int, int], Explanation] = {}
-        self._carrier = self._make_carrier()
+        self._carried: Carrier | None = None
 
     @property
     def footprint(self) -> Footprint:
         """What samples need of the source."""
-        return self._itinerary.footprint
+        return self._roster.itinerary.footprint
 
     @property
     def plan(self) -> Plan:
         """The plan of all epochs."""
-        return self._itinerary.plan
+        return self._roster.itinerary.plan
 
     def __len__(self) -> int:
-        self._settle()
-        return self._itinerary.num_steps
+        return self._roster.settle().num_steps
 
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self.footprint.num_samples
+        return self._roster.itinerary.num_samples
 
     @property
     def epoch(self) -> int:
@@ -159,7 +156,7 @@ class Loader:
         >>> len(list(other)), state["epoch"], state["step"]
         (2, 0, 1)
         """
-        return make_state(self._itinerary, self._epoch_number, self._step)
+        return self._roster.save(self._stand)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where a loader of the same samples stood. Nothing is read yet.
@@ -182,17 +179,20 @@ class Loader:
         MemoryBudgetError
             If its plan needs more memory than this loader has.
         """
-        self._settle()
-        position = read_state(state, self._itinerary)
+        self._check_open()
+        stand = self._roster.load(state)
+        if stand.row:
+            raise StateError(
+                "the state is of samples that came one by one, and stands within a batch",
+                given=f"row {stand.row} of step {stand.step}",
+                allowed="a state between two batches",
+                remedy="save a state after a whole batch",
+            )
         self._stop()
-        self._carrier.clear()
-        self._itinerary = self._itinerary.resumed(position.plan, position.seed)
-        self.options = self._itinerary.options
-        self._carrier = self._make_carrier()
         self._explained = {}
-        self._epoch_number, self._step = position.epoch, position.step
-        if self._step == len(self):
-            self._epoch_number, self._step = position.epoch + 1, 0
+        self._epoch_number, self._step = stand.epoch, stand.step
+        if 0 < stand.step == self._roster.itinerary.num_steps:
+            self._epoch_number, self._step = stand.epoch + 1, 0
         self._is_resuming = self._step > 0
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
@@ -208,14 +208,14 @@ class Loader:
         OptionError
             If the scope is none of these.
         """
-        self._settle()
-        itinerary, left = self._itinerary, self._left()
+        itinerary = self._roster.settle()
+        left = self._left()
         if scope != "rank":
             expected = explain_rest(itinerary, left, scope)
             carried = carried_out(itinerary, left, scope)
             blocks = shared_blocks(carried, itinerary.processes(scope))
             return replace(expected, shared_chunks=name_chunks(itinerary, blocks))
-        kept = self._carrier.loaded()
+        kept = self._carrier().loaded()
         key = self._epoch_number, self._first_step, len(kept)
         if key not in self._explained:
             self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
@@ -240,7 +240,8 @@ class Loader:
     def close(self) -> None:
         """Stop whatever is under way and give the memory back. More than once is fine."""
         self._stop()
-        self._carrier.clear()
+        if self._carried is not None:
+            self._carried.clear()
         self._is_closed = True
 
     def __enter__(self) -> Loader:
@@ -255,12 +256,11 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        if self._is_closed:
-            raise ClosedError("the loader is closed", remedy="make a new one")
+        self._check_open()
         self._stop()
         expected = self.explain()
-        self._itinerary.warn(expected, stacklevel=2)
-        self._roll_call.answer(self._itinerary, expected)
+        self._roster.itinerary.warn(expected)
+        self._roster.begin(expected, Stand(self._epoch_number, self._first_step))
         return Pass(self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -268,15 +268,18 @@ class Loader:
         return Loader, (self.recipe, self.options, self._hand_over)
 
     def __repr__(self) -> str:
-        return (
-            f"<xloader.Loader: {len(self)} batches of {self.options.batch_size}, "
-            f"epoch {self._epoch_number}>"
-        )
+        planned = self._roster.planned
+        count = "" if planned is None else f"{planned.num_steps} "
+        return f"<xloader.Loader: {count}batches of {self.batch_size}, epoch {self._epoch_number}>"
 
-    def _settle(self) -> None:
-        if self._itinerary.settle():
-            self.options = self._itinerary.options
-            self._carrier = self._make_carrier()
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the loader is closed", remedy="make a new one")
+
+    @property
+    def _stand(self) -> Stand:
+        """Where it stands, behind the last batch that was yielded."""
+        return Stand(self._epoch_number, self._step)
 
     @property
     def _first_step(self) -> int:
@@ -285,23 +288,27 @@ class Loader:
 
     def _left(self) -> Epoch | Remainder:
         """What the next pass yields."""
-        return self._itinerary.remainder(self._epoch_number, self._first_step)
+        return self._roster.itinerary.remainder(self._epoch_number, self._first_step)
 
     def _begin(self) -> Leg:
         """Make what the next pass carries out, in the place of what was under way."""
         self._stop()
-        expected, number, numbers = self.explain(), self._epoch_number, self._itinerary.sublanes()
+        expected, number, itinerary = self.explain(), self._epoch_number, self._roster.itinerary
+        numbers = itinerary.sublanes()
         part, num_passed = rest_of(self._left(), numbers)
-        job = self._carrier.job(part, numbers)
-        self._step, pass_number = self._first_step, self._pass_number
+        job = self._carrier().job(part, numbers)
+        step = self._step = self._first_step
+        pass_number = self._pass_number
 
         def count(num_steps: int) -> None:
-            # Another epoch, or another pass, may have begun meanwhile.
-            if (self._epoch_number, self._pass_number) == (number, pass_number):
-                self._step += num_steps
+            nonlocal step
+            step += num_steps
+            # Another epoch may have been chosen meanwhile; or chosen, and this one again.
+            if self._epoch_number == number:
+                self._step = step
                 # Not with iter: trainers ask for an iterator and throw it away.
                 self._is_resuming = False
-                if self._step == len(self):
+                if step == itinerary.num_steps:
                     self._epoch_number, self._step = number + 1, 0
 
         def is_overtaken() -> bool:
@@ -311,7 +318,7 @@ class Loader:
         leg = make_leg(
             job,
             expected,
-            self.plan.budget,
+            itinerary.plan.budget,
             self.options.num_threads,
             num_passed=num_passed,
             count=count,
@@ -320,9 +327,16 @@ class Loader:
         self._run, self._progress = leg.run, leg.progress
         return leg
 
-    def _make_carrier(self) -> Carrier:
-        options = self._itinerary.options
-        return Carrier(self._itinerary, num_ready=options.prefetch, num_cores=options.num_threads)
+    def _carrier(self) -> Carrier:
+        """What carries the itinerary out as it stands."""
+        own, carrier = self._roster.itinerary, self._carried
+        if carrier is None or carrier.itinerary is not own:
+            if carrier is not None:
+                carrier.clear()
+            options = own.options
+            carrier = Carrier(own, num_ready=options.prefetch, num_cores=options.num_threads)
+            self._carried = carrier
+        return carrier
 
     def _stop(self) -> None:
         # The run and not its iterator, which a garbage collection on one of the run's own threads
@@ -331,8 +345,8 @@ class Loader:
             self._run.close()
         self._run = None
         self._pass_number += 1
-        if self._carrier.is_foreign:
-            self._carrier.renew()
+        if self._carried is not None and self._carried.is_foreign:
+            self._carried.renew()
 
     def _deliver(self, delivery: Delivery) -> Any:
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -21,8 +21,6 @@ class LoaderOptions:
 
     Attributes
     ----------
-    world : World
-        This process among those that train together.
     memory_nbytes : int
         The memory in bytes.
 
@@ -51,7 +49,6 @@ class LoaderOptions:
     spread: int | None = None
     rank: int | None = None
     world_size: int | None = None
-    world: World = field(init=False)
     memory_nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,8 +92,27 @@ class LoaderOptions:
                 allowed='output="torch"',
             )
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
-        object.__setattr__(self, "world", resolve_world(self.rank, self.world_size))
-        self._check_lanes()
+        if self.rank is not None or self.world_size is not None:
+            resolve_world(self.rank, self.world_size)
+            self._check_lanes()
+
+    def settled(self) -> LoaderOptions:
+        """The same, with the rank that this process has by now.
+
+        Raises
+        ------
+        OptionError
+            If the environment tells only half of it.
+        LanesError
+            If lanes do not divide the global batch, or ranks do not divide the lanes.
+        """
+        world = resolve_world(self.rank, self.world_size)
+        return replace(self, rank=world.rank, world_size=world.world_size)
+
+    @property
+    def world(self) -> World:
+        """Which process of those that train together it is for: the only one, unless told."""
+        return World(self.rank or 0, self.world_size or 1)
 
     @property
     def global_batch(self) -> int:
@@ -112,12 +128,6 @@ class LoaderOptions:
     def carried_lanes(self) -> int:
         """Lanes that one process may have to carry: all, where their number was asked for."""
         return self.lanes or 1
-
-    @property
-    def own_lanes(self) -> range:
-        """The lanes of this rank."""
-        share = self.num_lanes // self.world.world_size
-        return range(self.world.rank * share, (self.world.rank + 1) * share)
 
     @property
     def num_threads(self) -> int:
@@ -136,6 +146,8 @@ class LoaderOptions:
                 given=repr(value),
                 allowed="whole numbers" if kind is Integral else "numbers",
             )
+        # Those of NumPy are no JSON, which a state is.
+        object.__setattr__(self, name, int(value) if kind is Integral else float(value))
         # Not the other way round: NaN is too small as well.
         if not value >= least:
             raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
@@ -146,14 +158,14 @@ class LoaderOptions:
                 "the ranks do not divide the lanes",
                 given=f"lanes={self.num_lanes}, world_size={self.world.world_size}",
                 allowed=f"multiples of {self.world.world_size}",
-                remedy=f"pass lanes={self.world.world_size} or a multiple of it",
+                remedy=f"start one of {divisors_of(self.num_lanes)} ranks; or, where training "
+                f"begins anew, pass lanes={self.world.world_size} or a multiple of it",
             )
         if self.global_batch % self.num_lanes:
-            divisors = [n for n in range(1, self.global_batch + 1) if self.global_batch % n == 0]
             raise LanesError(
                 "the lanes do not divide the global batch",
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
-                allowed=f"one of {divisors}",
+                allowed=f"one of {divisors_of(self.global_batch)}",
                 remedy="choose one of these, or another batch_size",
             )
 
@@ -170,6 +182,17 @@ _OF_TORCH = {
     "worker_init_fn": "leave it out: there are threads and no workers",
 }
 """What stands here for the arguments of PyTorch's ``DataLoader``."""
+
+
+def divisors_of(number: int) -> list[int]:
+    """The numbers that divide another one.
+
+    Examples
+    --------
+    >>> divisors_of(8)
+    [1, 2, 4, 8]
+    """
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def usable_cores() -> int:
@@ -214,7 +237,7 @@ def check_epoch(epoch: Any) -> int:
     3
     """
     is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
-    if not is_number or epoch < 0:
+    if not is_number or not 0 <= epoch < 1 << 63:
         raise OptionError(
             "there is no such epoch", given=repr(epoch), allowed="whole numbers from 0 on"
         )

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from xloader.errors import OptionError, StateError
 from xloader.explain import Explanation
 from xloader.loader import Loader
+from xloader.plan import Plan
+from xloader.recipe import Recipe
 from xloader.report import Report
 from xloader.samples import Samples
 
@@ -49,6 +51,7 @@ class Rollout:
         self._make = make
         self._options = options
         self._loader = self._make_loader(0)
+        self._made_for = 0
         self._reported: Loader | None = None
 
     def __len__(self) -> int:
@@ -63,6 +66,26 @@ class Rollout:
     def sampler(self) -> Rollout:
         """The loader itself: trainers call ``loader.sampler.set_epoch``."""
         return self
+
+    @property
+    def batch_sampler(self) -> Rollout:
+        """The loader itself: trainers that look for a sampler look here first."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch, on each rank."""
+        return self._loader.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the epoch to come, over all ranks."""
+        return self._aligned().num_samples
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the epoch to come."""
+        return self._aligned().plan
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`."""
@@ -92,11 +115,20 @@ class Rollout:
                 remedy="take another checkpoint",
             )
         other = self._make_loader(epoch)
+        own = other.plan
         other.load_state_dict(state)
+        if other.plan != own:
+            raise StateError(
+                "the state's plan is another: epochs that are planned anew would not go on with it",
+                given="options, or a number of ranks, that plan otherwise",
+                allowed="those of the rollout that saved the state; with lanes=, any number of "
+                "ranks that divides them",
+                remedy="pass the same memory, prefetch, max_amplification, spread and lanes",
+            )
         # Epochs that are planned anew are those that would have come there.
         self._options["seed"] = state["seed"]
         self._loader.close()
-        self._loader = other
+        self._loader, self._made_for = other, epoch
 
     def close(self) -> None:
         """Stop whatever is under way and give the memory back. More than once is fine."""
@@ -114,16 +146,20 @@ class Rollout:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        self._reported = self._aligned()
-        return iter(self._reported)
+        # Not before the first batch: trainers ask for an iterator before they tell the epoch.
+        loader = self._reported = self._aligned()
+        yield from loader
 
     def _aligned(self) -> Loader:
         """The loader, made anew where the samples of the epoch to come are others."""
         epoch = self._loader.epoch
+        if epoch == self._made_for:
+            return self._loader
         samples = self._samples_of(epoch)
-        if samples.recipe != self._loader.recipe:
+        if not _are_alike(samples.recipe, self._loader.recipe):
             self._loader.close()
             self._loader = self._loader_of(samples, epoch)
+        self._made_for = epoch
         return self._loader
 
     def _make_loader(self, epoch: int) -> Loader:
@@ -143,3 +179,11 @@ class Rollout:
                 allowed="what xloader.open(...).window(...) and the verbs after it give",
             )
         return samples
+
+
+def _are_alike(one: Recipe, other: Recipe) -> bool:
+    try:
+        return one == other
+    except ValueError:
+        # Arrays that were recorded have no one truth.
+        return False

@@ -117,7 +117,7 @@ def test_ranks_that_planned_differently_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store()
-    monkeypatch.setattr(ranks, "_store", lambda: store)
+    monkeypatch.setattr(ranks, "_process_group", lambda: store)
     for rank, own in enumerate([0, seed]):
         monkeypatch.setattr(ranks, "_NUMBERS", iter(range(10)))
         become(monkeypatch, rank, 2)

@@ -19,7 +19,14 @@ from zarr.storage import LocalStore
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
-from xloader.errors import MemoryBudgetError, OptionError, StateError, WorkersWarning
+from xloader.errors import (
+    MemoryBudgetError,
+    MixingWarning,
+    OptionError,
+    StateError,
+    WorkersWarning,
+)
+from xloader.state import sign
 from xloader.testing import CountingStore, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
 
@@ -367,13 +374,19 @@ def damaged(state: dict[str, Any]) -> list[Any]:
         {**state, "version": 2},
         {**state, "more": 1},
         {name: value for name, value in state.items() if name != "row"},
-        {**state, "row": -1},
-        {**state, "row": 16},
-        {**state, "row": True},
-        {**state, "step": 29, "row": 6},
-        {**state, "step": 30, "row": 1},
-        {**state, "step": 31},
-        {**state, "plan": {}},
+        {**state, "step": 1},
+        *(
+            sign({**state, **wrong})
+            for wrong in (
+                {"row": -1},
+                {"row": 16},
+                {"row": True},
+                {"step": 29, "row": 6},
+                {"step": 30, "row": 1},
+                {"step": 31},
+                {"plan": {}},
+            )
+        ),
     ]
 
 
@@ -388,7 +401,7 @@ def test_damaged_states_are_refused_and_change_nothing(folder: Path) -> None:
             with pytest.raises(StateError):
                 begun.load_state_dict(other)
         assert through_json(begun.state_dict()) == state
-        within = {**state, "step": 29, "row": 5}
+        within = sign({**state, "step": 29, "row": 5})
         if door is not dataset:
             begun.load_state_dict(within)
             continue
@@ -404,7 +417,7 @@ def test_states_of_others_are_refused(folder: Path) -> None:
 
     state = iter(sampler()).state_dict()
     for other, what in (
-        (sampler(samples.select(range(400))), "other samples: subset"),
+        (sampler(samples.select(range(400))), "other samples, by their subset"),
         (sampler(batch_size=8), "another global batch"),
         (sampler(num_workers=2, memory="400KiB"), "another num_workers"),
         (sampler(shuffle=False), "another shuffle"),
@@ -429,3 +442,55 @@ def test_a_remainder_is_no_repetition(folder: Path) -> None:
     assert len(list(dataset)) == 10
     with pytest.warns(WorkersWarning, match="set_epoch"):
         assert len(list(dataset)) == 30
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+@pytest.mark.filterwarnings("ignore:epoch 0 comes once more")
+def test_other_processes_than_those_that_went_on_begin_anew(folder: Path) -> None:
+    dataset = IterableDataset(samples_of(folder), batch_size=16, memory="400KiB")
+    whole = len(dataset)
+    dataset.resume(0, 20)
+    assert len(list(dataset)) == whole - 20
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=None, num_workers=2)
+    assert len(list(loader)) == whole
+    dataset.resume(0, 21)
+    assert len(list(loader)) == whole - 21
+    dataset.resume(0, 0)
+    for _ in range(2):
+        assert len(list(dataset)) == whole
+    dataset.resume(0, 20)
+    dataset.set_epoch(1)
+    assert len(list(loader)) == whole
+
+
+def test_a_state_may_change_doors(folder: Path) -> None:
+    samples = samples_of(folder)
+    with samples.loader(batch_size=16, memory=MEMORY, output="numpy") as loader:
+        whole = [batch.ids.tolist() for batch in loader]
+        loader.set_epoch(0)
+        for _ in zip(range(7), loader, strict=False):
+            state = through_json(loader.state_dict())
+    batches = iter(ChunkSampler(samples, batch_size=16, memory=MEMORY).batches())
+    batches.load_state_dict(state)
+    assert next(batches) == whole[7]
+    state = through_json(batches.state_dict())
+    with samples.loader(batch_size=16, memory=MEMORY, output="numpy") as loader:
+        loader.load_state_dict(state)
+        assert [batch.ids.tolist() for batch in loader] == whole[8:]
+        with pytest.raises(StateError, match="stands within a batch"):
+            loader.load_state_dict(sign({**state, "row": 3}))
+
+
+def test_warnings_point_at_the_line_of_the_user(folder: Path) -> None:
+    samples = samples_of(folder)
+    poor = {"batch_size": 16, "memory": "76800", "spread": 0}
+    doors = [
+        samples.loader(**poor),
+        IterableDataset(samples, **poor),
+        data_loader(samples, **poor),
+        DataLoader(IterableDataset(samples, **poor), batch_size=None),
+    ]
+    for door in doors:
+        with pytest.warns(MixingWarning) as told:
+            next(iter(door))
+        assert {warning.filename for warning in told} == {__file__}

@@ -11,6 +11,7 @@ import xarray as xr
 import xloader
 from xloader.errors import ClosedError, OptionError
 from xloader.loader import Loader
+from xloader.state import sign
 from xloader.testing import CountingStore, write_store
 from xloader.world import World, resolve_world
 
@@ -59,7 +60,7 @@ def test_an_epoch_may_be_chosen_until_the_first_batch_is_asked_for(loader: Loade
         loader.set_epoch(epoch)
         orders.append([batch.ids.tolist() for batch in loader])
     loader.set_epoch(1)
-    loader.load_state_dict({**loader.state_dict(), "step": 4})
+    loader.load_state_dict(sign({**loader.state_dict(), "step": 4}))
     iterator = iter(loader)
     loader.set_epoch(2)
     first = next(iterator).ids.tolist()
@@ -71,7 +72,7 @@ def test_an_epoch_may_be_chosen_until_the_first_batch_is_asked_for(loader: Loade
 
 def test_an_iterator_is_over_once_a_state_is_loaded_or_the_loader_closed(loader: Loader) -> None:
     iterator = iter(loader)
-    loader.load_state_dict({**loader.state_dict(), "epoch": 1})
+    loader.load_state_dict(sign({**loader.state_dict(), "epoch": 1}))
     with pytest.raises(ClosedError):
         next(iterator)
     iterator = iter(loader)

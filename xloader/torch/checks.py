@@ -49,3 +49,23 @@ def refuse_batches_of_batches() -> None:
             allowed="DataLoader(dataset, batch_size=None): the dataset makes the batches",
             remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
         )
+
+
+def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:
+    """What is raised for a state asked of what does not know how far the training loop is.
+
+    Parameters
+    ----------
+    kind : str
+        What was asked.
+    name : str
+        Attribute that was asked for.
+    remedy : str
+    """
+    if name not in ("state_dict", "load_state_dict"):
+        return AttributeError(f"{kind!r} object has no attribute {name!r}")
+    return AttributeError(
+        f"{kind} has no {name}: a DataLoader runs ahead of the training loop, so it does not know "
+        f"which batches were trained on. To mend it: {remedy}, or use torchdata's "
+        "StatefulDataLoader or samples.loader(), which count"
+    )

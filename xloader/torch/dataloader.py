@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from xloader.errors import OptionError, WorkersWarning
+from xloader.errors import OptionError, WorkersWarning, warn_caller
 from xloader.options import parse_nbytes
 from xloader.torch.collating import collate
 from xloader.torch.map_dataset import MapDataset
@@ -192,11 +191,10 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
     if kwargs.get("multiprocessing_context") is None:
         kwargs["multiprocessing_context"] = _start_method()
     if num_workers > 1 and not kwargs.get("in_order", True):
-        warnings.warn(
+        warn_caller(
             "with in_order=False any worker may make any batch, so chunks are read again and "
             "again, through a cache: leave in_order out",
             WorkersWarning,
-            stacklevel=3,
         )
     return kwargs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -10,19 +9,18 @@ import torch
 from torch.utils.data import get_worker_info
 
 from xloader.augment import sample_keys
-from xloader.errors import OptionError, WorkersWarning
+from xloader.errors import OptionError, WorkersWarning, warn_caller
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
 from xloader.options import check_epoch
-from xloader.ranks import RollCall
 from xloader.rows import Rows
-from xloader.torch.checks import refuse_batches_of_batches, require_samples
+from xloader.state import Stand
+from xloader.torch.checks import refuse_batches_of_batches, refuse_state, require_samples
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
 from xloader.torch.parcels import sendable_errors
-from xloader.torch.places import Place, refuse_state
 from xloader.torch.sampler import check_options, plan_workers
-from xloader.torch.stream import MOST_WORKERS, SharedPlace, Stream
+from xloader.torch.stream import MOST_WORKERS, SharedStand, Stream
 from xloader.torch.trainers import refuse_dealing_twice
 from xloader.working import Worker, explain_rest
 from xloader.world import resolve_world
@@ -114,17 +112,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             "world_size": world_size,
             **options,
         }
-        self._place = SharedPlace()
+        self._stand = SharedStand()
         # Now, so that what cannot be planned is an error where it was asked for.
-        self._itineraries = {1: plan_workers(samples, 1, **self._options)}
-        self._roll_call = RollCall()
+        self._rosters = {1: plan_workers(samples, 1, **self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration delivers."""
-        return self._place.epoch
+        return self._stand.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers, in all workers.
@@ -136,7 +133,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         OptionError
             If there is none such.
         """
-        self._place.set_epoch(check_epoch(epoch))
+        self._stand.set_epoch(check_epoch(epoch))
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped.
@@ -164,15 +161,15 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         >>> [batch.ids.tolist() for batch in dataset] == whole[1:]
         True
         """
-        place = Place.checked(epoch, step, self._itinerary(1).num_steps)
-        if place.step and self.batch_size is None:
+        stand = Stand.checked(epoch, step, self._itinerary(1).num_steps)
+        if stand.step and self.batch_size is None:
             raise OptionError(
                 "samples come one by one, so that there are no steps to go on from",
                 given=f"step={step}, batch_size=None",
                 allowed="step=0",
                 remedy="give the dataset the batch_size, or use torchdata's StatefulDataLoader",
             )
-        self._place.resume(place)
+        self._stand.resume(stand)
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank, or samples where they come one by one."""
@@ -198,8 +195,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
-        itinerary, place = self._itinerary(num_workers), self._place.coming()
-        return explain_rest(itinerary, itinerary.remainder(place.epoch, place.step), scope, kept)
+        itinerary = self._itinerary(num_workers)
+        stand = self._stand.coming(workers=itinerary.plan.workers)
+        return explain_rest(itinerary, itinerary.remainder(stand.epoch, stand.step), scope, kept)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
@@ -223,14 +221,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
         is_single = self.batch_size is None
         itinerary = self._itinerary(num_workers)
-        return Stream(itinerary, self._place, process, self._open_steps, is_single=is_single)
+        return Stream(itinerary, self._stand, process, self._open_steps, is_single=is_single)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
 
     def __getstate__(self) -> dict[str, Any]:
         # What is open, and what is planned, stays in its process.
-        state = {**self.__dict__, "_worker": None, "_itineraries": {}}
+        state = {**self.__dict__, "_worker": None, "_rosters": {}}
         world = resolve_world(self._options["rank"], self._options["world_size"])
         if world.world_size > 1:
             # Where workers are, nobody may know of a process group.
@@ -238,17 +236,17 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             state["_options"] = {**self._options, **own}
         return state
 
-    def _open_steps(self, start: Place, number: int) -> Iterator[Any]:
+    def _open_steps(self, start: Stand, number: int) -> Iterator[Any]:
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
         itinerary = self._itinerary(num_workers)
         if info is None or info.id == 0:
             expected = itinerary.explain(itinerary.remainder(start.epoch, 0))
-            itinerary.warn(expected, stacklevel=4)
+            itinerary.warn(expected)
             self._warn_of_repeats(start)
             if info is None:
                 # Worker processes have no process group to ask.
-                self._roll_call.answer(itinerary, expected)
+                self._rosters[1].begin(expected, start)
         worker = self._worker
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
@@ -262,7 +260,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             )
         return self._rows(worker, start)
 
-    def _rows(self, worker: Worker, start: Place) -> Iterator[Any]:
+    def _rows(self, worker: Worker, start: Stand) -> Iterator[Any]:
         """The rows of a worker's steps: a batch of arrays, or a list where each is transformed."""
         seed = self._itinerary(0).options.seed
         with sendable_errors():
@@ -278,20 +276,19 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def _itinerary(self, num_workers: int) -> Itinerary:
         key = max(num_workers, 1)
-        if key not in self._itineraries:
-            self._itineraries[key] = plan_workers(self.samples, key, **self._options)
-        for itinerary in self._itineraries.values():
-            itinerary.settle()
-        return self._itineraries[key]
+        if key not in self._rosters:
+            self._rosters[key] = plan_workers(self.samples, key, **self._options)
+        for roster in self._rosters.values():
+            roster.settle()
+        return self._rosters[key].itinerary
 
-    def _warn_of_repeats(self, start: Place) -> None:
-        is_repeated = start == Place(start.epoch) and self._last_epoch == start.epoch
+    def _warn_of_repeats(self, start: Stand) -> None:
+        is_repeated = start == Stand(start.epoch) and self._last_epoch == start.epoch
         self._last_epoch = start.epoch
         if is_repeated and self._options["shuffle"]:
-            warnings.warn(
+            warn_caller(
                 f"epoch {start.epoch} comes once more, in the same order: call "
                 "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "
                 "counts by itself",
                 WorkersWarning,
-                stacklevel=5,
             )

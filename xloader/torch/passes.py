@@ -10,9 +10,9 @@ from xloader.dealing import deal_ids
 from xloader.explain import Cached, Explanation, touched_blocks
 from xloader.itinerary import Itinerary
 from xloader.plan import Epoch
-from xloader.ranks import RollCall
+from xloader.ranks import Roster
 from xloader.remainder import Remainder
-from xloader.torch.places import Place, Saver, read_place
+from xloader.state import Stand
 from xloader.torch.tickets import Agreement, BatchIds, FirstId, Ticket
 from xloader.working import explain_rest, rest_of
 
@@ -22,7 +22,7 @@ class Passes:
 
     Parameters
     ----------
-    itinerary : Itinerary
+    roster : Roster
         Planned for as many workers as there are.
     num_workers : int
         As of the ``DataLoader``: 0 where the process that iterates reads.
@@ -30,31 +30,24 @@ class Passes:
         Whether workers, and chunks that they keep, outlive a pass.
     """
 
-    def __init__(self, itinerary: Itinerary, num_workers: int, *, is_lasting: bool) -> None:
-        self.itinerary = itinerary
-        self.saver = Saver(itinerary)
+    def __init__(self, roster: Roster, num_workers: int, *, is_lasting: bool) -> None:
+        self.roster = roster
         self.epoch = 0
-        self._resumed: Place | None = None
+        self._resumed: Stand | None = None
         self._num_workers = num_workers
         self._is_lasting = is_lasting
         self._num_passes = 0
         # Where a pass does not begin with a worker's first step, another process makes its steps.
         self._shift = 0
         self._kept: list[set[tuple[int, int]]] = []
-        self._roll_call = RollCall()
         self._forget()
 
     @property
-    def coming(self) -> Place:
+    def coming(self) -> Stand:
         """Where the next pass begins."""
         if self._resumed is not None and self._resumed.epoch == self.epoch:
             return self._resumed
-        return Place(self.epoch)
-
-    def settle(self) -> None:
-        """Take the rank that this process has by now, as `Itinerary.settle` does."""
-        if self.itinerary.settle():
-            self.saver = Saver(self.itinerary)
+        return Stand(self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass: its beginning, or where it was to be resumed."""
@@ -70,52 +63,47 @@ class Passes:
         OptionError
             If there is no such step.
         """
-        self.settle()
-        place = Place.checked(epoch, step, self.itinerary.num_steps)
-        self.epoch, self._resumed = place.epoch, place
+        stand = Stand.checked(epoch, step, self.roster.settle().num_steps)
+        self.epoch, self._resumed = stand.epoch, stand
 
-    def adopt(self, state: Mapping[str, Any]) -> Place:
+    def adopt(self, state: Mapping[str, Any]) -> Stand:
         """Take up the plan and the seed of a state, and say where it stands.
 
         Raises
         ------
         StateError, LanesError, MemoryBudgetError
-            As `read_place` does.
+            As `Roster.load` does.
         """
-        position, place = read_place(state, self.itinerary)
-        own = self.itinerary
-        is_other = (position.plan, position.seed) != (own.plan, own.options.seed)
-        if is_other:
-            self.itinerary = own.resumed(position.plan, position.seed)
-            self.saver = Saver(self.itinerary)
-        if is_other or self._num_workers:
+        own = self.roster.itinerary
+        stand = self.roster.load(state)
+        if self.roster.itinerary is not own or self._num_workers:
             # With a state, workers begin anew.
             self._forget()
-        is_over = place.step == self.itinerary.num_steps
+        is_over = 0 < stand.step == self.roster.itinerary.num_steps
         # A pass that is over was the last of its epoch.
-        self.epoch = place.epoch + is_over
-        self._resumed = None if is_over else place
-        return place
+        self.epoch = stand.epoch + is_over
+        self._resumed = None if is_over else stand
+        return stand
 
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
         """What the next pass will cost."""
-        self.settle()
+        self.roster.settle()
         return self._explain(self.coming, scope, self._shift_of(self.coming))
 
-    def begin(self, start: Place | None) -> Iterator[list[int]]:
+    def begin(self, start: Stand | None) -> Iterator[list[int]]:
         """The ids of a pass, a list for each batch, with its ticket.
 
         Parameters
         ----------
-        start : Place, optional
+        start : Stand, optional
             Where a state stood; by default where `resume` was told, or the epoch's beginning.
         """
         # With a state, a DataLoader goes on with the worker whose turn it is.
         shift = 0 if start is not None else self._shift_of(self.coming)
         start = start or self.coming
         expected = self._explain(start, "rank", shift)
-        self.itinerary.warn(expected, stacklevel=4)
-        self._roll_call.answer(self.itinerary, expected)
+        self.roster.itinerary.warn(expected)
+        self.roster.begin(expected, start)
         if shift != self._shift:
             self._forget()
             self._shift = shift
@@ -123,8 +111,8 @@ class Passes:
         self._num_passes += 1
         return self._deal(start, self._num_passes)
 
-    def _deal(self, start: Place, pass_number: int) -> Iterator[list[int]]:
-        itinerary = self.itinerary
+    def _deal(self, start: Stand, pass_number: int) -> Iterator[list[int]]:
+        itinerary = self.roster.itinerary
         workers = itinerary.plan.workers
         agreement = Agreement(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
         # A batch that some rows are left of is read as any ids are.
@@ -146,7 +134,7 @@ class Passes:
             yield BatchIds(ids, ticket)
 
     def _finish(self, number: int, part: Epoch | Remainder) -> None:
-        itinerary = self.itinerary
+        itinerary = self.roster.itinerary
         if self._is_lasting and itinerary.plan.is_resident:
             for worker, kept in enumerate(self._kept):
                 kept |= touched_blocks(*_own(itinerary, part, worker))
@@ -154,16 +142,16 @@ class Passes:
             # Another may have been chosen meanwhile.
             self.epoch = number + 1
 
-    def _explain(self, start: Place, scope: Literal["rank", "world"], shift: int) -> Explanation:
-        part = self.itinerary.remainder(start.epoch, start.step)
+    def _explain(self, start: Stand, scope: Literal["rank", "world"], shift: int) -> Explanation:
+        part = self.roster.itinerary.remainder(start.epoch, start.step)
         kept: list[Cached] = [*self._kept] if shift == self._shift else []
-        return explain_rest(self.itinerary, part, scope, kept)
+        return explain_rest(self.roster.itinerary, part, scope, kept)
 
-    def _shift_of(self, start: Place) -> int:
-        return start.step % self.itinerary.plan.workers
+    def _shift_of(self, start: Stand) -> int:
+        return start.step % self.roster.itinerary.plan.workers
 
     def _forget(self) -> None:
-        self._kept = [set() for _ in range(self.itinerary.plan.workers)]
+        self._kept = [set() for _ in range(max(self._num_workers, 1))]
 
 
 class BatchPass(Iterator[list[int]]):
@@ -177,26 +165,26 @@ class BatchPass(Iterator[list[int]]):
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
-        self._start: Place | None = None
-        self._place: Place | None = None
+        self._start: Stand | None = None
+        self._stand: Stand | None = None
         self._batches: Iterator[list[int]] = iter(())
 
     @property
-    def place(self) -> Place:
+    def stand(self) -> Stand:
         """Where it stands: behind the batches that were taken."""
-        return self._place or self._start or self._passes.coming
+        return self._stand or self._start or self._passes.coming
 
     def __next__(self) -> list[int]:
-        if self._place is None:
-            self._place = self.place
+        if self._stand is None:
+            self._stand = self.stand
             self._batches = self._passes.begin(self._start)
         ids = next(self._batches)
-        self._place = Place(self._place.epoch, self._place.step + 1)
+        self._stand = Stand(self._stand.epoch, self._stand.step + 1)
         return ids
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, as plain JSON values under 2 KB."""
-        return self._passes.saver.save(self.place)
+        return self._passes.roster.save(self.stand)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another pass stood, by its plan and seed. Nothing is read.
@@ -210,7 +198,7 @@ class BatchPass(Iterator[list[int]]):
         MemoryBudgetError
             If its plan needs more memory.
         """
-        self._start, self._place = self._passes.adopt(state), None
+        self._start, self._stand = self._passes.adopt(state), None
 
 
 class IdPass(Iterator[int]):
@@ -229,17 +217,17 @@ class IdPass(Iterator[int]):
         self._num_rows = 0
 
     @property
-    def place(self) -> Place:
+    def stand(self) -> Stand:
         """Where it stands: behind the ids that were taken."""
-        place, num_left = self._batches.place, operator.length_hint(self._ids)
+        stand, num_left = self._batches.stand, operator.length_hint(self._ids)
         if not num_left:
-            return place
-        return Place(place.epoch, place.step - 1, self._num_rows - num_left)
+            return stand
+        return Stand(stand.epoch, stand.step - 1, self._num_rows - num_left)
 
     def __next__(self) -> int:
         for number in self._ids:
             return number
-        num_passed = self._batches.place.row
+        num_passed = self._batches.stand.row
         ids = next(self._batches)
         self._ids, self._num_rows = iter(ids), num_passed + len(ids)
         first = next(self._ids)
@@ -247,7 +235,7 @@ class IdPass(Iterator[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, as plain JSON values under 2 KB."""
-        return self._passes.saver.save(self.place)
+        return self._passes.roster.save(self.stand)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another pass stood, as `BatchPass.load_state_dict` does."""

@@ -9,11 +9,10 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from xloader.errors import OptionError
 from xloader.explain import Explanation
-from xloader.itinerary import Itinerary
 from xloader.options import check_epoch, make_options
-from xloader.torch.checks import require_samples
+from xloader.ranks import Roster
+from xloader.torch.checks import refuse_state, require_samples
 from xloader.torch.passes import BatchPass, IdPass, Passes
-from xloader.torch.places import refuse_state
 from xloader.torch.trainers import refuse_dealing_twice
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class ChunkSampler(DistributedSampler[int]):
     ) -> None:
         check_options(options)
         require_samples(samples, "ChunkSampler")
-        itinerary = plan_workers(
+        roster = plan_workers(
             samples,
             num_workers,
             batch_size=batch_size(samples) if callable(batch_size) else batch_size,
@@ -112,11 +111,35 @@ class ChunkSampler(DistributedSampler[int]):
         )
         # Without workers, chunks are kept by the process that iterates.
         is_lasting = persistent_workers or not num_workers
-        self._passes = Passes(itinerary, num_workers, is_lasting=is_lasting)
-        super().__init__(samples, 1, 0, shuffle, seed, drop_last)  # type: ignore[arg-type]
-        self.batch_size = itinerary.options.batch_size
+        self._passes = Passes(roster, num_workers, is_lasting=is_lasting)
+        # Not the parent's own: it would look up the ranks now, and make them fast.
+        self.dataset = samples  # type: ignore[assignment]
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.batch_size = roster.asked.batch_size
         self.num_workers = num_workers
-        self._settle(is_final=False)
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """Number of this process among those that train together."""
+        return self._passes.roster.settle().options.world.rank
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """How many processes train together."""
+        return self._passes.roster.settle().options.world.world_size
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """Ids of an epoch on this rank, with those that fill the last batch up."""
+        return self.total_size // self.num_replicas
+
+    @property
+    def total_size(self) -> int:  # type: ignore[override]
+        """Ids of an epoch on all ranks."""
+        itinerary = self._passes.roster.settle()
+        if self.drop_last or itinerary.options.world.world_size > 1:
+            return itinerary.num_steps * itinerary.options.global_batch
+        return itinerary.num_samples
 
     @property
     def epoch(self) -> int:
@@ -125,11 +148,11 @@ class ChunkSampler(DistributedSampler[int]):
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._passes.set_epoch(epoch)
+        """Choose it, as :meth:`set_epoch`."""
+        self._passes.set_epoch(check_epoch(epoch))
 
     def __len__(self) -> int:
         """Ids of an epoch on this rank, with those that fill the last batch up."""
-        self._settle()
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -144,7 +167,7 @@ class ChunkSampler(DistributedSampler[int]):
             If accelerate is about to deal them out once more.
         """
         refuse_dealing_twice("a ChunkSampler")
-        self._settle()
+        self._passes.roster.settle()
         return IdPass(self._passes)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -160,7 +183,7 @@ class ChunkSampler(DistributedSampler[int]):
         OptionError
             If there is none such.
         """
-        super().set_epoch(check_epoch(epoch))
+        self.epoch = epoch
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped.
@@ -212,21 +235,8 @@ class ChunkSampler(DistributedSampler[int]):
 
     def steps(self) -> BatchPass:
         """The ids of an epoch, a list for each batch."""
-        self._settle()
+        self._passes.roster.settle()
         return BatchPass(self._passes)
-
-    def _settle(self, *, is_final: bool = True) -> None:
-        """Take the rank that this process has by now, and tell it to those who ask the parent."""
-        if is_final:
-            self._passes.settle()
-        itinerary = self._passes.itinerary
-        world, drop_last = itinerary.options.world, itinerary.options.drop_last
-        self.rank, self.num_replicas = world.rank, world.world_size
-        # What the parent class works out from len(samples) is not what is dealt.
-        self.total_size = itinerary.footprint.num_samples
-        if drop_last or world.world_size > 1:
-            self.total_size = itinerary.num_steps * itinerary.options.global_batch
-        self.num_samples = self.total_size // world.world_size
 
 
 class ChunkBatches(BatchSampler):
@@ -255,7 +265,7 @@ class ChunkBatches(BatchSampler):
         self._dealer.resume(epoch, step)
 
 
-def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Itinerary:
+def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Roster:
     """Plan for so many workers, which share the memory of a rank.
 
     Raises
@@ -270,7 +280,7 @@ def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Itinerar
             allowed="0, for none beside this one, or more",
         )
     asked = make_options(output="numpy", **options)
-    return Itinerary(samples.recipe, asked, max(num_workers, 1))
+    return Roster(samples.recipe, asked, max(num_workers, 1))
 
 
 def check_options(options: Mapping[str, Any]) -> None:

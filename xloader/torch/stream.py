@@ -11,46 +11,59 @@ import torch
 
 from xloader.errors import StateError
 from xloader.itinerary import Itinerary
-from xloader.torch.places import Place, Saver, read_place
+from xloader.state import Saver, Stand, read_state
 
 MOST_WORKERS = 1024
 """Workers of a ``DataLoader`` that can be told where to go on."""
 
 
-class SharedPlace:
+class SharedStand:
     """Where the next iteration begins, in memory that all processes share that this travels to."""
 
     def __init__(self) -> None:
-        # Workers that live on are told in no other way. Each takes its own flag back, so that
-        # nobody writes what another one may write.
-        self._numbers = torch.zeros(2, dtype=torch.int64)
-        self._is_resuming = torch.zeros(MOST_WORKERS, dtype=torch.uint8)
-        for shared in (self._numbers, self._is_resuming):
-            shared.share_memory_()  # type: ignore[no-untyped-call]
+        # Workers that live on are told in no other way. Each notes for itself which resumption it
+        # took part in, so that nobody writes what another one may write otherwise.
+        self._epoch, self._step, self._number, self._workers = _shared(4)
+        self._taken = _shared(MOST_WORKERS)
 
     @property
     def epoch(self) -> int:
         """The epoch."""
-        return int(self._numbers[0])
+        return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose an epoch: its beginning, or where it was to be resumed."""
         if epoch != self.epoch:
-            self._is_resuming.zero_()
-        self._numbers[0] = epoch
+            self._taken.fill_(self._number)
+        self._epoch.fill_(epoch)
 
-    def resume(self, place: Place) -> None:
+    def resume(self, stand: Stand) -> None:
         """Begin the next iteration of every process at a step of the rank."""
-        self._numbers[0], self._numbers[1] = place.epoch, place.step
-        self._is_resuming.fill_(place.step > 0)
+        self._epoch.fill_(stand.epoch)
+        self._step.fill_(stand.step)
+        self._number += 1
+        if not stand.step:
+            self._taken.fill_(self._number)
 
-    def coming(self, process: int = 0) -> Place:
+    def coming(self, process: int = 0, workers: int = 1) -> Stand:
         """Where the rank's next iteration begins, as one of its processes has to take it."""
-        return Place(self.epoch, int(self._numbers[1]) if self._is_resuming[process] else 0)
+        is_resumed = self._taken[process] < self._number
+        if self._taken[0] == self._number and self._workers != workers:
+            # It was taken by another number of processes, of which this was none.
+            is_resumed = False
+        return Stand(self.epoch, int(self._step) if is_resumed else 0)
 
-    def take(self, process: int) -> None:
-        """Begin, in one process: its iteration after that is one of a whole epoch."""
-        self._is_resuming[process] = 0
+    def take(self, process: int, workers: int) -> None:
+        """Begin, in one of so many processes: its next iteration is one of a whole epoch."""
+        if self._taken[process] < self._number:
+            self._workers.fill_(workers)
+        self._taken[process] = self._number
+
+
+def _shared(size: int) -> torch.Tensor:
+    numbers = torch.zeros(size, dtype=torch.int64)
+    numbers.share_memory_()  # type: ignore[no-untyped-call]
+    return numbers
 
 
 class Stream(Iterator[Any]):
@@ -63,12 +76,12 @@ class Stream(Iterator[Any]):
     ----------
     itinerary : Itinerary
         Planned for as many workers as there are.
-    shared : SharedPlace
+    shared : SharedStand
         Where the pass begins.
     process : int
         Which of the workers' processes this is.
     open_steps : callable
-        Called at the first batch with a `Place` and the number of one of the plan's workers;
+        Called at the first batch with a `Stand` and the number of one of the plan's workers;
         gives the rows of each step of that worker from there on.
     is_single : bool
         Whether rows come one by one.
@@ -77,9 +90,9 @@ class Stream(Iterator[Any]):
     def __init__(
         self,
         itinerary: Itinerary,
-        shared: SharedPlace,
+        shared: SharedStand,
         process: int,
-        open_steps: Callable[[Place, int], Iterator[Any]],
+        open_steps: Callable[[Stand, int], Iterator[Any]],
         *,
         is_single: bool,
     ) -> None:
@@ -90,33 +103,33 @@ class Stream(Iterator[Any]):
         self._process = process
         self._open_steps = open_steps
         self._is_single = is_single
-        self._start: Place | None = None
-        self._place: Place | None = None
+        self._start: Stand | None = None
+        self._stand: Stand | None = None
         self._steps: Iterator[Any] = iter(())
         self._rows: Iterator[Any] = iter(())
 
     @property
-    def place(self) -> Place:
+    def stand(self) -> Stand:
         """Where this process stands: behind what was taken of it."""
-        coming = self._shared.coming(self._process)
-        return self._place or self._start or self._after(coming, self._process)
+        coming = self._shared.coming(self._process, self._itinerary.plan.workers)
+        return self._stand or self._start or self._after(coming, self._process)
 
     def __next__(self) -> Any:
-        place = self._place or self._begin()
+        stand = self._stand or self._begin()
         if not self._is_single:
             rows = next(self._steps)
-            self._place = self._after(place)
+            self._stand = self._after(stand)
             return rows
         if not operator.length_hint(self._rows):
             self._rows = iter(next(self._steps))
         row = next(self._rows)
         is_done = not operator.length_hint(self._rows)
-        self._place = self._after(place) if is_done else replace(place, row=place.row + 1)
+        self._stand = self._after(stand) if is_done else replace(stand, row=stand.row + 1)
         return row
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process stands, as plain JSON values under 2 KB."""
-        return self._saver.save(self.place)
+        return self._saver.save(self.stand)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where such a process stood. Nothing is read.
@@ -131,33 +144,33 @@ class Stream(Iterator[Any]):
         MemoryBudgetError
             If its plan needs more memory.
         """
-        position, place = read_place(state, self._itinerary)
+        stand, plan, seed = read_state(state, self._itinerary)
         options = self._itinerary.options
-        if position.seed != options.seed:
-            raise _other("seed", options.seed, position.seed, f"pass seed={position.seed}")
-        if position.plan != self._itinerary.plan:
+        if seed != options.seed:
+            raise _other("seed", options.seed, seed, f"pass seed={seed}")
+        if plan != self._itinerary.plan:
             remedy = "pass the memory, batch_size, prefetch_factor and other options of then"
             raise _other("plan", "options that plan otherwise", "the options of then", remedy)
-        if place.row and not self._is_single:
-            given = f"a state within batch {place.step}, and whole batches"
+        if stand.row and not self._is_single:
+            given = f"a state within batch {stand.step}, and whole batches"
             raise _other("batch_size", given, "batch_size=None", "pass batch_size=None")
-        self._start, self._place = place, None
+        self._start, self._stand = stand, None
         self._steps, self._rows = iter(()), iter(())
 
-    def _begin(self) -> Place:
+    def _begin(self) -> Stand:
         # Not before the first batch: trainers ask for an iterator before they tell the epoch.
-        place = self._place = self.place
-        self._shared.take(self._process)
-        if place.step < self._num_steps:
-            self._steps = self._open_steps(place, place.step % self._itinerary.plan.workers)
-        if place.row:
-            self._rows = iter(next(self._steps)[place.row :])
-        return place
+        stand = self._stand = self.stand
+        self._shared.take(self._process, self._itinerary.plan.workers)
+        if stand.step < self._num_steps:
+            self._steps = self._open_steps(stand, stand.step % self._itinerary.plan.workers)
+        if stand.row:
+            self._rows = iter(next(self._steps)[stand.row :])
+        return stand
 
-    def _after(self, place: Place, num_steps: int | None = None) -> Place:
-        """The place so many steps later; by default, the next step of this process."""
+    def _after(self, stand: Stand, num_steps: int | None = None) -> Stand:
+        """Where that is, so many steps later; by default, the next step of this process."""
         more = self._itinerary.plan.workers if num_steps is None else num_steps
-        return Place(place.epoch, min(place.step + more, self._num_steps))
+        return Stand(stand.epoch, min(stand.step + more, self._num_steps))
 
 
 def _other(name: str, given: object, allowed: object, remedy: str) -> StateError:

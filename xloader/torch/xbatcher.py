@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
-from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
+from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning, warn_caller
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of
 
@@ -182,9 +181,8 @@ def _transformed(function: Callable[[Any], torch.Tensor], batch: Any, name: str)
 
 def _warn_of_lengths(first: Any, second: Any) -> None:
     if second is not None and len(first) != len(second):
-        warnings.warn(
+        warn_caller(
             f"the generators have {len(first)} and {len(second)} batches: those of the longer "
             "one without a partner are left out, or an error",
             XloaderWarning,
-            stacklevel=3,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from xloader.errors import OptionError, XloaderWarning
+from xloader.errors import OptionError, XloaderWarning, warn_caller
 from xloader.samples import Samples
 from xloader.xbatcher.frames import Frames
 from xloader.xbatcher.patches import make_patches
@@ -214,11 +214,10 @@ class BatchGenerator:
     def _warn_of_idle_dims(self) -> None:
         idle = [dim for dim in self.batch_dims if dim in self.input_dims]
         if idle and not self.concat_input_dims:
-            warnings.warn(
+            warn_caller(
                 f"batch_dims does nothing along {idle}, which input_dims has as well: pass "
                 "concat_input_dims=True to join the inputs of a batch",
                 XloaderWarning,
-                stacklevel=3,
             )
 
 
