@@ -183,6 +183,13 @@ def test_a_state_saved_before_the_first_use_is_of_the_ranks(
     loader_of().load_state_dict(state)
 
 
+def test_a_state_may_be_loaded_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of()
+    become(monkeypatch, 1, 2)
+    loader.load_state_dict(loader_of().state_dict())
+    assert loader.plan.global_batch == 8
+
+
 def test_a_loader_outlives_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, 1, 2)
     loader = loader_of()

@@ -494,3 +494,25 @@ def test_warnings_point_at_the_line_of_the_user(folder: Path) -> None:
         with pytest.warns(MixingWarning) as told:
             next(iter(door))
         assert {warning.filename for warning in told} == {__file__}
+
+
+def test_workers_keep_nothing_for_others_to_whom_their_steps_come(folder: Path) -> None:
+    def sampler() -> ChunkSampler:
+        return ChunkSampler(
+            samples_of(folder),
+            batch_size=16,
+            memory="64MiB",
+            num_workers=2,
+            persistent_workers=True,
+        )
+
+    used, fresh = sampler(), sampler()
+    num_reads = used.explain().num_reads
+    assert len(list(used)) == 470
+    assert used.explain().num_reads == 0
+    for own in (used, fresh):
+        own.resume(1, 27)
+        assert len(list(own)) == 470 - 27 * 16
+        own.resume(1, 1)
+    # Of the pass before, the same process has what it needs; of the one before that, another.
+    assert 0 < used.explain().num_reads == fresh.explain().num_reads < num_reads
