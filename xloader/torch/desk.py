@@ -26,6 +26,7 @@ from xloader.itinerary import Itinerary
 from xloader.layout import make_layouts
 from xloader.options import usable_cores
 from xloader.recipe import Recipe
+from xloader.torch.orphans import end_with_training
 from xloader.torch.tickets import Agreement, Ticket
 from xloader.transforms import finish
 from xloader.working import Worker
@@ -63,6 +64,7 @@ class Desk:
         self._memory_nbytes = memory_nbytes
         self._threads = threads
         self._pid = os.getpid()
+        end_with_training()
         info = get_worker_info()
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0

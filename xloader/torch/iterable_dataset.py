@@ -18,6 +18,7 @@ from xloader.state import Stand
 from xloader.torch.checks import refuse_batches_of_batches, refuse_state, require_samples
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
+from xloader.torch.orphans import end_with_training
 from xloader.torch.parcels import sendable_errors
 from xloader.torch.sampler import check_options, plan_workers
 from xloader.torch.stream import MOST_WORKERS, SharedStand, Stream
@@ -215,6 +216,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
             refuse_batches_of_batches()
+        end_with_training()
         info = get_worker_info()
         process, num_workers = (0, 0) if info is None else (info.id, info.num_workers)
         if num_workers > MOST_WORKERS:
