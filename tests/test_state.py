@@ -211,6 +211,24 @@ def test_other_samples_are_named_by_what_differs() -> None:
             loader_of(other).load_state_dict(state)
 
 
+def year(first: str) -> xr.Dataset:
+    time = np.datetime64(first, "ns") + np.arange(400).astype("timedelta64[D]")
+    return line().assign_coords(time=time, x=np.linspace(0, 1, 32))
+
+
+def test_a_store_of_other_years_is_told_and_a_moved_one_is_not(tmp_path: Path) -> None:
+    for name, first in (("a", "1979-01-01"), ("b", "1981-01-01"), ("moved", "1979-01-01")):
+        write_store(year(first), {"t": (8, 32)}, tmp_path / f"{name}.zarr")
+
+    def samples(name: str) -> Samples:
+        return xloader.open(tmp_path / f"{name}.zarr").isel(time=slice(0, 80)).window(time=1)
+
+    state = saved(loader_of(samples("a")))
+    loader_of(samples("moved")).load_state_dict(state)
+    with pytest.raises(StateError, match="by their labels"):
+        loader_of(samples("b")).load_state_dict(state)
+
+
 def test_less_memory_is_told_how_much_would_do() -> None:
     samples = opened().window(time=1)
     state = saved(loader_of(samples, memory="32KiB"))

@@ -19,11 +19,11 @@ from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, StateError
+from xloader.identity import describe_samples
 from xloader.itinerary import Itinerary
 from xloader.options import check_epoch, divisors_of
 from xloader.plan import Plan
 from xloader.planning import batch_nbytes
-from xloader.recipe import Recipe
 
 VERSION: Final = 1
 
@@ -153,23 +153,6 @@ def read_state(state: object, itinerary: Itinerary) -> Saved:
     if stand.row >= max(_num_rows(itinerary, stand.step), 1):
         raise _damaged("its row is none of its batch", stand.row)
     return Saved(stand, plan, checked["seed"])
-
-
-def describe_samples(recipe: Recipe) -> dict[str, str]:
-    """What fixes which samples there are, each part by a short hash."""
-    subset = "" if recipe.subset is None else recipe.subset.digest
-    parts = {
-        "store": recipe.source.fingerprint,
-        "variables": recipe.variables,
-        "selection": recipe.selection,
-        "windows": recipe.windows,
-        "fields": recipe.fields,
-        "transforms": [step.describe() for step in recipe.steps],
-        "subset": subset,
-    }
-    return {
-        name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in parts.items()
-    }
 
 
 def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from xloader.engine.cached import CachedReader
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
-from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
+from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning, warn_caller
 from xloader.grid import Ints
 from xloader.itinerary import Itinerary
 from xloader.layout import make_layouts
@@ -190,7 +189,7 @@ class Desk:
         # Each worker would say the same.
         if self._is_first and not self._has_warned:
             self._has_warned = True
-            warnings.warn(message, WorkersWarning, stacklevel=5)
+            warn_caller(message, WorkersWarning)
 
     def _stop(self) -> None:
         for worker in self._workers.values():
