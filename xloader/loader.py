@@ -13,7 +13,7 @@ from xloader.batch import Batch
 from xloader.carrier import Carrier, name_chunks
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.errors import ClosedError, OptionError, StateError
+from xloader.errors import ClosedError, OptionError
 from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Leg, Pass, Progress, make_leg
@@ -181,13 +181,6 @@ class Loader:
         """
         self._check_open()
         stand = self._roster.load(state)
-        if stand.row:
-            raise StateError(
-                "the state is of samples that came one by one, and stands within a batch",
-                given=f"row {stand.row} of step {stand.step}",
-                allowed="a state between two batches",
-                remedy="save a state after a whole batch",
-            )
         self._stop()
         self._explained = {}
         self._epoch_number, self._step = stand.epoch, stand.step

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from xloader.errors import OptionError, RanksError
+from xloader.errors import OptionError, RanksError, StateError
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions
@@ -126,8 +126,15 @@ class Roster:
         self._saver = self._saver or Saver(own)
         return self._saver.save(stand)
 
-    def load(self, state: Mapping[str, Any]) -> Stand:
+    def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Stand:
         """Take up the plan and the seed of a state, and say where it stands.
+
+        Parameters
+        ----------
+        state : dict
+            What `save` gave.
+        is_within_batch : bool
+            Whether one can go on from within a batch.
 
         Raises
         ------
@@ -136,6 +143,13 @@ class Roster:
         """
         own = self.settle()
         stand, plan, seed = read_state(state, own)
+        if stand.row and not is_within_batch:
+            raise StateError(
+                "the state is of samples that came one by one, and stands within a batch",
+                given=f"row {stand.row} of step {stand.step}",
+                allowed="a state between two batches",
+                remedy="save a state after a whole batch",
+            )
         if (plan, seed) != (own.plan, own.options.seed):
             self._take(own.resumed(plan, seed))
         # Whether the others have loaded it, too, is to be seen.

@@ -478,7 +478,8 @@ def test_a_state_may_change_doors(folder: Path) -> None:
         loader.load_state_dict(state)
         assert [batch.ids.tolist() for batch in loader] == whole[8:]
         with pytest.raises(StateError, match="stands within a batch"):
-            loader.load_state_dict(sign({**state, "row": 3}))
+            loader.load_state_dict(sign({**state, "row": 3, "seed": 5}))
+        assert loader.state_dict()["seed"] == 0
 
 
 def test_warnings_point_at_the_line_of_the_user(folder: Path) -> None:

@@ -75,7 +75,7 @@ class Passes:
             As `Roster.load` does.
         """
         own = self.roster.itinerary
-        stand = self.roster.load(state)
+        stand = self.roster.load(state, is_within_batch=True)
         if self.roster.itinerary is not own or self._num_workers:
             # With a state, workers begin anew.
             self._forget()
