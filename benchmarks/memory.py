@@ -35,7 +35,7 @@ MEMORY_NBYTES = 4 << 20
 """Less than the data: with more, workers would keep chunks from epoch to epoch."""
 MIB = 1 << 20
 KINDS = ("data_loader", "IterableDataset", "list of samples")
-CONTEXTS = ("fork", "forkserver")
+CONTEXTS = ("fork", "forkserver", "spawn")
 
 
 class ListDataset(Dataset[Any]):
