@@ -31,6 +31,10 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
 
+    def add(self, key: str, amount: int) -> int:
+        self.values[key] = str(int(self.values.get(key, 0)) + amount)
+        return int(self.values[key])
+
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         if self.values.get(key, "") == expected:
             self.values[key] = desired
@@ -93,7 +97,6 @@ def test_ranks_that_planned_differently_are_told(
     store = Store()
     monkeypatch.setattr(ranks, "_process_group", lambda: store)
     for rank, options in enumerate([{}, other]):
-        monkeypatch.setattr(ranks, "_NUMBERS", iter(range(10)))
         become(monkeypatch, rank, 2)
         loader = loader_of(**options)
         if rank == 0 or named is None:
@@ -102,7 +105,7 @@ def test_ranks_that_planned_differently_are_told(
             for _ in range(2):
                 with pytest.raises(RanksError, match=named):
                     iter(loader)
-    assert len(store.values) == 1
+    assert [key for key in store.values if "begin" in key] == ["xloader/begin/1/0"]
 
 
 def meet(monkeypatch: pytest.MonkeyPatch, *ranks_do: Callable[[Loader], None]) -> list[int]:
@@ -110,7 +113,6 @@ def meet(monkeypatch: pytest.MonkeyPatch, *ranks_do: Callable[[Loader], None]) -
     store, refused = Store(), []
     monkeypatch.setattr(ranks, "_process_group", lambda: store)
     for rank, prepare in enumerate(ranks_do):
-        monkeypatch.setattr(ranks, "_NUMBERS", iter(range(10)))
         become(monkeypatch, rank, len(ranks_do))
         loader = loader_of(lanes=2)
         try:
@@ -138,6 +140,31 @@ def test_ranks_that_stand_at_different_places_are_told(monkeypatch: pytest.Monke
     under_way = partial(resume, is_under_way=True)
     assert meet(monkeypatch, under_way, under_way) == []
     assert meet(monkeypatch, under_way, partial(under_way, step=3)) == [1]
+
+
+def test_a_state_that_one_rank_has_loaded_is_not_blamed_on_the_next_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    monkeypatch.setattr(ranks, "_process_group", lambda: store)
+    for rank in range(2):
+        become(monkeypatch, rank, 2)
+        loader = loader_of()
+        next(iter(loader))
+        if rank == 0:
+            loader.load_state_dict(loader.state_dict())
+            next(iter(loader))
+        next(iter(loader_of(seed=4)))
+
+
+def test_a_store_of_a_dry_run_compares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeStore:
+        def add(self, key: str, amount: int) -> int:
+            raise RuntimeError("INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(ranks, "_process_group", FakeStore)
+    become(monkeypatch, 0, 2)
+    assert len(list(loader_of())) == 5
 
 
 def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +223,7 @@ def test_a_loader_outlives_its_process_group(monkeypatch: pytest.MonkeyPatch) ->
     batches = iter(loader)
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
-    assert len(list(batches)) == 5
+    assert len(list(batches)) == len(loader) == 5
     assert loader.state_dict()["epoch"] == 1
     assert loader.report().num_steps == loader.num_samples // 8
     assert "5 batches" in repr(loader)

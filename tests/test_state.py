@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.storage import LocalStore
 
 import xloader
 from tests.cases import Case, cases
@@ -229,6 +231,56 @@ def test_a_store_of_other_years_is_told_and_a_moved_one_is_not(tmp_path: Path) -
         loader_of(samples("b")).load_state_dict(state)
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_states_read_the_labels_at_both_ends_alone(is_damaged: bool, tmp_path: Path) -> None:
+    ds = year("1979-01-01")
+    ds.to_zarr(
+        tmp_path / "a.zarr",
+        zarr_format=3,
+        consolidated=False,
+        encoding={"t": {"chunks": (8, 32)}, "time": {"chunks": (1,)}},
+    )
+    if is_damaged:
+        (tmp_path / "a.zarr" / "x" / "c" / "0").write_bytes(b"no bytes of a chunk")
+    store = CountingStore(LocalStore(tmp_path / "a.zarr", read_only=True))
+    loader = loader_of(xloader.open(store).window(time=1))
+    store.reset()
+    state = saved(loader)
+    assert store.num_reads <= 6
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 25
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.arange(400).astype("timedelta64[s]"),
+        np.array([object() for _ in range(400)]),
+        np.array([f"day {i}" for i in range(400)]),
+        xr.date_range("2000-01-01", periods=400, calendar="noleap", use_cftime=True),
+        None,
+    ],
+    ids=["timedelta", "objects", "text", "cftime", "none"],
+)
+def test_labels_of_any_kind_give_one_state(labels: Any) -> None:
+    def state() -> dict[str, Any]:
+        ds = line() if labels is None else line().assign_coords(time=copy.deepcopy(labels))
+        return saved(loader_of(xloader.open(ds).window(time=1), memory="1MiB"))
+
+    assert state() == state()
+
+
+def test_a_unit_of_time_is_no_difference() -> None:
+    states = [
+        saved(
+            loader_of(xloader.open(line().assign_coords(time=times)).window(time=1), memory="1MiB")
+        )
+        for unit in ("s", "ns")
+        for times in [np.arange(400).astype("timedelta64[s]").astype(f"timedelta64[{unit}]")]
+    ]
+    assert states[0] == states[1]
+
+
 def test_less_memory_is_told_how_much_would_do() -> None:
     samples = opened().window(time=1)
     state = saved(loader_of(samples, memory="32KiB"))
@@ -435,6 +487,10 @@ def test_numbers_of_numpy_are_as_good() -> None:
         own.set_epoch(np.int64(3))
     assert saved(loader) == saved(plain)
     assert [b.ids.tolist() for b in loader] == [b.ids.tolist() for b in plain]
+    states = [saved(loader_of(samples, drop_last=value)) for value in (True, np.True_, 1)]
+    assert states[0] == states[1] == states[2]
+    with pytest.raises(OptionError, match="max_amplification has no end"):
+        loader_of(samples, max_amplification=float("inf"))
     for epoch in (1.5, True, "1", None, 1 << 63):
         with pytest.raises(OptionError, match="no such epoch"):
             loader.set_epoch(epoch)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from xloader.recipe import Recipe
 def describe_samples(recipe: Recipe) -> dict[str, str]:
     """What fixes which samples there are, each part by a short hash.
 
-    Values are not read, but for the labels at both ends of the windowed dimensions: a store of
-    the same shape may be of other years.
+    No values are read but the labels at both ends of the windowed dimensions: a store of the
+    same shape may be of other years.
 
     Parameters
     ----------
@@ -36,16 +36,26 @@ def describe_samples(recipe: Recipe) -> dict[str, str]:
 
 
 def _ends(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """The first and the last label of each windowed dimension that has an index."""
-    coordinates = recipe.source.coordinates()
+    """The first and the last label of each windowed dimension that has labels."""
+    coordinates = recipe.source.coordinates(is_indexed=False)
     for dim in recipe.require_windows().dims:
         kept = recipe.kept_of(dim)
-        if dim in coordinates.indexes and not isinstance(kept, int) and len(kept):
-            labels = coordinates[dim].variable.to_base_variable()
-            yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
+        if isinstance(kept, int) or not len(kept) or dim not in coordinates.coords:
+            continue
+        labels = coordinates[dim].variable.to_base_variable()
+        if labels.dims == (dim,):
+            try:
+                yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
+            except Exception:
+                # Training needs no labels: what cannot be read is compared no further.
+                yield dim, "", ""
 
 
 def _text(label: np.ndarray) -> str:
-    # Versions of xarray differ in the unit of time that they decode to.
-    value = label.astype("datetime64[us]") if label.dtype.kind == "M" else label
-    return str(value.item())
+    if label.dtype.kind in "mM":
+        # Versions of xarray differ in the unit of time that they decode to.
+        label = label.astype(f"{label.dtype.kind}8[us]")
+    value = label.item()
+    # Other objects may show where they lie in memory.
+    is_plain = label.dtype.kind != "O" or isinstance(value, str) or hasattr(value, "isoformat")
+    return str(value) if is_plain else ""

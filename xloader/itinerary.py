@@ -61,10 +61,10 @@ class Itinerary:
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
         # Ranks of a group read slabs of the same samples, in an order that must be one.
-        self._layouts, self._footprint = self.layouts, self.footprint
+        self._planned_layouts, self._planned_footprint = self.layouts, self.footprint
         if recipe.planned is not recipe:
-            self._layouts = make_layouts(recipe.planned)
-            self._footprint = make_footprint(recipe.planned, self._layouts)
+            self._planned_layouts = make_layouts(recipe.planned)
+            self._planned_footprint = make_footprint(recipe.planned, self._planned_layouts)
         self._planned: Epoch | None = None
         self._left: Remainder | None = None
         self._has_warned = False
@@ -86,7 +86,7 @@ class Itinerary:
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self._footprint.num_samples
+        return self._planned_footprint.num_samples
 
     @property
     def num_steps(self) -> int:
@@ -96,7 +96,7 @@ class Itinerary:
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """An epoch from a step on."""
         epoch = self.epoch(number)
-        if not first_step and self.footprint is self._footprint:
+        if not first_step and self.footprint is self._planned_footprint:
             return epoch
         kept = self._left
         if kept is None or kept.whole is not epoch or kept.first_step != first_step:
@@ -108,7 +108,7 @@ class Itinerary:
         if self._planned is None or self._planned.epoch != number:
             options = self.options
             self._planned = Epoch(
-                self._footprint, self.plan, options.seed, number, options.drop_last
+                self._planned_footprint, self.plan, options.seed, number, options.drop_last
             )
         return self._planned
 
@@ -166,7 +166,9 @@ class Itinerary:
         is_costly = expected.read_amplification > self.options.max_amplification
         if not is_poor and not is_costly:
             return
-        enough = enough_memory(self._footprint, self._layouts, self.options, self.plan.workers)
+        enough = enough_memory(
+            self._planned_footprint, self._planned_layouts, self.options, self.plan.workers
+        )
         remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
         if self.options.spread is not None:
             remedy = f"with spread=None, {remedy}"
@@ -186,7 +188,7 @@ class Itinerary:
             )
 
     def _make_plan(self, workers: int) -> Plan:
-        return make_plan(self._footprint, self._layouts, self.options, workers)
+        return make_plan(self._planned_footprint, self._planned_layouts, self.options, workers)
 
     def _sublanes(self, rank: int, worker: int) -> range:
         lanes, workers = self._lanes_of(rank), self.plan.workers

@@ -52,6 +52,9 @@ class Loader:
         If the memory is too small, with the minimum that would do.
     EmptySamplesError
         If there is not a sample for each rank.
+    LanesError
+        If lanes do not divide the global batch, or ranks do not divide the lanes. With ``lanes``
+        and no ranks known yet, this and too little memory are errors of the first use.
 
     Examples
     --------

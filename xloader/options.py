@@ -78,6 +78,7 @@ class LoaderOptions:
                     given=repr(getattr(self, name)),
                     allowed="True or False",
                 )
+            object.__setattr__(self, name, bool(getattr(self, name)))
         if self.processes != 0:
             raise OptionError(
                 "worker processes are not there yet",
@@ -151,6 +152,8 @@ class LoaderOptions:
         # Not the other way round: NaN is too small as well.
         if not value >= least:
             raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
+        if value == math.inf:
+            raise OptionError(f"{name} has no end", given=value, allowed="numbers that have one")
 
     def _check_lanes(self) -> None:
         if self.num_lanes % self.world.world_size:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import sys
@@ -22,12 +21,9 @@ from xloader.itinerary import Itinerary
 from xloader.options import LoaderOptions
 from xloader.recipe import Recipe
 from xloader.state import Saver, Stand, read_state
-from xloader.world import resolve_world
+from xloader.world import World, find_world
 
 _LOG: Final = logging.getLogger("xloader")
-
-_NUMBERS: Final = itertools.count()
-"""Loaders begin in the same order on all ranks of one program."""
 
 _OPTIONS: Final = (
     "batch_size", "memory", "prefetch", "lanes", "spread", "max_amplification", "shuffle",
@@ -44,8 +40,8 @@ class Roster:
         The data behind the samples.
     asked : LoaderOptions
         What was asked for; without a rank, it is looked up.
-    workers : int
-        As of `Itinerary`.
+    num_workers : int
+        As ``workers`` of `Itinerary`.
 
     Raises
     ------
@@ -53,15 +49,17 @@ class Roster:
         Of any kind, where ranks that come later cannot mend it.
     """
 
-    def __init__(self, recipe: Recipe, asked: LoaderOptions, workers: int = 1) -> None:
+    def __init__(self, recipe: Recipe, asked: LoaderOptions, num_workers: int = 1) -> None:
         self.asked = asked
         self._recipe = recipe
-        self._workers = workers
-        self._itinerary: Itinerary | None = None
+        self._num_workers = num_workers
+        self._planned: Itinerary | None = None
+        self._settled: Itinerary | None = None
         self._saver: Saver | None = None
-        self._is_settled = False
         self._has_begun = False
+        # The place of this one among those that begin, and the states it has loaded since.
         self._number: int | None = None
+        self._num_loads = 0
         may_change = asked.rank is None and _process_group() is None
         try:
             options = asked.settled()
@@ -71,7 +69,7 @@ class Roster:
                 raise
             return
         try:
-            self._itinerary = Itinerary(recipe, options, workers)
+            self._planned = Itinerary(recipe, options, num_workers)
         except OptionError:
             # With lanes, what batches take depends on how many ranks share them.
             if not may_change or asked.lanes is None:
@@ -80,13 +78,12 @@ class Roster:
     @property
     def planned(self) -> Itinerary | None:
         """The itinerary as far as it can be known before the first use."""
-        return self._itinerary
+        return self._settled or self._planned
 
     @property
     def itinerary(self) -> Itinerary:
         """The itinerary as it stands, settled where it was not."""
-        own = self._itinerary
-        return own if own is not None and self._is_settled else self.settle()
+        return self._settled or self.settle()
 
     def settle(self) -> Itinerary:
         """The itinerary of the rank that this process has by now, which has to stay so.
@@ -94,31 +91,37 @@ class Roster:
         Raises
         ------
         RanksError
-            If the rank is another than at the first call, or cannot be looked up.
+            If the rank is another than at the first call.
         OptionError
-            Of any kind, if what was asked for cannot be with so many ranks.
+            Of any kind, if what was asked for cannot be with so many ranks, or if the
+            environment tells only half of which rank this is.
         """
-        asked, own = self.asked, self._itinerary
-        world = resolve_world(asked.rank, asked.world_size)
-        if own is None or world != own.options.world:
-            if self._is_settled and own is not None:
-                raise RanksError(
-                    "this process has another rank than when its batches were dealt",
-                    given=f"rank {world.rank} of {world.world_size}",
-                    allowed=f"rank {own.options.world.rank} of {own.options.world.world_size}",
-                    remedy="use a loader for the first time after torch.distributed is "
-                    "initialised, or pass rank= and world_size=",
-                )
-            own = self._take(Itinerary(self._recipe, asked.settled(), self._workers))
-        if self._recipe.whole is not None and asked.rank is None and world.world_size > 1:
+        found = find_world(self.asked.rank, self.asked.world_size)
+        if self._settled is None:
+            self._settled = self._plan_for(found or World())
+        own = self._settled.options.world
+        # A process group that is over says nothing more.
+        if found is not None and found != own:
+            raise RanksError(
+                "this process has another rank than when its batches were dealt",
+                given=f"rank {found.rank} of {found.world_size}",
+                allowed=f"rank {own.rank} of {own.world_size}",
+                remedy="use a loader for the first time after torch.distributed is initialised, "
+                "or pass rank= and world_size=",
+            )
+        return self._settled
+
+    def _plan_for(self, world: World) -> Itinerary:
+        if self._recipe.whole is not None and self.asked.rank is None and world.world_size > 1:
             raise RanksError(
                 "of samples that a group of ranks shares, each rank of the group has the same",
                 given=f"rank {world.rank} of {world.world_size}, as looked up",
                 allowed="rank= and world_size=, those of the group among all groups",
                 remedy='pass rank=mesh.get_local_rank("data"), world_size=mesh["data"].size()',
             )
-        self._is_settled = True
-        return own
+        if self._planned is not None and self._planned.options.world == world:
+            return self._planned
+        return Itinerary(self._recipe, self.asked.settled(), self._num_workers)
 
     def save(self, stand: Stand) -> dict[str, Any]:
         """A place to go on from as plain JSON values, under 2 KB."""
@@ -151,9 +154,10 @@ class Roster:
                 remedy="save a state after a whole batch",
             )
         if (plan, seed) != (own.plan, own.options.seed):
-            self._take(own.resumed(plan, seed))
+            self._settled, self._saver = own.resumed(plan, seed), None
         # Whether the others have loaded it, too, is to be seen.
-        self._has_begun, self._number = False, None
+        self._has_begun = False
+        self._num_loads += self._number is not None
         return stand
 
     def begin(self, expected: Explanation, stand: Stand) -> None:
@@ -175,15 +179,27 @@ class Roster:
             return
         own, group = self.itinerary, _process_group()
         if group is not None and self.asked.rank is None and own.options.world.world_size > 1:
-            if self._number is None:
-                self._number = next(_NUMBERS)
-            _compare(own, self.save(stand), group, f"xloader/begin/{self._number}")
+            self._compare(own, stand, group)
         _tell_share(own, expected)
         self._has_begun = True
 
-    def _take(self, itinerary: Itinerary) -> Itinerary:
-        self._itinerary, self._saver = itinerary, None
-        return itinerary
+    def _compare(self, own: Itinerary, stand: Stand, group: Any) -> None:
+        """Compare what this rank is about to do with what the first one to come here was.
+
+        Nobody waits for anybody: the first rank leaves its state in the store of the process
+        group, and each later one compares its own. Loaders begin in the same order on all ranks.
+        """
+        options = {name: getattr(own.options, name) for name in _OPTIONS}
+        text = json.dumps({"state": self.save(stand), "options": options})
+        try:
+            if self._number is None:
+                self._number = group.add(f"xloader/rank/{own.options.world.rank}", 1)
+            key = f"xloader/begin/{self._number}/{self._num_loads}"
+            first = json.loads(group.compare_set(key, "", text))
+        except RuntimeError:
+            # That of a dry run keeps nothing, and there may be others such.
+            return
+        _require_same(own.options.world, json.loads(text), first)
 
 
 def _tell_share(itinerary: Itinerary, expected: Explanation) -> None:
@@ -201,23 +217,14 @@ def _tell_share(itinerary: Itinerary, expected: Explanation) -> None:
         )
 
 
-def _compare(itinerary: Itinerary, state: dict[str, Any], group: Any, key: str) -> None:
-    """Compare what this rank is about to do with what the first one to come here was.
-
-    Nobody waits for anybody: the first rank leaves its state in the store of the process group,
-    and each later one compares its own.
-    """
-    options = {name: getattr(itinerary.options, name) for name in _OPTIONS}
-    own = json.loads(json.dumps({"state": state, "options": options}))
-    first = json.loads(group.compare_set(key, "", json.dumps(own)))
+def _require_same(world: World, own: dict[str, Any], first: dict[str, Any]) -> None:
     if first["state"] == own["state"]:
         return
     ours, theirs = _flat(own), _flat(first)
     others = [name for name in ours if theirs.get(name) != ours[name]]
     raise RanksError(
         f"ranks are about to do different things, by their {', '.join(others) or 'plans'}",
-        given=f"rank {itinerary.options.world.rank}: "
-        + ", ".join(f"{name}={ours[name]!r}" for name in others),
+        given=f"rank {world.rank}: " + ", ".join(f"{name}={ours[name]!r}" for name in others),
         allowed=", ".join(f"{name}={theirs.get(name)!r}" for name in others),
         remedy="on all ranks make the same samples, pass the same options, load the same state, "
         "set the same epoch, and begin loaders in the same order; a loader of one rank alone "
@@ -229,8 +236,8 @@ def _compare(itinerary: Itinerary, state: dict[str, Any], group: Any, key: str) 
 def _flat(told: Mapping[str, Any]) -> dict[str, Any]:
     """What users know of what a rank does, by name."""
     state = told["state"]
-    is_other_plan = ("epoch", "step", "row", "seed", "drop_last")
-    return {**{name: state[name] for name in is_other_plan}, **state["samples"], **told["options"]}
+    known = {name: state[name] for name in ("epoch", "step", "row", "seed", "drop_last")}
+    return {**known, **state["samples"], **told["options"]}
 
 
 def _process_group() -> Any:

@@ -180,7 +180,7 @@ def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not is_well_formed:
         raise _damaged("values of its kinds are missing", repr(dict(state))[:500])
-    if sign(state) != state:
+    if sign(state)["check"] != state["check"]:
         raise _damaged("it is not as it was saved", f"a check of {state['check']!r}")
     return dict(state)
 
@@ -214,8 +214,6 @@ def _is_alike(found: object, example: object) -> bool:
         if not isinstance(found, list | tuple) or len(found) != len(example):
             return False
         return all(_is_alike(*pair) for pair in zip(found, example, strict=True))
-    if isinstance(example, float):
-        return isinstance(found, int | float) and not isinstance(found, bool)
     return type(found) is type(example)
 
 
@@ -242,7 +240,7 @@ def _check_options(state: Mapping[str, Any], plan: Plan, itinerary: Itinerary) -
                 f"the state was saved with another {name}",
                 given=f"{name}={own}",
                 allowed=f"{name}={saved}",
-                remedy=f"pass {name}={saved}",
+                remedy=f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers"),
             )
     lanes = plan.pace.lanes
     if lanes % world_size:

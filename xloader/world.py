@@ -87,6 +87,27 @@ def resolve_world(
     >>> resolve_world(environ={"RANK": "2", "WORLD_SIZE": "8"})
     World(rank=2, world_size=8)
     """
+    return find_world(rank, world_size, environ=environ) or World()
+
+
+def find_world(
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> World | None:
+    """As `resolve_world`, but None where nobody says that there are several processes.
+
+    Raises
+    ------
+    OptionError
+        As `resolve_world` does.
+
+    Examples
+    --------
+    >>> find_world(environ={}), find_world(0, 1)
+    (None, World(rank=0, world_size=1))
+    """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
             raise OptionError(
@@ -109,7 +130,7 @@ def resolve_world(
     # A batch script sees SLURM_NTASKS as well, though it runs once: only srun sets the step's.
     if "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ:
         return World(_read(environ, "SLURM_PROCID"), _read(environ, "SLURM_STEP_NUM_TASKS"))
-    return World()
+    return None
 
 
 def _from_torch() -> World | None:

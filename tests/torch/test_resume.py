@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +39,7 @@ pytestmark = [
 ]
 
 MEMORY = "200KiB"
+ITERATORS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +158,9 @@ def test_the_state_of_an_iterator_brings_the_rest_of_its_ids(
 
 def streams(dataset: IterableDataset, workers: int, mp: pytest.MonkeyPatch) -> list[Any]:
     """The iterators of all worker processes, each of its own copy of the dataset."""
-    own = []
+    own, drawn = [], 1000 * next(ITERATORS)
     for number in range(workers):
-        info = SimpleNamespace(id=number, num_workers=workers)
+        info = SimpleNamespace(id=number, num_workers=workers, seed=drawn + number)
         mp.setattr("xloader.torch.iterable_dataset.get_worker_info", lambda info=info: info)
         copy = IterableDataset.__new__(IterableDataset)
         copy.__dict__.update(dataset.__getstate__())
@@ -461,6 +464,24 @@ def test_other_processes_than_those_that_went_on_begin_anew(folder: Path) -> Non
     dataset.resume(0, 20)
     dataset.set_epoch(1)
     assert len(list(loader)) == whole
+
+
+def _wait(worker: int) -> None:
+    # The first one is far ahead then, and a pass may be over before the others begin.
+    time.sleep(worker)
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+@pytest.mark.filterwarnings("ignore:epoch 0 comes once more")
+def test_a_look_at_one_batch_leaves_no_worker_behind(folder: Path) -> None:
+    dataset = IterableDataset(samples_of(folder), batch_size=16, memory="400KiB")
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size=None, num_workers=2, collate_fn=collate, worker_init_fn=_wait
+    )
+    dataset.resume(0, 20)
+    next(iter(loader))
+    ids = [int(i) for batch in loader for i in batch.ids]
+    assert sorted(ids) == list(range(470))
 
 
 def test_a_state_may_change_doors(folder: Path) -> None:

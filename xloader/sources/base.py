@@ -199,8 +199,14 @@ class Source(Protocol):
         """
         ...
 
-    def coordinates(self) -> xr.Dataset:
-        """The coordinates, lazily, with no data variable: xarray's own view of them."""
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates, lazily, with no data variable: xarray's own view of them.
+
+        Parameters
+        ----------
+        is_indexed : bool
+            Whether dimensions must have their indexes, for which all labels may have to be read.
+        """
         ...
 
     def path_of(self, variable: str) -> str:

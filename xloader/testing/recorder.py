@@ -112,9 +112,9 @@ class SourceRecorder:
         """Fingerprint of the source."""
         return self._source.fingerprint
 
-    def coordinates(self) -> xr.Dataset:
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """Coordinates of the source."""
-        return self._source.coordinates()
+        return self._source.coordinates(is_indexed=is_indexed)
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""

@@ -21,7 +21,7 @@ from xloader.torch.items import ItemTransforms
 from xloader.torch.orphans import end_with_training
 from xloader.torch.parcels import sendable_errors
 from xloader.torch.sampler import check_options, plan_workers
-from xloader.torch.stream import MOST_WORKERS, SharedStand, Stream
+from xloader.torch.stream import MOST_WORKERS, Process, SharedStand, Stream
 from xloader.torch.trainers import refuse_dealing_twice
 from xloader.working import Worker, explain_rest
 from xloader.world import resolve_world
@@ -197,7 +197,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
         itinerary = self._itinerary(num_workers)
-        stand = self._stand.coming(workers=itinerary.plan.workers)
+        stand = self._stand.coming(Process())
         return explain_rest(itinerary, itinerary.remainder(stand.epoch, stand.step), scope, kept)
 
     def __iter__(self) -> Iterator[Any]:
@@ -218,12 +218,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             refuse_batches_of_batches()
         end_with_training()
         info = get_worker_info()
-        process, num_workers = (0, 0) if info is None else (info.id, info.num_workers)
+        num_workers = 0 if info is None else info.num_workers
         if num_workers > MOST_WORKERS:
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
         is_single = self.batch_size is None
         itinerary = self._itinerary(num_workers)
-        return Stream(itinerary, self._stand, process, self._open_steps, is_single=is_single)
+        return Stream(
+            itinerary, self._stand, Process.of(info), self._open_steps, is_single=is_single
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,13 +17,34 @@ MOST_WORKERS = 1024
 """Workers of a ``DataLoader`` that can be told where to go on."""
 
 
+class Process(NamedTuple):
+    """Who iterates: the process that trains, or a worker of a ``DataLoader``'s iterator.
+
+    Parameters
+    ----------
+    number : int
+        Which of the workers.
+    iteration : int
+        What the workers of one iterator have in common, and those of no other.
+    """
+
+    number: int = 0
+    iteration: int = -1
+
+    @classmethod
+    def of(cls, info: Any) -> Process:
+        """The process that ``get_worker_info`` tells of."""
+        # PyTorch draws a seed for each iterator, and adds the worker's number.
+        return cls() if info is None else cls(info.id, info.seed - info.id)
+
+
 class SharedStand:
     """Where the next iteration begins, in memory that all processes share that this travels to."""
 
     def __init__(self) -> None:
         # Workers that live on are told in no other way. Each notes for itself which resumption it
-        # took part in, so that nobody writes what another one may write otherwise.
-        self._epoch, self._step, self._number, self._workers = _shared(4)
+        # has taken, and the first one in which iteration: a later one is not resumed.
+        self._epoch, self._step, self._number, self._begun, self._iteration = _shared(5)
         self._taken = _shared(MOST_WORKERS)
 
     @property
@@ -45,19 +66,20 @@ class SharedStand:
         if not stand.step:
             self._taken.fill_(self._number)
 
-    def coming(self, process: int = 0, workers: int = 1) -> Stand:
-        """Where the rank's next iteration begins, as one of its processes has to take it."""
-        is_resumed = self._taken[process] < self._number
-        if self._taken[0] == self._number and self._workers != workers:
-            # It was taken by another number of processes, of which this was none.
+    def coming(self, process: Process) -> Stand:
+        """Where a process's next iteration begins, as a step of the rank."""
+        is_resumed = self._taken[process.number] < self._number
+        if self._begun == self._number and self._iteration != process.iteration:
+            # It was taken in an iteration that ended before this process had begun.
             is_resumed = False
         return Stand(self.epoch, int(self._step) if is_resumed else 0)
 
-    def take(self, process: int, workers: int) -> None:
-        """Begin, in one of so many processes: its next iteration is one of a whole epoch."""
-        if self._taken[process] < self._number:
-            self._workers.fill_(workers)
-        self._taken[process] = self._number
+    def take(self, process: Process) -> None:
+        """Begin: the process's next iteration is one of a whole epoch."""
+        if self._begun < self._number and self._taken[process.number] < self._number:
+            self._iteration.fill_(process.iteration)
+            self._begun.copy_(self._number)
+        self._taken[process.number] = self._number
 
 
 def _shared(size: int) -> torch.Tensor:
@@ -78,8 +100,8 @@ class Stream(Iterator[Any]):
         Planned for as many workers as there are.
     shared : SharedStand
         Where the pass begins.
-    process : int
-        Which of the workers' processes this is.
+    process : Process
+        Whose pass it is.
     open_steps : callable
         Called at the first batch with a `Stand` and the number of one of the plan's workers;
         gives the rows of each step of that worker from there on.
@@ -91,7 +113,7 @@ class Stream(Iterator[Any]):
         self,
         itinerary: Itinerary,
         shared: SharedStand,
-        process: int,
+        process: Process,
         open_steps: Callable[[Stand, int], Iterator[Any]],
         *,
         is_single: bool,
@@ -111,8 +133,8 @@ class Stream(Iterator[Any]):
     @property
     def stand(self) -> Stand:
         """Where this process stands: behind what was taken of it."""
-        coming = self._shared.coming(self._process, self._itinerary.plan.workers)
-        return self._stand or self._start or self._after(coming, self._process)
+        coming = self._shared.coming(self._process)
+        return self._stand or self._start or self._after(coming, self._process.number)
 
     def __next__(self) -> Any:
         stand = self._stand or self._begin()
@@ -160,7 +182,7 @@ class Stream(Iterator[Any]):
     def _begin(self) -> Stand:
         # Not before the first batch: trainers ask for an iterator before they tell the epoch.
         stand = self._stand = self.stand
-        self._shared.take(self._process, self._itinerary.plan.workers)
+        self._shared.take(self._process)
         if stand.step < self._num_steps:
             self._steps = self._open_steps(stand, stand.step % self._itinerary.plan.workers)
         if stand.row:

@@ -92,7 +92,7 @@ class XarraySource(Described):
         array = self._coordinates.get()[variable].variable
         return f"block by block through xarray: {backing(array)}"
 
-    def coordinates(self) -> xr.Dataset:
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily, with no data variable."""
         return self._coordinates.get().coords.to_dataset()
 

@@ -43,9 +43,9 @@ class MixedSource(Described):
         """Whether reading from the variable's own source mostly waits."""
         return self._owners[variable].is_waiting(variable)
 
-    def coordinates(self) -> xr.Dataset:
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily, with no data variable."""
-        return self._home.coordinates()
+        return self._home.coordinates(is_indexed=is_indexed)
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""

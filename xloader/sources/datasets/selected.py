@@ -205,7 +205,7 @@ class SelectedSource(Described):
         """Whether reading the stored variable mostly waits."""
         return self._base.is_waiting(self._views[variable].selected.base)
 
-    def coordinates(self) -> xr.Dataset:
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """No coordinates: those of the stored variables are not these variables' own."""
         return xr.Dataset()
 

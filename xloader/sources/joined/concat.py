@@ -140,7 +140,7 @@ class ConcatSource:
             words += ", unpacked as read, as their packings differ"
         return words
 
-    def coordinates(self) -> xr.Dataset:
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, with no data variable; those of more dims than ``dim`` lazily."""
         return self._coordinates.get()
 

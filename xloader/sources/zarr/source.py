@@ -118,8 +118,11 @@ class ZarrSource(Described):
         self._handle = PerProcess(
             partial(_Handle, open_store, self._routes), name, is_remade=is_forkable
         )
-        self._coordinates = PerProcess(
-            partial(_open_coordinates, open_dataset), name, is_remade=is_forkable
+        self._coordinates, self._labels = (
+            PerProcess(
+                partial(_open_coordinates, open_dataset, is_indexed), name, is_remade=is_forkable
+            )
+            for is_indexed in (True, False)
         )
         decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
         self._decoded = XarraySource(
@@ -139,9 +142,9 @@ class ZarrSource(Described):
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         return self._routes[variable].words
 
-    def coordinates(self) -> xr.Dataset:
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily, with no data variable: xarray's own view of them."""
-        return self._coordinates.get()
+        return (self._coordinates if is_indexed else self._labels).get()
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Get the chunks where the store is waited for; see `Source.fetch`."""
@@ -203,8 +206,8 @@ class ZarrSource(Described):
         return Outcome(num_missing, num_requests=len(reads))
 
 
-def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset]) -> xr.Dataset:
-    return open_dataset(True).coords.to_dataset()
+def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset], is_indexed: bool) -> xr.Dataset:
+    return open_dataset(is_indexed).coords.to_dataset()
 
 
 def _sharding_of(route: Route) -> Sharding | None:
