@@ -189,4 +189,4 @@ def test_too_little_memory_is_refused_with_the_least_that_would_do(num_workers: 
     enough = told.value.minimum_nbytes
     assert cache_nbytes(footprint, enough, 10, num_workers=num_workers) >= 32
     with pytest.raises(MemoryBudgetError):
-        cache_nbytes(footprint, LAYOUTS, enough - 1, 10, 2, num_workers=num_workers)
+        cache_nbytes(footprint, enough - 1, 10, num_workers=num_workers)
