@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from xloader.errors import (
 )
 from xloader.filling import BLOCK_SIZE
 from xloader.layout import make_layouts
-from xloader.transforms import finish
+from xloader.recorded import make_method
+from xloader.transforms import Map, finish
 
 
 def _dataset() -> xr.Dataset:
@@ -521,3 +523,37 @@ def test_a_dimension_called_sample_is_refused_where_it_clashes() -> None:
     assert samples[2][0].shape == (1, 3)
     with pytest.raises(xloader.errors.StackError, match=r"called 'sample'"):
         samples.map(lambda b: b)[0]
+
+
+def _scaled(frame: xr.Dataset, by: float) -> xr.Dataset:
+    return frame * by
+
+
+def test_a_description_tells_what_was_given_and_not_where_it_lies() -> None:
+    values = np.arange(5000.0)
+    other = values.copy()
+    # NumPy prints both alike.
+    other[2500] = -1.0
+
+    def array(own: np.ndarray, dim: str = "x") -> xr.DataArray:
+        return xr.DataArray(own.copy(), dims=dim)
+
+    def told(own: Any, dim: str = "x") -> list[str]:
+        return [
+            make_method("clip", (), {"min": {"a": array(own, dim)}}).describe(),
+            make_method("where", (array(own, dim) > 0,), {}).describe(),
+            Map(partial(_scaled, by=array(own, dim))).describe(),
+        ]
+
+    assert told(values) == told(values)
+    for different in (told(other), told(values, "y")):
+        assert not set(told(values)) & set(different)
+    dropped = make_method("drop_vars", ({"b", "a"},), {}).describe()
+    assert dropped == make_method("drop_vars", ({"a", "b"},), {}).describe()
+    assert "'a', 'b'" in dropped
+
+
+def test_an_array_among_the_arguments_is_no_name_of_a_dimension() -> None:
+    make_method("assign", (), {"more": ("lat", np.arange(7.0))})
+    with pytest.raises(OptionError, match="samples of a batch"):
+        make_method("assign", (), {"more": ("sample", np.arange(7.0))})

@@ -122,7 +122,8 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
 
 def _speaks_of_sample(value: object) -> bool:
     if isinstance(value, list | tuple | set | frozenset | dict):
-        return SAMPLE in value
+        # One by one: an array in there has no one truth.
+        return any(isinstance(part, str) and part == SAMPLE for part in value)
     return isinstance(value, str) and value == SAMPLE
 
 

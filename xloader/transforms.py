@@ -7,8 +7,9 @@ Dataset (see `frames`) until it is handed over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -65,9 +66,9 @@ class Map(_Pickled):
         return False
 
     def describe(self) -> str:
-        """The function by its name: a change of its body is not seen."""
+        """The function by its name and what is bound to it: a change of its body is not seen."""
         random = ", random=True" if self.random else ""
-        return f"map({_name_of(self.fn)}, per={self.per!r}{random})"
+        return f"map({_text_of(self.fn)}, per={self.per!r}{random})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype as it is."""
@@ -288,9 +289,18 @@ def _run_in_place(
 def _text_of(value: object) -> str:
     """A value as text that is the same in every process, so without addresses."""
     if isinstance(value, np.ndarray | xr.DataArray | xr.Dataset | xr.Variable):
-        plain = value.to_dict() if isinstance(value, xr.Dataset) else np.asarray(value).tolist()
+        plain = value.tolist() if isinstance(value, np.ndarray) else value.to_dict()
         digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
         return f"{type(value).__name__}({digest})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_text_of(k)}: {_text_of(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text_of, value))})"
+    if isinstance(value, set | frozenset):
+        # Texts have another order in each process.
+        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+    if isinstance(value, partial):
+        return f"partial{_text_of([value.func, value.args, value.keywords])}"
     return _name_of(value) if callable(value) else repr(value)
 
 
