@@ -2,6 +2,7 @@
 
 python -m benchmarks.billion                                     # all of them
 python -m benchmarks.billion --samples 100000000 --share 0.01    # a random mask of 1 % of 10^8
+python -m benchmarks.billion --resume 1000000                    # go on from that step
 
 The store has metadata only, so what is measured is the planning.
 """
@@ -9,6 +10,7 @@ The store has metadata only, so what is measured is the planning.
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import time
 
@@ -17,11 +19,25 @@ import zarr
 from zarr.storage import MemoryStore
 
 import xloader
+from xloader.loader import Loader
+from xloader.state import sign
 
 
 def peak_nbytes() -> int:
     """The most bytes that this process has had in memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resume(stopped: Loader, loader: Loader, step: int) -> None:
+    """Go on from a step where a loader might have stopped."""
+    state = json.dumps(sign({**stopped.state_dict(), "step": step}))
+    begin = time.perf_counter()
+    loader.load_state_dict(json.loads(state))
+    loaded = time.perf_counter()
+    ids = next(iter(loader)).ids
+    seconds = time.perf_counter() - loaded
+    print(f"a state of {len(state)} bytes, loaded in {(loaded - begin) * 1e3:.1f} ms")
+    print(f"first ids {ids[:4].tolist()} after {seconds:.2f} s")
 
 
 def main() -> None:
@@ -30,6 +46,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--samples", type=int, default=10**9)
+    parser.add_argument("--resume", type=int, metavar="STEP", help="go on from a step")
     parser.add_argument("--share", type=float, help="select so many of them at random")
     options = parser.parse_args()
     store = MemoryStore()
@@ -38,6 +55,12 @@ def main() -> None:
         "a", shape=(options.samples,), chunks=(1000,), dtype="float32", dimension_names=("time",)
     )
     samples = xloader.open(store, on_missing="fill").window(time=options.window, stride=1)
+    if options.resume is not None:
+        first, second = (
+            samples.loader(batch_size=options.batch_size, output="numpy") for _ in range(2)
+        )
+        resume(first, second, options.resume)
+        return
     mask = None
     if options.share is not None:
         mask = np.random.default_rng(0).random(len(samples), np.float32) < options.share
