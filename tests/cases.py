@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
+import zarr
 from hypothesis import strategies as st
+from packaging.version import Version
 
 import xloader
 from xloader import Samples
@@ -17,6 +20,10 @@ from xloader.loader import Loader
 from xloader.testing import CountingStore, datasets, write_store
 
 Offsets = dict[str, int | list[int]]
+Chunks = Mapping[str, tuple[int | tuple[int, ...], ...]]
+
+HAS_RECTILINEAR = Version(zarr.__version__) >= Version("3.2")
+"""Whether zarr reads chunks of several sizes along a dimension."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Case:
     """A dataset in a store that counts, the samples made of it, and options for a loader."""
 
     dataset: xr.Dataset = field(repr=False)
-    chunks: Mapping[str, tuple[int, ...]]
+    chunks: Chunks
     selection: Mapping[str, slice]
     spans: Spans
     fields: tuple[tuple[str, tuple[str, ...], Offsets], ...]
@@ -107,6 +114,8 @@ class Case:
 def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Case:
     """Any dataset, chunks, selection, windows, fields and options; ``fixed`` of the latter."""
     dataset, chunks = draw(datasets(max_size=20))
+    if HAS_RECTILINEAR:
+        chunks = draw(_rectilinear(dataset, chunks))
     store = CountingStore(write_store(dataset, chunks))
     dims = dataset["v0"].dims
     selection = {
@@ -125,6 +134,19 @@ def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Cas
         options["lanes"] = None
     case = Case(dataset, chunks, selection, spans, fields, options, store, samples, chosen)
     return replace(case, options={**options, "memory": draw(_memory(case))})
+
+
+@st.composite
+def _rectilinear(draw: st.DrawFn, dataset: xr.Dataset, chunks: Chunks) -> Chunks:
+    """Chunks of several sizes along some dimensions of some variables."""
+    drawn = {name: list(sizes) for name, sizes in chunks.items()}
+    for name, sizes in drawn.items():
+        for axis, size in enumerate(dataset[name].shape):
+            if size > 1 and draw(st.integers(0, 5)) == 0:
+                inner = draw(st.sets(st.integers(1, size - 1), min_size=1))
+                edges = [0, *sorted(inner), size]
+                sizes[axis] = tuple(end - start for start, end in itertools.pairwise(edges))
+    return {name: tuple(sizes) for name, sizes in drawn.items()}
 
 
 @st.composite

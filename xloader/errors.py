@@ -29,7 +29,8 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- MixingWarning                       the shuffle is far from a full one
     |-- AmplificationWarning                chunks will be read more often than asked
     |-- WorkersWarning                      a DataLoader is not what its sampler planned for
-    `-- MissingChunkWarning                 absent chunks were read as the fill value
+    |-- MissingChunkWarning                 absent chunks were read as the fill value
+    `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
 """
 
 from __future__ import annotations
@@ -259,6 +260,10 @@ class WorkersWarning(XloaderWarning):
 
 class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
+
+
+class ZarrReleaseWarning(XloaderWarning):
+    """The installed zarr is not known here, so arrays are read through its own indexing."""
 
 
 def warn_caller(message: str, category: type[XloaderWarning]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
+from packaging.version import Version
 from zarr.codecs import BloscCodec, TransposeCodec
 
 from xloader.sources.base import Cut, Read, Source, Variable
@@ -163,6 +164,26 @@ def lazy_netcdf(folder: Path, dataset: xr.Dataset) -> Opened:
     return Opened(open_source(lazy), lazy.copy().load(), lambda: open_source(lazy))
 
 
+def rectilinear(folder: Path, dataset: xr.Dataset) -> Opened:
+    num_times = dataset.sizes["time"]
+    edges = (3, 1, 4, num_times - 8)
+    chunks = {**CHUNKS, "t": (edges, 3, (4, 1)), "m": (7, edges), "flag": (edges,)}
+    store = write_store(numeric(dataset), chunks, folder / "r.zarr")
+    return Opened(open_source(store), numeric(dataset), lambda: open_source(folder / "r.zarr"))
+
+
+def rectilinear_shards(folder: Path, dataset: xr.Dataset) -> Opened:
+    edges = (4, 2, dataset.sizes["time"] - 6)
+    encoding = {
+        "t": {"shards": (edges, 7, (3, 2))},
+        "m": {"shards": (7, edges), "compressors": ()},
+        "flag": {"shards": (edges,)},
+    }
+    chunks = {**CHUNKS, "t": (1, 7, 1), "m": (7, 1), "flag": (1,)}
+    store = write_store(numeric(dataset), chunks, folder / "rs.zarr", encoding=encoding)
+    return Opened(open_source(store), numeric(dataset), lambda: open_source(folder / "rs.zarr"))
+
+
 KINDS: dict[str, Callable[[Path, xr.Dataset], Opened]] = {
     "zarr-direct-local": direct_local,
     "zarr-direct-memory": direct_memory,
@@ -179,6 +200,10 @@ KINDS: dict[str, Callable[[Path, xr.Dataset], Opened]] = {
     "netcdf3-scipy": netcdf("scipy"),
     "netcdf-lazy-dataset": lazy_netcdf,
 }
+
+if Version(zarr.__version__) >= Version("3.2"):
+    KINDS["zarr-rectilinear"] = rectilinear
+    KINDS["zarr-rectilinear-shards"] = rectilinear_shards
 
 if importlib.util.find_spec("h5py"):
     # h5netcdf reads through it, and does not bring it along.

@@ -12,8 +12,8 @@ import pytest
 import zarr
 from google_crc32c import value as crc32c
 from zarr.abc.store import Store, SuffixByteRequest
+from zarr.buffer import default_buffer_prototype
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from tests.sources import kinds, servers, store_kinds

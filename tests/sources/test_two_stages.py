@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zarr
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BloscCodec, GzipCodec
-from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore
 
 from tests.sources import kinds

@@ -37,6 +37,7 @@ from xloader.errors import (
 )
 from xloader.sources.base import Source
 from xloader.sources.opening import open_source
+from xloader.sources.zarr_adapter import is_synchronous
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, write_store
 
 COMPRESSORS = {
@@ -129,7 +130,7 @@ def test_one_request_per_read():
 def test_stores_without_get_sync_are_read_too():
     dataset = kinds.numeric(kinds.make_dataset())
     store = CountingStore(LatencyStore(write_store(dataset, kinds.CHUNKS), 0.0))
-    assert not hasattr(store, "get_sync")
+    assert not is_synchronous(store)
     source = open_source(store)
     store.reset()
     np.testing.assert_array_equal(kinds.read_all(source, "t"), dataset["t"].values)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+import zarr
+from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 def write_store(
     dataset: xr.Dataset,
-    chunks: Mapping[str, tuple[int, ...]],
+    chunks: Mapping[str, tuple[int | tuple[int, ...], ...]],
     path: str | os.PathLike[str] | None = None,
     *,
     zarr_format: int = 3,
@@ -29,14 +31,16 @@ def write_store(
     ----------
     dataset : xarray.Dataset
         What to write.
-    chunks : mapping of str to tuple of int
-        Shape of the chunks of each data variable, in elements.
+    chunks : mapping of str to tuple of (int or tuple of int)
+        Shape of the chunks of each data variable, in elements. A tuple for a dimension gives the
+        size of each chunk along it: a rectilinear chunk grid, which needs zarr 3.2 or newer.
     path : path-like, optional
         A directory to make; by default the store lies in memory.
     zarr_format : {3, 2}
         Version of the format.
     encoding : mapping of str to mapping, optional
-        More of xarray's encoding by variable, such as ``shards`` or ``compressors``.
+        More of xarray's encoding by variable, such as ``shards`` or ``compressors``. Where a
+        chunk grid is rectilinear, they go to ``zarr.create_array``.
 
     Returns
     -------
@@ -47,6 +51,7 @@ def write_store(
     merged: dict[str, dict[str, Any]] = {k: dict(more) for k, more in (encoding or {}).items()}
     for name, shape in chunks.items():
         merged.setdefault(name, {})["chunks"] = tuple(shape)
+    rectilinear = {name: merged.pop(name) for name in list(merged) if _varies(merged[name])}
     dataset.to_zarr(
         store,
         mode="w",
@@ -55,7 +60,34 @@ def write_store(
         write_empty_chunks=True,
         encoding=merged,
     )
+    for name, options in rectilinear.items():
+        _write_rectilinear(store, name, dataset[name].to_numpy(), options)
     return store
+
+
+def _varies(encoding: Mapping[str, Any]) -> bool:
+    """Whether an encoding asks for chunks or shards of several sizes along some dimension."""
+    sizes = (*(encoding.get("chunks") or ()), *(encoding.get("shards") or ()))
+    return any(isinstance(size, tuple) for size in sizes)
+
+
+def _write_rectilinear(
+    store: Store, name: str, values: NDArray[Any], options: Mapping[str, Any]
+) -> None:
+    """Write an array anew, which xarray cannot write in such chunks, with its attributes."""
+    group = zarr.open_group(store, mode="r+")
+    written: Any = group[name]
+    with zarr.config.set({"array.rectilinear_chunks": True, "array.write_empty_chunks": True}):
+        array = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            dimension_names=written.metadata.to_dict()["dimension_names"],
+            attributes=dict(written.attrs),
+            overwrite=True,
+            **options,
+        )
+        array[...] = values
 
 
 def datasets(

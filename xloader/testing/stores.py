@@ -6,14 +6,16 @@ import asyncio
 import copy
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from typing import Final, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final, Self, cast
 
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store, SupportsGetSync
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.buffer import default_buffer_prototype
 from zarr.storage import WrapperStore
 
 from xloader.errors import OptionError
+from xloader.sources.zarr_adapter import is_synchronous
 from xloader.testing.tally import SharedTally, Tally
 
 METADATA_NAMES: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
@@ -26,8 +28,8 @@ Fault = Exception | None | Callable[[bytes], bytes]
 class _TappedStore(WrapperStore[Store]):
     """A store with one tap on every way it can be read.
 
-    Subclasses see each read twice: `_ask` before it, `_answer` after it. ``get_sync`` is there
-    where the wrapped store has it, as zarr takes its presence for a promise.
+    Subclasses see each read twice: `_ask` before it, `_answer` after it. ``get_sync`` is offered
+    where the wrapped store has it: zarr 3.1 takes the method for a promise.
     """
 
     def __init__(self, store: Store) -> None:
@@ -36,8 +38,8 @@ class _TappedStore(WrapperStore[Store]):
 
     def _bind(self) -> None:
         self.__dict__.pop("get_sync", None)
-        if isinstance(self._store, SupportsGetSync):
-            self.get_sync = self._get_sync
+        if is_synchronous(self._store):
+            self.__dict__["get_sync"] = self._get_sync
 
     def _with_store(self, store: Store) -> Self:
         # zarr makes read-only copies of a store; they share this one's records.
@@ -90,6 +92,12 @@ class _TappedStore(WrapperStore[Store]):
             self._ask(key, byte_range)
         buffers = await self._store.get_partial_values(prototype, asked)
         return [self._answer(key, buffer) for (key, _), buffer in zip(asked, buffers, strict=True)]
+
+    async def get_ranges(self, key: str, byte_ranges: Any, **options: Any) -> AsyncIterator[Any]:
+        """Read ranges of one key, where zarr has this method: each request is a read."""
+        # The wrapper's own would ask the wrapped store, and no read would be seen.
+        async for group in cast(Any, Store).get_ranges(self, key, byte_ranges, **options):
+            yield group
 
     async def _get_many(
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
@@ -200,6 +208,8 @@ class LatencyStore(_TappedStore):
     def __init__(self, store: Store, seconds: float) -> None:
         super().__init__(store)
         self.seconds = seconds
+
+    _supports_sync_io = False
 
     def _bind(self) -> None:
         """Offer no ``get_sync``: who calls that takes a read for one that does not wait."""

@@ -20,7 +20,7 @@ from xloader.errors import (
     XloaderError,
     closest,
 )
-from xloader.sources import catalog
+from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.openers import ZarrOpener
@@ -58,6 +58,16 @@ def from_zarr(
     MissingDependencyError
         If the library for a URL is not installed.
     """
+    with zarr_adapter.allow_rectilinear_chunks():
+        return _from_zarr(opener, variables, dtype, on_missing)
+
+
+def _from_zarr(
+    opener: ZarrOpener,
+    variables: Iterable[str] | str | None,
+    dtype: DTypeLike | None,
+    on_missing: OnMissing,
+) -> Source:
     opener, group = _open_group(opener)
     dataset = _open_dataset(opener, group)
     if not dataset.data_vars:
@@ -152,6 +162,13 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
     if of_codec is not None:
         return of_codec
     told = told_of(error, opener.place.secrets)
+    if "rectilinear" in told:
+        return UnsupportedDataError(
+            f"the installed zarr does not read rectilinear chunk grids ({told})",
+            given=f"{opener.name}, zarr {zarr.__version__}",
+            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
+            remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
+        )
     if isinstance(error, TypeError) and "unexpected keyword argument" in told:
         return UnsupportedDataError(
             f"xarray does not take these options ({told})",
@@ -225,8 +242,10 @@ def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
 
 def _remedy_of(opener: ZarrOpener) -> str:
     place = opener.place
-    if isinstance(place, PathPlace) and all(
-        os.path.isdir(os.path.join(place.path, name)) for name in ("refs", "snapshots")
+    # icechunk 1 has a folder "refs", and icechunk 2 a file "repo".
+    if isinstance(place, PathPlace) and (
+        os.path.isdir(os.path.join(place.path, "snapshots"))
+        and any(os.path.exists(os.path.join(place.path, name)) for name in ("refs", "repo"))
     ):
         return (
             "this looks like a repository of icechunk: pass icechunk.Repository.open("

@@ -98,7 +98,7 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> Place:
             given=", ".join(f"{name}={value!r}" for name, value in asked.items()),
             allowed=", ".join(known),
         ) from error
-    is_in_memory = "InMemory" in repr(repository.storage)
+    is_in_memory = re.search("in-?memory", repr(repository.storage), re.IGNORECASE) is not None
     return _place_of_session(session, where, is_in_memory=is_in_memory)
 
 
@@ -115,7 +115,8 @@ def _place_of_session(session: Any, where: str = "", *, is_in_memory: bool = Fal
 
 def _where_of(repository: Any) -> str:
     told = scrub(repr(repository.storage))
-    found = re.findall(r"\b(?:path|bucket|prefix|account|container)=([^,)\s]+)", told)
+    # icechunk 1 writes "path=...", and icechunk 2 "path: ...".
+    found = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", told)
     return "/".join(part for part in found if part != "None")
 
 

@@ -9,9 +9,8 @@ from typing import Any, Final
 import xarray as xr
 import zarr
 from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
+from xloader.sources import zarr_adapter
 from xloader.sources.stores.pickling import pack, unpack
 from xloader.sources.stores.places import Place
 
@@ -62,14 +61,17 @@ class ZarrOpener:
         Exception
             Whatever the store raised first, if no key could be read.
         """
+        if not zarr_adapter.is_known():
+            return self
         store, failed = self.open_store(), None
         asked = self.kwargs.get("zarr_format")
+        prototype = zarr_adapter.default_buffer_prototype()
         for name, number in _MARKS:
             if asked not in (None, number):
                 continue
             key = f"{self.group.strip('/')}/{name}".lstrip("/")
             try:
-                if sync(store.get(key, default_buffer_prototype())) is not None:
+                if zarr_adapter.sync(store.get(key, prototype)) is not None:
                     return replace(self, kwargs={**self.kwargs, "zarr_format": number})
             # Where listing is not allowed, an absent key may be refused and another be there.
             except Exception as error:
@@ -80,13 +82,14 @@ class ZarrOpener:
 
     def open_group(self) -> zarr.Group:
         """Open the group; only metadata is read."""
-        return zarr.open_group(
-            self.open_store(),
-            path=self.group,
-            mode="r",
-            use_consolidated=self.kwargs.get("consolidated"),
-            zarr_format=self.kwargs.get("zarr_format"),
-        )
+        with zarr_adapter.allow_rectilinear_chunks():
+            return zarr.open_group(
+                self.open_store(),
+                path=self.group,
+                mode="r",
+                use_consolidated=self.kwargs.get("consolidated"),
+                zarr_format=self.kwargs.get("zarr_format"),
+            )
 
     def open_dataset(self, create_default_indexes: bool) -> xr.Dataset:
         """Open the group as xarray sees it, lazily."""
@@ -95,13 +98,14 @@ class ZarrOpener:
         # Saying whether it is consolidated keeps xarray from trying, failing and warning.
         kwargs = {"consolidated": is_consolidated, **self.kwargs, "chunks": None, "cache": False}
         kwargs.pop("engine", None)
-        return xr.open_dataset(
-            group.store,  # type: ignore[arg-type]  # the zarr engine takes stores
-            engine="zarr",
-            group=self.group or None,
-            create_default_indexes=create_default_indexes,
-            **kwargs,
-        )
+        with zarr_adapter.allow_rectilinear_chunks():
+            return xr.open_dataset(
+                group.store,  # type: ignore[arg-type]  # the zarr engine takes stores
+                engine="zarr",
+                group=self.group or None,
+                create_default_indexes=create_default_indexes,
+                **kwargs,
+            )
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
+from xloader.sources import zarr_adapter
 from xloader.sources.handles import Home, PerProcess
 from xloader.sources.stores.naming import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.sources.stores.pickling import pack, unpack
@@ -149,9 +148,9 @@ class GivenPlace:
         self.version = version
         self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
-        self._home = None if isinstance(_innermost(store), _FORKABLE) else Home()
+        self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
         # A zip file that is open has one place to read at, which a child would share.
-        self.is_forkable = isinstance(_innermost(store), LocalStore | MemoryStore)
+        self.is_forkable = isinstance(zarr_adapter.innermost(store), LocalStore | MemoryStore)
         self._store = PerProcess(lambda: _open_zip(store), self.name, is_forkable=self.is_forkable)
         self._store.get()
 
@@ -210,19 +209,12 @@ def is_zip(path: str) -> bool:
 def _open_zip(store: Store) -> Store:
     # Other stores open at their first use; a zip file that is read before it is opened fails.
     if isinstance(store, ZipStore):
-        sync(store._ensure_open())
-    return store
-
-
-def _innermost(store: Any) -> Any:
-    """The store that wrappers lie around."""
-    while isinstance(getattr(store, "_store", None), Store):
-        store = store._store
+        zarr_adapter.open_zip(store)
     return store
 
 
 def _options_of(store: Store) -> object:
-    inner = _innermost(store)
+    inner = zarr_adapter.innermost(store)
     if isinstance(inner, ObjectStore):
         options = getattr(inner.store, "config", None), getattr(inner.store, "client_options", None)
         return [dict(part) for part in options if part]
@@ -249,8 +241,8 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 def _copy_of_memory(store: Store) -> MemoryStore:
     async def read() -> dict[str, Any]:
-        prototype = default_buffer_prototype()
+        prototype = zarr_adapter.default_buffer_prototype()
         keys = [key async for key in store.list()]
         return {key: await store.get(key, prototype) for key in keys}
 
-    return MemoryStore(sync(read()), read_only=True)
+    return MemoryStore(zarr_adapter.sync(read()), read_only=True)

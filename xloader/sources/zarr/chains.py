@@ -96,14 +96,11 @@ class Chain:
         Size of what they give, in bytes.
     turns : tuple of Turn
         What makes an array of it, in the order of decoding.
-    sharding : Sharding, optional
-        How chunks lie together in a stored object, where each is not one by itself.
     """
 
     steps: tuple[Step, ...]
     nbytes: int
     turns: tuple[Turn, ...]
-    sharding: Sharding | None = None
 
     @property
     def is_fixed_size(self) -> bool:
@@ -165,12 +162,12 @@ class Chain:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the chunks of a shard lie in one stored object.
+    """How chunks lie in the shards of one shape.
 
     Parameters
     ----------
     chunks_per_shard : tuple of int
-        Number of chunks of a shard along each dimension.
+        Number of chunks of such a shard along each dimension.
     index_chain : Chain
         How the index of a shard is stored: offset and size of each chunk, in bytes.
     is_at_start : bool
@@ -201,13 +198,9 @@ class Sharding:
         """Whether damage to an index shows in a checksum."""
         return checksums_nbytes(self.index_chain.steps) > 0
 
-    def shard_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        """Index of the shard that holds a chunk."""
-        return tuple(i // n for i, n in zip(chunk, self.chunks_per_shard, strict=True))
-
-    def number_of(self, chunk: tuple[int, ...]) -> int:
-        """Which of its shard's chunks a chunk is, as they stand in the index."""
+    def number_of(self, place: tuple[int, ...]) -> int:
+        """Row of a chunk in the index, by its place within the shard."""
         number = 0
-        for i, n in zip(chunk, self.chunks_per_shard, strict=True):
-            number = number * n + i % n
+        for i, n in zip(place, self.chunks_per_shard, strict=True):
+            number = number * n + i
         return number

@@ -1,14 +1,13 @@
 """Reading the codecs of an array as a chain that our own decoding undoes.
 
-Codecs are recognised by their exact class, so that one which a user registered in the place of
-zarr's or numcodecs' own is left to zarr.
+Codecs are read from the metadata document. One that a user registered in the place of zarr's or
+numcodecs' own, known by the package that its class comes from, is left to zarr.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import numcodecs.astype
@@ -28,23 +27,7 @@ import numcodecs.shuffle
 import numcodecs.zlib
 import numcodecs.zstd
 import numpy as np
-import zarr.codecs.numcodecs as wrapped
 from zarr.abc.codec import Codec
-from zarr.codecs import (
-    BloscCodec,
-    BytesCodec,
-    Crc32cCodec,
-    GzipCodec,
-    ShardingCodec,
-    TransposeCodec,
-    ZstdCodec,
-)
-from zarr.codecs.sharding import ShardingCodecIndexLocation
-from zarr.core.array_spec import ArrayConfig, ArraySpec
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.chunk_grids import RegularChunkGrid
-from zarr.core.metadata import ArrayV2Metadata
-from zarr.dtype import UInt64
 
 from xloader.sources.zarr.chains import Chain, Filtered, Sharding, Transposed, Turn, View
 from xloader.sources.zarr.codecs import Metadata
@@ -53,10 +36,13 @@ from xloader.sources.zarr.decoding import Checked, Compressed, Shuffled, Step
 NUMBERS: Final = "biuf"
 """Kinds of dtype that are decoded here: bool, signed, unsigned, float."""
 
+_STEPS: Final[dict[str, Step]] = {
+    **{name: Compressed(name) for name in ("blosc", "zstd", "gzip")},
+    "crc32c": Checked("crc32c"),
+}
+"""zarr's own codecs on bytes, by their names in metadata."""
+
 _COMPRESSORS: Final[dict[type, str]] = {
-    BloscCodec: "blosc",
-    ZstdCodec: "zstd",
-    GzipCodec: "gzip",
     numcodecs.blosc.Blosc: "blosc",
     numcodecs.zstd.Zstd: "zstd",
     numcodecs.lz4.LZ4: "lz4",
@@ -82,38 +68,92 @@ _FILTERS: Final = frozenset(
 if (_crc32c := getattr(numcodecs.checksum32, "CRC32C", None)) is not None:
     _CHECKSUMS[_crc32c] = "crc32c"
 
-_WRAPPERS_OF_BYTES: Final = frozenset(
-    {wrapped.Blosc, wrapped.LZ4, wrapped.Zstd, wrapped.Zlib, wrapped.GZip, wrapped.BZ2}
-    | {wrapped.Shuffle, wrapped.CRC32, wrapped.CRC32C, wrapped.Adler32, wrapped.Fletcher32}
-)
-_WRAPPERS_OF_ARRAYS: Final = frozenset(
-    {wrapped.Delta, wrapped.FixedScaleOffset, wrapped.Quantize}
-    | {wrapped.AsType, wrapped.PackBits, wrapped.BitRound}
-)
+_PREFIX: Final = "numcodecs."
+"""What the names of numcodecs' codecs begin with in metadata of Zarr v3."""
+
+_OWN_PACKAGES: Final = frozenset({"zarr", "numcodecs"})
 
 
-def chain_of(metadata: Metadata) -> Chain | None:
-    """Read the codec chain of an array; None where our own decoding does not know it."""
+def chain_of(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
+    """Read the codec chain of an array.
+
+    Parameters
+    ----------
+    metadata : ArrayV2Metadata or ArrayV3Metadata
+        The array's metadata.
+    shape : tuple of int
+        Shape of a chunk as it is encoded, in elements; of a chunk within a shard where the array
+        is sharded.
+
+    Returns
+    -------
+    Chain or None
+        None where our own decoding does not know the codecs.
+    """
     try:
-        if isinstance(metadata, ArrayV2Metadata):
-            return _chain_v2(metadata)
-        if metadata.storage_transformers or not isinstance(metadata.chunk_grid, RegularChunkGrid):
+        if metadata.zarr_format == 2:
+            return _chain_v2(metadata, shape)
+        if metadata.storage_transformers:
             return None
-        shape = metadata.chunk_grid.chunk_shape
-        spec = metadata.get_chunk_spec((0,) * len(shape), _config(), default_buffer_prototype())
-        if len(metadata.codecs) == 1 and type(metadata.codecs[0]) is ShardingCodec:
-            return _chain_of_shards(metadata.codecs[0], spec)
-        return _chain_v3(metadata.codecs, spec)
+        codecs = metadata.codecs
+        sharding = _sharding_document(codecs)
+        described = [codec.to_dict() for codec in codecs]
+        if sharding is not None:
+            described = sharding["codecs"]
+            codecs = cast(Any, codecs[0]).codecs
+        if not all(map(_is_own, codecs)):
+            return None
+        return _chain_v3(described, shape, np.dtype(metadata.data_type.to_native_dtype()))
     except (KeyError, NotImplementedError, TypeError, ValueError):
         # Metadata that a codec makes nothing of: whoever reads it with zarr sees zarr's error.
         return None
 
 
-def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
+def sharding_of(metadata: Metadata, chunks_per_shard: tuple[int, ...]) -> Sharding | None:
+    """Read how the chunks of shards are found.
+
+    Parameters
+    ----------
+    metadata : ArrayV2Metadata or ArrayV3Metadata
+        The array's metadata.
+    chunks_per_shard : tuple of int
+        Number of chunks of a shard along each dimension.
+
+    Returns
+    -------
+    Sharding or None
+        None where the array has no shards, or where their index is stored in an unknown way.
+    """
+    if metadata.zarr_format == 2 or metadata.storage_transformers:
+        return None
+    document = _sharding_document(metadata.codecs)
+    if document is None or not all(map(_is_own, cast(Any, metadata.codecs[0]).index_codecs)):
+        return None
+    try:
+        chain = _chain_v3(document["index_codecs"], (*chunks_per_shard, 2), np.dtype("u8"))
+    except (KeyError, NotImplementedError, TypeError, ValueError):
+        return None
+    if chain is None or not chain.is_fixed_size:
+        return None
+    return Sharding(chunks_per_shard, chain, document.get("index_location") == "start")
+
+
+def _sharding_document(codecs: Sequence[Codec]) -> Mapping[str, Any] | None:
+    """The configuration of zarr's codec of shards, where it is the array's only codec."""
+    if len(codecs) != 1 or not _is_own(codecs[0]):
+        return None
+    document = cast("Mapping[str, Any]", codecs[0].to_dict())
+    return document["configuration"] if document["name"] == "sharding_indexed" else None
+
+
+def _is_own(codec: object) -> bool:
+    return type(codec).__module__.partition(".")[0] in _OWN_PACKAGES
+
+
+def _chain_v2(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
     dtype = np.dtype(metadata.dtype.to_native_dtype())
     if dtype.kind not in NUMBERS:
         return None
-    shape = metadata.chunks
     nbytes = math.prod(shape) * dtype.itemsize
     is_turned = metadata.order == "F" and len(shape) > 1
     turns: list[Turn] = [Transposed(tuple(range(len(shape)))[::-1])] if is_turned else []
@@ -134,36 +174,61 @@ def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
     return _make_chain(steps, nbytes, turns)
 
 
-def _chain_v3(codecs: Sequence[Codec], spec: ArraySpec) -> Chain | None:
+def _chain_v3(
+    codecs: Sequence[Mapping[str, Any]], shape: tuple[int, ...], dtype: np.dtype
+) -> Chain | None:
+    """The chain of codecs as metadata describe them, for chunks of a shape and a dtype."""
     turns: list[Turn] = []
     rest = list(codecs)
-    while rest and type(rest[0]) is not BytesCodec:
+    while rest and rest[0]["name"] != "bytes":
         codec = rest.pop(0)
-        decoded, spec = spec, codec.resolve_metadata(spec)
-        if np.dtype(spec.dtype.to_native_dtype()).kind not in NUMBERS:
+        if dtype.kind not in NUMBERS:
             return None
-        if type(codec) is TransposeCodec:
-            axes = tuple(int(axis) for axis in np.argsort(codec.order))
+        if codec["name"] == "transpose":
+            order = [int(axis) for axis in codec["configuration"]["order"]]
+            shape = tuple(shape[axis] for axis in order)
+            axes = tuple(int(axis) for axis in np.argsort(order))
             if axes != tuple(range(len(axes))):
                 turns.append(Transposed(axes))
-        elif type(codec) in _WRAPPERS_OF_ARRAYS:
-            inner = numcodecs.registry.get_codec(cast(Any, codec).codec_config)
-            if type(inner) not in _FILTERS:
-                return None
-            turns.append(Filtered(inner, decoded.shape))
-        else:
+            continue
+        inner = _numcodec_of(codec)
+        if type(inner) not in _FILTERS:
             return None
-    if not rest:
+        turns.append(Filtered(cast(Any, inner), shape))
+        shape, dtype = _filtered(inner, shape, dtype)
+    if not rest or dtype.kind not in NUMBERS:
         return None
-    endian = cast(BytesCodec, rest[0]).endian
-    dtype = np.dtype(spec.dtype.to_native_dtype())
-    if dtype.kind not in NUMBERS or (endian is None and dtype.itemsize > 1):
+    endian = rest[0].get("configuration", {}).get("endian")
+    if endian is None and dtype.itemsize > 1:
         return None
     if endian is not None:
-        dtype = dtype.newbyteorder(">" if endian.value == "big" else "<")
-    turns.append(View(dtype, spec.shape))
-    steps = [_step_of(_unwrap(codec)) for codec in rest[1:]]
-    return _make_chain(steps, math.prod(spec.shape) * dtype.itemsize, turns)
+        dtype = dtype.newbyteorder(">" if endian == "big" else "<")
+    turns.append(View(dtype, shape))
+    steps = [_STEPS.get(codec["name"]) or _step_of(_numcodec_of(codec)) for codec in rest[1:]]
+    return _make_chain(steps, math.prod(shape) * dtype.itemsize, turns)
+
+
+def _numcodec_of(codec: Mapping[str, Any]) -> object:
+    """The codec of numcodecs that metadata of Zarr v3 name; None where it is none of its."""
+    name = str(codec["name"])
+    if not name.startswith(_PREFIX):
+        return None
+    config = {"id": name.removeprefix(_PREFIX), **codec.get("configuration", {})}
+    return numcodecs.registry.get_codec(config)
+
+
+def _filtered(
+    codec: Any, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of what a filter makes of a chunk, as zarr takes them to be."""
+    if type(codec) is numcodecs.packbits.PackBits:
+        return (1 + -(-math.prod(shape) // 8),), np.dtype("u1")
+    if type(codec) is numcodecs.astype.AsType:
+        return shape, codec.encode_dtype
+    if type(codec) in (numcodecs.delta.Delta, numcodecs.fixedscaleoffset.FixedScaleOffset):
+        return shape, codec.astype
+    # zarr takes what quantizing and rounding make to be of the dtype that it was.
+    return shape, dtype
 
 
 def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]) -> Chain | None:
@@ -176,36 +241,10 @@ def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]
     return Chain(known[::-1], nbytes, tuple(turns[::-1]))
 
 
-def _chain_of_shards(codec: ShardingCodec, spec: ArraySpec) -> Chain | None:
-    per_shard = tuple(
-        outer // inner for outer, inner in zip(spec.shape, codec.chunk_shape, strict=True)
-    )
-    chain = _chain_v3(codec.codecs, replace(spec, shape=codec.chunk_shape))
-    index_spec = replace(spec, shape=(*per_shard, 2), dtype=UInt64(), fill_value=0)
-    index_chain = _chain_v3(codec.index_codecs, index_spec)
-    if chain is None or index_chain is None or not index_chain.is_fixed_size:
-        return None
-    is_at_start = codec.index_location is ShardingCodecIndexLocation.start
-    return replace(chain, sharding=Sharding(per_shard, index_chain, is_at_start))
-
-
-def _config() -> ArrayConfig:
-    return ArrayConfig.from_dict({})
-
-
-def _unwrap(codec: Codec) -> object:
-    """What numcodecs' codec a codec of Zarr v3 runs, if it is one of zarr's wrappers."""
-    if type(codec) in _WRAPPERS_OF_BYTES:
-        return numcodecs.registry.get_codec(cast(Any, codec).codec_config)
-    return codec
-
-
 def _step_of(codec: object) -> Step | None:
     kind = type(codec)
     if kind in _COMPRESSORS:
         return Compressed(_COMPRESSORS[kind])
-    if kind is Crc32cCodec:
-        return Checked("crc32c")
     if kind is numcodecs.fletcher32.Fletcher32:
         return Checked("fletcher32")
     if kind in _CHECKSUMS:

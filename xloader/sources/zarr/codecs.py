@@ -10,12 +10,11 @@ import zarr
 import zarr.errors
 from numcodecs.errors import UnknownCodecError
 from zarr.abc.codec import Codec
-from zarr.codecs import ShardingCodec
-from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 from xloader.errors import UnsupportedDataError
 
-Metadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
+Metadata: TypeAlias = Any
+"""Metadata of a Zarr array, v2 or v3, as ``zarr.Array.metadata`` has them: no public class."""
 
 _NUMERIC: Final = frozenset(
     {"blosc", "zstd", "lz4", "gzip", "zlib", "bz2", "lzma", "pcodec", "zfpy", "base64"}
@@ -77,7 +76,8 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
     a.zarr has an array with a codec that is not known here. Given: 'wibble'. Allowed: ...
     """
     if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
-        quoted = re.search(r"['\"]+([^'\"]+)['\"]+\s*$", str(error))
+        # The name is quoted: alone in numcodecs' error, first of all in zarr's.
+        quoted = re.search(r"['\"]+([^'\"]+)['\"]+", str(error))
         codec = quoted.group(1) if quoted else str(error)
         if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
             return _refusal(f"an array of {name}", codec)
@@ -105,7 +105,7 @@ def _refusal(what: str, codec: str) -> UnsupportedDataError:
 
 def _codecs_of(metadata: Metadata, *, with_index: bool) -> Iterator[object]:
     """Every codec of an array, those within shards included, and those of their indexes."""
-    if isinstance(metadata, ArrayV2Metadata):
+    if metadata.zarr_format == 2:
         yield from metadata.filters or ()
         if metadata.compressor is not None:
             yield metadata.compressor
@@ -114,8 +114,9 @@ def _codecs_of(metadata: Metadata, *, with_index: bool) -> Iterator[object]:
     while codecs:
         codec = codecs.pop(0)
         yield codec
-        if isinstance(codec, ShardingCodec):
-            codecs[:0] = [*codec.codecs, *(codec.index_codecs if with_index else ())]
+        # A codec of shards holds chains of its own, whoever made it.
+        codecs[:0] = getattr(codec, "codecs", ())
+        codecs[:0] = getattr(codec, "index_codecs", ()) if with_index else ()
 
 
 def _name_of(codec: object) -> str:

@@ -53,7 +53,7 @@ class _Chunks:
             self._array.fill(out)
             return False
         try:
-            self._array.decode(data, read.cut, out, SCRATCH)
+            self._array.decode(data, read.chunk, read.cut, out, SCRATCH)
         except Exception as error:
             self._blame.tell(error, read, self._array, is_decoding=True)
         return True

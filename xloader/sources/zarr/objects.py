@@ -6,29 +6,32 @@ decoded, or copied, before the thread reads the next. Only where reading waits i
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
-from zarr.abc.store import (
-    ByteRequest,
-    RangeByteRequest,
-    Store,
-    SuffixByteRequest,
-    SupportsGetSync,
-)
-from zarr.core.buffer import Buffer, default_buffer_prototype
-from zarr.core.common import concurrent_map
-from zarr.core.config import config
-from zarr.core.sync import sync
+import zarr
+from zarr.abc.store import Store
 from zarr.storage import LocalStore, ObjectStore, ZipStore
 
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import SCRATCH
+from xloader.sources.zarr_adapter import (
+    RangeByteRequest,
+    SuffixByteRequest,
+    SupportsGetSync,
+    default_buffer_prototype,
+    is_synchronous,
+    read_zip,
+    sync,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions
+    from zarr.abc.buffer import Buffer
+    from zarr.abc.store import ByteRequest
 
 Span: TypeAlias = tuple[int, int]
 """The first byte, and the one behind the last."""
@@ -61,7 +64,7 @@ class Objects(Protocol):
 
 def is_waiting(store: Store) -> bool:
     """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
-    return not isinstance(store, SupportsGetSync | ZipStore)
+    return not (is_synchronous(store) or isinstance(store, ZipStore))
 
 
 def objects_of(store: Store) -> Objects:
@@ -76,8 +79,8 @@ def objects_of(store: Store) -> Objects:
         return Files(str(store.root))
     if type(store) is ZipStore:
         return Zipped(store)
-    if isinstance(store, SupportsGetSync):
-        return Synchronous(store)
+    if is_synchronous(store):
+        return Synchronous(cast("SupportsGetSync", store))
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
@@ -200,9 +203,7 @@ class Zipped(_OneByOne):
         self._store = store
 
     def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
-        # What the store itself does, without going through zarr's one event loop.
-        with self._store._lock:
-            return _as_bytes(self._store._get(key, self._prototype, byte_range))
+        return _as_bytes(read_zip(self._store, key, byte_range))
 
 
 class Asynchronous:
@@ -228,9 +229,16 @@ class Asynchronous:
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
         """Parts of an object, side by side."""
-        asked = [(key, self._prototype, RangeByteRequest(*span)) for span in spans]
-        limit = config.get("async.concurrency")
-        return map(_as_bytes, sync(concurrent_map(asked, self._store.get, limit=limit)))
+        return map(_as_bytes, sync(self._gather(key, spans)))
+
+    async def _gather(self, key: str, spans: Sequence[Span]) -> list[Buffer | None]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(spans))
+
+        async def get(span: Span) -> Buffer | None:
+            async with limit:
+                return await self._store.get(key, self._prototype, RangeByteRequest(*span))
+
+        return await asyncio.gather(*map(get, spans))
 
 
 class OfObstore(Asynchronous):

@@ -10,12 +10,12 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from xloader.sources import catalog
+from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Variable
 from xloader.sources.cf import coding_of
-from xloader.sources.zarr.arrays import chunk_shape_of
-from xloader.sources.zarr.codec_chains import chain_of
+from xloader.sources.zarr.codec_chains import chain_of, sharding_of
 from xloader.sources.zarr.codecs import Metadata, codecs_in_words
+from xloader.sources.zarr.stored_grid import StoredGrid, grid_of
 
 Kind = Literal["direct", "indexed", "decoded"]
 """Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""
@@ -31,6 +31,8 @@ class Route:
         Path of its array within the store.
     metadata : ArrayV2Metadata or ArrayV3Metadata
         The array's metadata.
+    grid : StoredGrid
+        How it is cut into chunks.
     kind : {"direct", "indexed", "decoded"}
         Which way it is read.
     words : str
@@ -39,8 +41,14 @@ class Route:
 
     path: str
     metadata: Metadata
+    grid: StoredGrid
     kind: Kind
     words: str
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether its chunks are read out of shards here."""
+        return self.kind == "direct" and self.grid.is_sharded
 
 
 def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
@@ -58,21 +66,21 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
     Raises
     ------
     UnsupportedDataError
-        If a factor or an offset is not one finite number, or chunks are not all of one shape.
+        If a factor or an offset is not one finite number, or the chunk grid is unknown.
     """
     values_dtype = catalog.decoded_dtype(decoded, dtype)
-    chunks = chunk_shape_of(array)
-    inside = math.prod(min(size, chunk) for size, chunk in zip(array.shape, chunks, strict=True))
+    grid = grid_of(array)
+    inside = math.prod(map(min, array.shape, grid.largest_shape))
     return Variable(
         name=str(decoded.name),
         dims=tuple(str(dim) for dim in decoded.dims),
         shape=tuple(array.shape),
         dtype=values_dtype,
-        chunks=chunks,
+        chunks=grid.chunks,
         attrs=dict(decoded.attrs),
         packing=coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
         # A chunk may be stored, and is decoded, far larger than the array that it holds.
-        thinning=max(1, math.prod(chunks) // max(1, inside)),
+        thinning=max(1, math.prod(grid.largest_shape) // max(1, inside)),
     )
 
 
@@ -80,12 +88,23 @@ def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
     """Choose the way that a variable is read; see `make_variable`."""
     kind: Kind
     coding = coding_of(decoded, np.dtype(array.dtype))
+    grid = grid_of(array)
     if coding.xarray_only:
         kind = "decoded"
         words = f"block by block through xarray, for its CF decoding ({coding.xarray_only})"
-    elif chain_of(array.metadata) is None:
+    elif not _is_decoded_here(array.metadata, grid):
         kind, words = "indexed", "chunk by chunk through zarr's own indexing"
     else:
         kind, words = "direct", "direct"
     packed = f"; packed as {coding.packing.stored_dtype}" if coding.packing else ""
-    return Route(array.path, array.metadata, kind, f"{words}: {codecs_in_words(array)}{packed}")
+    words = f"{words}: {codecs_in_words(array)}{packed}"
+    return Route(array.path, array.metadata, grid, kind, words)
+
+
+def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
+    if not zarr_adapter.is_known() or chain_of(metadata, grid.largest_shape) is None:
+        return False
+    if not grid.is_sharded:
+        return True
+    sizes = grid.chunks_per_object((0,) * len(grid.shape))
+    return sharding_of(metadata, sizes) is not None

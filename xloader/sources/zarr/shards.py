@@ -35,6 +35,25 @@ class DamagedShardError(ValueError):
 
 
 @dataclass(frozen=True)
+class Shard:
+    """One stored object that holds many chunks.
+
+    Parameters
+    ----------
+    key : str
+        Its key in the store.
+    first : tuple of int
+        Index of its first chunk in the array.
+    sharding : Sharding
+        How its chunks are found.
+    """
+
+    key: str
+    first: tuple[int, ...]
+    sharding: Sharding
+
+
+@dataclass(frozen=True)
 class Part:
     """Some chunks of a shard, as they come in.
 
@@ -100,23 +119,22 @@ class ShardReader:
     ----------
     objects : Objects
         Where the shards are stored.
-    chain : Chain
-        The chain of the array's chunks, with its ``sharding``.
+    chain : Chain or None
+        The chain of the array's chunks, which bounds their stored sizes; None where it is not
+        known.
     indexes : IndexCache
         Where indexes are kept.
     """
 
-    def __init__(self, objects: Objects, chain: Chain, indexes: IndexCache) -> None:
-        assert chain.sharding is not None, "only shards hold chunks"
+    def __init__(self, objects: Objects, chain: Chain | None, indexes: IndexCache) -> None:
         self._objects = objects
         self._indexes = indexes
         self._owner = object()
-        self._sharding: Sharding = chain.sharding
-        self._fewest_nbytes = chain.stored_nbytes if chain.is_fixed_size else 1
-        self._most_nbytes = chain.stored_nbytes
-        self._is_small = chain.nbytes * chain.sharding.num_chunks <= MOST_RANGE_NBYTES
+        self._nbytes = MOST_SHARD_NBYTES if chain is None else chain.nbytes
+        self._fewest_nbytes = chain.stored_nbytes if chain and chain.is_fixed_size else 1
+        self._most_nbytes = MOST_SHARD_NBYTES if chain is None else chain.stored_nbytes
 
-    def index(self, key: str) -> tuple[Index | None, int]:
+    def index(self, shard: Shard) -> tuple[Index | None, int]:
         """The index of a shard, and the number of requests made for it.
 
         Returns
@@ -130,29 +148,29 @@ class ShardReader:
         DamagedShardError
             If there is a shard, and its index does not decode.
         """
-        return self._indexes.get((self._owner, key), lambda: self._read_index(key))
+        return self._indexes.get((self._owner, shard.key), lambda: self._read_index(shard))
 
     def forget(self, key: str) -> None:
         """Read the index of a shard again, the next time that it is needed."""
         self._indexes.forget((self._owner, key))
 
-    def is_there(self, key: str, chunk: tuple[int, ...]) -> bool:
+    def is_there(self, shard: Shard, chunk: tuple[int, ...]) -> bool:
         """Whether a chunk is in the store, as the index of its shard has it."""
-        index, _ = self.index(key)
-        return index is not None and self._spans(index, [chunk]) != [None]
+        index, _ = self.index(shard)
+        return index is not None and self._spans(shard, index, [chunk]) != [None]
 
     def read(
-        self, key: str, chunks: Sequence[tuple[int, ...]], num_there: Callable[[], int]
+        self, shard: Shard, chunks: Sequence[tuple[int, ...]], num_within: Callable[[], int]
     ) -> Iterator[Part]:
         """Fetch chunks of one shard.
 
         Parameters
         ----------
-        key : str
-            Key of the shard.
+        shard : Shard
+            The shard.
         chunks : sequence of tuple of int
             Which chunks, by their indexes in the array.
-        num_there : callable
+        num_within : callable
             Says how many chunks of the shard lie within the array.
 
         Yields
@@ -165,12 +183,13 @@ class ShardReader:
         DamagedShardError
             If the index is damaged, or points to where no chunk can be.
         """
-        is_new = self._is_small and (self._owner, key) not in self._indexes
-        if is_new and len(set(chunks)) == num_there():
-            yield self._read_whole(key, chunks)
+        is_small = self._nbytes * shard.sharding.num_chunks <= MOST_RANGE_NBYTES
+        is_new = is_small and (self._owner, shard.key) not in self._indexes
+        if is_new and len(set(chunks)) == num_within():
+            yield self._read_whole(shard, chunks)
             return
-        index, num_requests = self.index(key)
-        spans = [None] * len(chunks) if index is None else self._spans(index, chunks)
+        index, num_requests = self.index(shard)
+        spans = [None] * len(chunks) if index is None else self._spans(shard, index, chunks)
         absent = [number for number, span in enumerate(spans) if span is None]
         if absent or num_requests:
             yield Part([(number, None) for number in absent], num_requests)
@@ -178,69 +197,59 @@ class ShardReader:
         if not there:
             return
         joined = coalesce([span for _, span in there])
-        guard = self._guard_nbytes
+        guard = _guard_nbytes(shard.sharding)
         ranges = self._objects.get_ranges(
-            key, [(start, stop + guard) for (start, stop), _ in joined]
+            shard.key, [(start, stop + guard) for (start, stop), _ in joined]
         )
         for span, members in joined:
             # No name is bound to the bytes, so that they are gone before the next ones come.
-            yield self._part(next(ranges), span, [there[member] for member in members])
+            yield self._part(next(ranges), span, guard, [there[member] for member in members])
 
-    @property
-    def _guard_nbytes(self) -> int:
-        """Bytes that must lie behind every chunk."""
-        # Damage to an unchecked index may go unseen, but chunks never lie within the index.
-        is_unsure = not (self._sharding.is_checked or self._sharding.is_at_start)
-        return self._sharding.index_stored_nbytes if is_unsure else 0
-
-    def _part(self, data: Bytes | None, asked: Span, found: list[tuple[int, Span]]) -> Part:
+    def _part(
+        self, data: Bytes | None, asked: Span, guard: int, found: list[tuple[int, Span]]
+    ) -> Part:
         """The chunks that lie in what came of one request."""
         start, stop = asked
-        guard = self._guard_nbytes
         if data is None:
             return Part([(number, None) for number, _ in found], 1)
         if guard and data.size < stop - start + guard:
             raise DamagedShardError("the index of the shard points past the shard's chunks")
         return Part([(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes)
 
-    def _read_whole(self, key: str, chunks: Sequence[tuple[int, ...]]) -> Part:
-        data = self._objects.get(key)
+    def _read_whole(self, shard: Shard, chunks: Sequence[tuple[int, ...]]) -> Part:
+        data = self._objects.get(shard.key)
         if data is None:
             return Part([(number, None) for number in range(len(chunks))], 1)
-        nbytes = self._sharding.index_stored_nbytes
-        is_at_start = self._sharding.is_at_start
-        index = self._parse(data[:nbytes] if is_at_start else data[-nbytes:])
-        self._indexes.put((self._owner, key), index)
+        nbytes = shard.sharding.index_stored_nbytes
+        is_at_start = shard.sharding.is_at_start
+        index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
+        self._indexes.put((self._owner, shard.key), index)
         end = data.size if is_at_start else data.size - nbytes
-        spans = self._spans(index, chunks)
+        spans = self._spans(shard, index, chunks)
         if any(span is not None and span[1] > end for span in spans):
             raise DamagedShardError("the index of the shard points past the shard's chunks")
         found = [None if span is None else _cut(data, span, 0) for span in spans]
         return Part(list(enumerate(found)), 1, data.nbytes)
 
-    def _read_index(self, key: str) -> Index | None:
-        nbytes = self._sharding.index_stored_nbytes
-        if self._sharding.is_at_start:
-            (data,) = self._objects.get_ranges(key, [(0, nbytes)])
+    def _read_index(self, shard: Shard) -> Index | None:
+        nbytes = shard.sharding.index_stored_nbytes
+        if shard.sharding.is_at_start:
+            (data,) = self._objects.get_ranges(shard.key, [(0, nbytes)])
         else:
-            data = self._objects.get_last(key, nbytes)
-        return None if data is None else self._parse(data)
+            data = self._objects.get_last(shard.key, nbytes)
+        return None if data is None else _parse(shard.sharding, data)
 
-    def _parse(self, data: Bytes) -> Index:
-        try:
-            index = self._sharding.index_chain.decode(data, Scratch())
-        except Exception as error:
-            raise DamagedShardError(f"the index of the shard does not decode: {error}") from error
-        # A copy, so that what is kept does not hold a whole shard.
-        return index.astype(np.uint64, copy=True)
-
-    def _spans(self, index: Index, chunks: Sequence[tuple[int, ...]]) -> list[Span | None]:
+    def _spans(
+        self, shard: Shard, index: Index, chunks: Sequence[tuple[int, ...]]
+    ) -> list[Span | None]:
         """Where chunks lie in their shard; None for those that are absent."""
-        first = self._sharding.index_stored_nbytes if self._sharding.is_at_start else 0
+        sharding = shard.sharding
+        first = sharding.index_stored_nbytes if sharding.is_at_start else 0
         entries = index.reshape(-1, 2)
         spans: list[Span | None] = []
         for chunk in chunks:
-            offset, nbytes = entries[self._sharding.number_of(chunk)].tolist()
+            place = tuple(i - begin for i, begin in zip(chunk, shard.first, strict=True))
+            offset, nbytes = entries[sharding.number_of(place)].tolist()
             if offset == nbytes == ABSENT:
                 spans.append(None)
                 continue
@@ -251,6 +260,22 @@ class ShardReader:
                 )
             spans.append((offset, offset + nbytes))
         return spans
+
+
+def _parse(sharding: Sharding, data: Bytes) -> Index:
+    try:
+        index = sharding.index_chain.decode(data, Scratch())
+    except Exception as error:
+        raise DamagedShardError(f"the index of the shard does not decode: {error}") from error
+    # A copy, so that what is kept does not hold a whole shard.
+    return index.astype(np.uint64, copy=True)
+
+
+def _guard_nbytes(sharding: Sharding) -> int:
+    """Bytes that must lie behind every chunk."""
+    # Damage to an unchecked index may go unseen, but chunks never lie within the index.
+    is_unsure = not (sharding.is_checked or sharding.is_at_start)
+    return sharding.index_stored_nbytes if is_unsure else 0
 
 
 def _cut(data: Bytes, span: Span, origin: int) -> Bytes:

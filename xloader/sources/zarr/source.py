@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,8 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from xloader.sources import catalog
+from xloader.errors import UnsupportedDataError
+from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
 from xloader.sources.cuts import shape_of
 from xloader.sources.datasets.blocks import XarraySource
@@ -24,10 +24,9 @@ from xloader.sources.handles import PerProcess
 from xloader.sources.stores.naming import Secrets
 from xloader.sources.zarr.arrays import StoredArray, check_keys, metadata_in_json
 from xloader.sources.zarr.blame import Blame
-from xloader.sources.zarr.chains import Sharding
-from xloader.sources.zarr.codec_chains import chain_of
 from xloader.sources.zarr.codecs import check_codecs
 from xloader.sources.zarr.fetching import ShardChunks, SingleChunks
+from xloader.sources.zarr.indexes import INDEX_ROW_NBYTES
 from xloader.sources.zarr.missing import Missing, OnMissing
 from xloader.sources.zarr.objects import is_waiting
 from xloader.sources.zarr.routes import Route, make_route, make_variable
@@ -39,7 +38,8 @@ class _Handle:
     def __init__(self, open_store: Callable[[], Store], routes: Mapping[str, Route]) -> None:
         store = open_store()
         self.arrays = {
-            name: StoredArray(store, route.path, route.metadata) for name, route in routes.items()
+            name: StoredArray(store, route.path, route.metadata, route.grid)
+            for name, route in routes.items()
         }
 
 
@@ -94,6 +94,7 @@ class ZarrSource(Described):
         version: str = "",
         secrets: tuple[str, ...] = (),
     ) -> None:
+        _check_release(on_missing)
         self._name = name
         self._blame = Blame(name, Secrets(secrets))
         self._missing = Missing(name, on_missing)
@@ -102,11 +103,6 @@ class ZarrSource(Described):
             check_codecs(array)
         described = {v: make_variable(dataset[v], array, dtype) for v, array in arrays.items()}
         self._routes = {v: make_route(dataset[v], array) for v, array in arrays.items()}
-        self._shardings = {
-            v: sharding
-            for v, route in self._routes.items()
-            if (sharding := _sharding_of(route)) is not None
-        }
         self._variables = {
             v: replace(variable, index_nbytes=self._index_nbytes(variable))
             for v, variable in described.items()
@@ -169,17 +165,12 @@ class ZarrSource(Described):
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The variable with the index of the shard, or of the chunk; see `Source.bundle_of`."""
-        sharding = self._shardings.get(variable)
-        return variable, chunk if sharding is None else sharding.shard_of(chunk)
+        route = self._routes[variable]
+        return variable, route.grid.object_of(chunk) if route.is_sharded else chunk
 
     def _index_nbytes(self, variable: Variable) -> int:
-        sharding = self._shardings.get(variable.name)
-        if sharding is None:
-            return 0
-        shards = self._routes[variable.name].metadata.shards
-        assert shards is not None, "an array that has an index has shards"
-        pairs = zip(variable.shape, shards, strict=True)
-        return math.prod(-(-size // n) for size, n in pairs) * sharding.index_nbytes
+        route = self._routes[variable.name]
+        return INDEX_ROW_NBYTES * route.grid.num_in_shards if route.is_sharded else 0
 
     def _empty(self, array: StoredArray, read: Read) -> NDArray[Any]:
         dtype = self._variables[read.variable].stored_dtype
@@ -206,10 +197,17 @@ class ZarrSource(Described):
         return Outcome(num_missing, num_requests=len(reads))
 
 
+def _check_release(on_missing: OnMissing) -> None:
+    """Warn of a zarr that is not known here, and refuse what it cannot be asked for."""
+    if on_missing == "raise" and not zarr_adapter.is_known():
+        raise UnsupportedDataError(
+            "xloader cannot tell absent chunks with this release of zarr",
+            given=f'on_missing="raise", zarr {zarr.__version__}',
+            allowed='on_missing="warn" or "fill", which then read them as the fill value',
+            remedy="install an older zarr, or a newer xloader",
+        )
+    zarr_adapter.warn_of_unknown_release()
+
+
 def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset], is_indexed: bool) -> xr.Dataset:
     return open_dataset(is_indexed).coords.to_dataset()
-
-
-def _sharding_of(route: Route) -> Sharding | None:
-    chain = chain_of(route.metadata) if route.kind == "direct" else None
-    return None if chain is None else chain.sharding

@@ -1,0 +1,167 @@
+"""Chunks of several sizes along a dimension: read directly, in this process and in others."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from packaging.version import Version
+from zarr.storage import LocalStore, MemoryStore
+
+import xloader
+from tests.sources import kinds
+from xloader.errors import UnsupportedDataError
+from xloader.sources.opening import open_source
+from xloader.testing import CountingStore, write_store
+
+pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+has_rectilinear = pytest.mark.skipif(
+    Version(zarr.__version__) < Version("3.2"), reason="this zarr reads no rectilinear chunk grids"
+)
+SETTING = "array.rectilinear_chunks"
+EDGES = (5, 1, 9, 2, 2, 11, 10)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> xr.Dataset:
+    values = np.arange(40 * 6, dtype="f4").reshape(40, 6)
+    return xr.Dataset({"t": (("time", "x"), values), "u": (("time", "x"), values.astype("i4"))})
+
+
+def write(dataset: xr.Dataset, path: Path) -> Path:
+    """One variable in chunks of several sizes, the other in shards of several sizes."""
+    chunks = {"t": (EDGES, (4, 2)), "u": (2, 3)}
+    write_store(dataset, chunks, path, encoding={"u": {"shards": ((6, 2, 12, 20), 6)}})
+    return path
+
+
+def check_epoch(loader: Any, dataset: xr.Dataset, window: int) -> list[int]:
+    """Compare every batch with xarray; the ids that came."""
+    ids = []
+    for batch in loader:
+        for row, index in enumerate(batch.ids.tolist()):
+            part = dataset.isel(time=slice(index, index + window))
+            np.testing.assert_array_equal(batch.t[row], part.t)
+            np.testing.assert_array_equal(batch.u[row], part.u)
+        ids += batch.ids.tolist()
+    return ids
+
+
+@has_rectilinear
+@pytest.mark.parametrize("setting", [False, True])
+def test_chunks_are_read_directly_whatever_the_setting_says(
+    dataset: xr.Dataset, tmp_path: Path, setting: bool
+):
+    path = write(dataset, tmp_path / "a.zarr")
+    with zarr.config.set({SETTING: setting}):
+        source = open_source(path)
+        assert zarr.config.get(SETTING) is setting
+        assert source.variables["t"].chunks == (EDGES, 4)
+        assert source.variables["u"].chunks == (2, 3)
+        assert source.path_of("t").startswith("direct: zarr v3, bytes")
+        assert source.path_of("u").startswith("direct: zarr v3, sharding_indexed")
+        for name in ("t", "u"):
+            np.testing.assert_array_equal(kinds.read_all(source, name), dataset[name])
+
+
+@has_rectilinear
+def test_values_are_those_of_zarr(dataset: xr.Dataset, tmp_path: Path):
+    path = write(dataset, tmp_path / "a.zarr")
+    with zarr.config.set({SETTING: True}):
+        arrays = {name: zarr.open_array(path / name, mode="r")[...] for name in ("t", "u")}
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(kinds.read_all(open_source(path), name), values)
+
+
+@has_rectilinear
+@pytest.mark.parametrize("window", [1, 3, 12])
+def test_predicted_reads_are_counted_reads(dataset: xr.Dataset, tmp_path: Path, window: int):
+    store = CountingStore(LocalStore(write(dataset, tmp_path / "a.zarr"), read_only=True))
+    samples = xloader.open(store).window(time=window, stride=1)
+    options = {"batch_size": 4, "memory": "64KiB", "output": "numpy", "threads": 2}
+    with samples.loader(shuffle=True, **options) as loader:
+        for _ in range(2):
+            expected = loader.explain()
+            ids = check_epoch(loader, dataset, window)
+            assert sorted(ids) == list(range(len(samples)))
+            assert loader.report().num_reads == expected.num_reads
+
+
+@has_rectilinear
+def test_windows_that_straddle_edges_read_each_chunk_once(dataset: xr.Dataset, tmp_path: Path):
+    store = CountingStore(LocalStore(write(dataset, tmp_path / "a.zarr"), read_only=True))
+    samples = xloader.open(store, variables=["t"]).window(time=4, stride=1)
+    with samples.loader(batch_size=4, memory="1MiB", output="numpy", shuffle=True) as loader:
+        store.reset()
+        assert sorted(int(i) for batch in loader for i in batch.ids) == list(range(37))
+    assert store.reads == {f"t/c/{i}/{j}": 1 for i in range(len(EDGES)) for j in range(2)}
+
+
+def read_of_rank(path: Path, rank: int, log: Path, told: Any) -> None:
+    store = CountingStore(LocalStore(path, read_only=True), log=log)
+    samples = xloader.open(store, variables=["t"]).window(time=3, stride=1)
+    options = {"batch_size": 2, "memory": "64KiB", "output": "numpy", "shuffle": True}
+    with samples.loader(rank=rank, world_size=2, **options) as loader:
+        num_reads = loader.explain().num_reads
+        told.put(([int(i) for b in loader for i in b.ids[~b.is_padding]], num_reads))
+
+
+@has_rectilinear
+def test_two_processes_share_the_chunks(dataset: xr.Dataset, tmp_path: Path):
+    path, log = write(dataset, tmp_path / "a.zarr"), tmp_path / "reads"
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    args = [(path, rank, log, told) for rank in range(2)]
+    ranks = [context.Process(target=read_of_rank, args=given) for given in args]
+    for rank in ranks:
+        rank.start()
+    answers = [told.get() for _ in ranks]
+    for rank in ranks:
+        rank.join()
+    assert sorted(i for ids, _ in answers for i in ids) == list(range(38))
+    counted = CountingStore(MemoryStore(), log=log).num_reads
+    assert counted == sum(num_reads for _, num_reads in answers)
+
+
+@has_rectilinear
+@pytest.mark.parametrize("size", [33, 30, 7])
+def test_an_array_that_was_made_shorter_ends_within_a_chunk(
+    dataset: xr.Dataset, tmp_path: Path, size: int
+):
+    path = write(dataset, tmp_path / "a.zarr")
+    with zarr.config.set({SETTING: True}):
+        for name in ("t", "u"):
+            zarr.open_array(path / name, mode="r+").resize((size, 6))
+    source = open_source(path)
+    for name in ("t", "u"):
+        expected = dataset[name].isel(time=slice(0, size))
+        np.testing.assert_array_equal(kinds.read_all(source, name), expected)
+
+
+@has_rectilinear
+def test_an_absent_chunk_is_the_fill_value_and_counted(dataset: xr.Dataset, tmp_path: Path):
+    path = write(dataset, tmp_path / "a.zarr")
+    (path / "t" / "c" / "2" / "0").unlink()
+    source = open_source(path, on_missing="fill")
+    expected = dataset["t"].to_numpy().copy()
+    expected[6:15, :4] = 0
+    np.testing.assert_array_equal(kinds.read_all(source, "t"), expected)
+    assert source.num_missing == 1
+
+
+@pytest.mark.skipif(
+    Version(zarr.__version__) >= Version("3.2"), reason="this zarr reads rectilinear chunk grids"
+)
+def test_a_zarr_that_cannot_says_which_can(dataset: xr.Dataset, tmp_path: Path):
+    write_store(dataset, {"t": (4, 3), "u": (2, 3)}, tmp_path / "a.zarr")
+    document = tmp_path / "a.zarr" / "t" / "zarr.json"
+    regular = '"name": "regular"'
+    assert regular in document.read_text()
+    document.write_text(document.read_text().replace(regular, '"name": "rectilinear"'))
+    with pytest.raises(UnsupportedDataError, match=r"zarr 3\.2 or newer.*Python 3\.12"):
+        open_source(tmp_path / "a.zarr")

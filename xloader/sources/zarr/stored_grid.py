@@ -1,0 +1,237 @@
+"""How a Zarr array is cut into stored objects, and sharded ones into chunks.
+
+Read from the metadata document, as the Zarr specification defines it. Sizes are those that were
+encoded: the last chunk may reach past the array's end, and is cut short when it is read::
+
+    regular       10 elements, chunks of 4          4 4 4      reads 4 4 2
+    rectilinear   10 elements, chunks (2, 5, 5)     2 5 5      reads 2 5 3
+    sharded       shards (4, 8) of chunks of 2      2 2 | 2 2 2 2
+
+The chunks within shards are all of one size, which divides every shard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import zarr
+
+from xloader.errors import UnsupportedDataError
+from xloader.sources.chunking import Sizes, compact, num_chunks
+
+
+@dataclass(frozen=True)
+class StoredGrid:
+    """The chunks of a stored array.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array, in elements.
+    object_sizes : tuple of (int or tuple of int)
+        Per dimension, the size of every stored object in elements, or the size of each.
+    inner_shape : tuple of int, optional
+        Shape of the chunks within each object, where the objects are shards.
+
+    Examples
+    --------
+    >>> grid = StoredGrid((10,), ((2, 5, 5),))
+    >>> grid.chunks, grid.stored_shape((2,)), grid.shape_of((2,))
+    (((2, 5, 3),), (5,), (3,))
+    >>> grid = StoredGrid((12,), ((4, 8),), (2,))
+    >>> grid.chunks, grid.object_of((3,)), grid.first_chunk((1,)), grid.chunks_per_object((1,))
+    ((2,), (1,), (2,), (4,))
+    """
+
+    shape: tuple[int, ...]
+    object_sizes: tuple[Sizes, ...]
+    inner_shape: tuple[int, ...] | None = None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether stored objects hold many chunks."""
+        return self.inner_shape is not None
+
+    @cached_property
+    def chunks(self) -> tuple[Sizes, ...]:
+        """Per dimension, the sizes of chunks within the array, as `Variable.chunks` has them."""
+        if self.inner_shape is not None:
+            return self.inner_shape
+        pairs = zip(self.object_sizes, self.shape, strict=True)
+        return tuple(_clipped(sizes, size) for sizes, size in pairs)
+
+    @cached_property
+    def regular_shape(self) -> tuple[int, ...] | None:
+        """The stored shape of every chunk; None where they differ."""
+        sizes = self.inner_shape or self.object_sizes
+        return tuple(n for n in sizes if isinstance(n, int)) if _are_ints(sizes) else None
+
+    @cached_property
+    def largest_shape(self) -> tuple[int, ...]:
+        """The largest stored size of a chunk along each dimension."""
+        sizes = self.inner_shape or self.object_sizes
+        return tuple(n if isinstance(n, int) else max(n) for n in sizes)
+
+    @cached_property
+    def num_in_shards(self) -> int:
+        """Number of chunks that all shards have room for, those past the array's end included."""
+        assert self.inner_shape is not None, "only shards have room for many chunks"
+        return math.prod(
+            num_chunks(sizes, size) * sizes // inner
+            if isinstance(sizes, int)
+            else sum(sizes) // inner
+            for sizes, size, inner in zip(
+                self.object_sizes, self.shape, self.inner_shape, strict=True
+            )
+        )
+
+    def stored_shape(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a chunk as it is encoded, in elements."""
+        if self.regular_shape is not None:
+            return self.regular_shape
+        pairs = zip(self.object_sizes, chunk, strict=True)
+        return tuple(n if isinstance(n, int) else n[i] for n, i in pairs)
+
+    def shape_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """How many elements of a chunk lie within the array, along each dimension."""
+        return tuple(
+            min(size, end - start)
+            for size, end, start in zip(
+                self.stored_shape(chunk), self.shape, self.origin_of(chunk), strict=True
+            )
+        )
+
+    def origin_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Offset of a chunk's first element in the array, along each dimension."""
+        if self.regular_shape is not None:
+            return tuple(i * n for i, n in zip(chunk, self.regular_shape, strict=True))
+        return tuple(
+            i * edges if isinstance(edges, int) else edges[i]
+            for i, edges in zip(chunk, self._edges, strict=True)
+        )
+
+    def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the stored object that holds a chunk."""
+        if self.inner_shape is None:
+            return chunk
+        return tuple(
+            i // edges if isinstance(edges, int) else bisect_right(edges, i) - 1
+            for i, edges in zip(chunk, self._edges, strict=True)
+        )
+
+    def first_chunk(self, shard: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the first chunk of a shard."""
+        return tuple(
+            i * edges if isinstance(edges, int) else edges[i]
+            for i, edges in zip(shard, self._edges, strict=True)
+        )
+
+    def chunks_per_object(self, shard: tuple[int, ...]) -> tuple[int, ...]:
+        """How many chunks a shard has room for along each dimension."""
+        return tuple(
+            edges if isinstance(edges, int) else edges[i + 1] - edges[i]
+            for i, edges in zip(shard, self._edges, strict=True)
+        )
+
+    def num_within(self, shard: tuple[int, ...]) -> int:
+        """How many chunks of a shard lie within the array."""
+        assert self.inner_shape is not None, "only shards hold many chunks"
+        firsts, sizes = self.first_chunk(shard), self.chunks_per_object(shard)
+        return math.prod(
+            min(n, num_chunks(inner, end) - first)
+            for n, first, inner, end in zip(
+                sizes, firsts, self.inner_shape, self.shape, strict=True
+            )
+        )
+
+    @cached_property
+    def _edges(self) -> tuple[int | tuple[int, ...], ...]:
+        """Where objects begin: elements of the array, or chunks where objects are shards."""
+        units = self.inner_shape or (1,) * len(self.shape)
+        return tuple(
+            sizes // unit
+            if isinstance(sizes, int)
+            else tuple(itertools.accumulate((n // unit for n in sizes), initial=0))
+            for sizes, unit in zip(self.object_sizes, units, strict=True)
+        )
+
+
+def grid_of(array: zarr.Array[Any]) -> StoredGrid:
+    """Read how a Zarr array is cut into chunks.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If the chunk grid is of a kind that neither this file nor zarr tells the sizes of, or
+        if a chunk would hold no element.
+    """
+    try:
+        sizes, inner = _sizes_of_document(array)
+    # A kind of grid that is not known here, or a document in another form.
+    except (AttributeError, KeyError, TypeError):
+        sizes, inner = _sizes_by_zarr(array), None
+    smallest = (n if isinstance(n, int) else min(n, default=1) for n in (*sizes, *(inner or ())))
+    if min(smallest, default=1) < 1:
+        raise UnsupportedDataError(
+            f"array {array.path!r} has chunks that hold nothing",
+            given=f"chunks of shape {sizes if inner is None else inner}",
+            allowed="chunks of 1 element or more along each dimension",
+            remedy="rewrite the array",
+        )
+    return StoredGrid(tuple(array.shape), sizes, inner)
+
+
+def _sizes_of_document(
+    array: zarr.Array[Any],
+) -> tuple[tuple[Sizes, ...], tuple[int, ...] | None]:
+    """The sizes of stored objects, and the shape of chunks within them where they are shards."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 2:
+        return tuple(int(n) for n in metadata.chunks), None
+    document: Mapping[str, Any] = metadata.to_dict()
+    inner = None
+    (codec, *others) = document["codecs"]
+    if not others and codec["name"] == "sharding_indexed":
+        inner = tuple(int(n) for n in codec["configuration"]["chunk_shape"])
+    grid = document["chunk_grid"]
+    key = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}[grid["name"]]
+    return tuple(map(_expanded, grid["configuration"][key])), inner
+
+
+def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
+    """The sizes along one dimension, where a pair stands for a size and its repeats."""
+    if isinstance(sizes, int):
+        return sizes
+    pairs = ((part, 1) if isinstance(part, int) else part for part in sizes)
+    return tuple(itertools.chain.from_iterable((int(n),) * int(times) for n, times in pairs))
+
+
+def _sizes_by_zarr(array: zarr.Array[Any]) -> tuple[Sizes, ...]:
+    sizes = getattr(array, "read_chunk_sizes", None)
+    if sizes is None:
+        raise UnsupportedDataError(
+            f"array {array.path!r} has a chunk grid of an unknown kind",
+            given=f"a grid of class {type(getattr(array.metadata, 'chunk_grid', None)).__name__}",
+            allowed="Zarr's regular and rectilinear chunk grids",
+            remedy="install a newer zarr, or rewrite the array with regular chunks",
+        )
+    return tuple(compact(tuple(int(n) for n in along)) for along in sizes)
+
+
+def _clipped(sizes: Sizes, size: int) -> Sizes:
+    """Sizes that end with the array."""
+    if isinstance(sizes, int):
+        return sizes
+    ends = itertools.accumulate(sizes)
+    within = (min(n, size - end + n) for n, end in zip(sizes, ends, strict=True))
+    return compact(tuple(n for n in within if n > 0))
+
+
+def _are_ints(sizes: Sequence[Sizes]) -> bool:
+    return all(isinstance(n, int) for n in sizes)

@@ -1,0 +1,164 @@
+"""The one adapter to the parts of zarr that are not public.
+
+All other files use zarr's public names, or read the metadata documents that the Zarr specification
+defines. What differs between releases is said here, and nowhere else:
+
+=======  ===========================================================================
+release  difference
+=======  ===========================================================================
+3.1.6    The oldest supported one: the first whose stores can be read synchronously.
+3.2      Reads rectilinear chunk grids, if ``array.rectilinear_chunks`` is set.
+3.3      Every wrapper of a store has ``get_sync``, even around a store without it.
+=======  ===========================================================================
+
+In a release that has moved these parts, `is_known` is False. Then arrays are read through zarr's
+own indexing, which is public, and `warn_of_unknown_release` says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+from zarr.storage import StorePath, ZipStore
+
+from xloader.errors import ZarrReleaseWarning, warn_caller
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import Buffer
+    from zarr.abc.store import ByteRequest
+
+_MISSING = ""
+"""What this release of zarr lacks, as the failed import said it."""
+
+try:
+    from zarr.abc.store import RangeByteRequest, SuffixByteRequest, SupportsGetSync
+    from zarr.buffer import default_buffer_prototype
+    from zarr.core.sync import sync
+except ImportError as error:
+    _MISSING = str(error)
+
+    def _refuse(*_: object) -> NoReturn:
+        raise NotImplementedError(_MISSING)
+
+    if not TYPE_CHECKING:
+        RangeByteRequest = SuffixByteRequest = default_buffer_prototype = sync = _refuse
+        SupportsGetSync = type("SupportsGetSync", (), {})
+
+__all__ = [
+    "RangeByteRequest",
+    "SuffixByteRequest",
+    "SupportsGetSync",
+    "allow_rectilinear_chunks",
+    "array_of",
+    "default_buffer_prototype",
+    "innermost",
+    "is_known",
+    "is_synchronous",
+    "open_zip",
+    "read_selection",
+    "read_zip",
+    "sync",
+    "warn_of_unknown_release",
+]
+
+_WARNED: Final = threading.Event()
+
+
+def is_known() -> bool:
+    """Whether this release of zarr has the parts that direct reading needs."""
+    return not _MISSING
+
+
+def warn_of_unknown_release() -> None:
+    """Warn, once in each process, that this release of zarr is not known here."""
+    if is_known() or _WARNED.is_set():
+        return
+    _WARNED.set()
+    warn_caller(
+        f"zarr {zarr.__version__} is not known to this release of xloader ({_MISSING}). Zarr "
+        "arrays are read through zarr's own indexing: the values are the same, reading is slower, "
+        "and chunks that are absent from a store are not noticed. Install an older zarr, or a "
+        "newer xloader.",
+        ZarrReleaseWarning,
+    )
+
+
+class _RectilinearSetting:
+    """zarr's setting for rectilinear chunk grids, held on while any thread opens a store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_holders = 0
+        self._stack = ExitStack()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            if not self._num_holders:
+                self._stack.enter_context(zarr.config.set({"array.rectilinear_chunks": True}))
+            self._num_holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_holders -= 1
+                if not self._num_holders:
+                    self._stack.close()
+
+
+_SETTING: Final = _RectilinearSetting()
+
+
+def allow_rectilinear_chunks() -> AbstractContextManager[None]:
+    """Let zarr open arrays with rectilinear chunk grids, whatever its setting says."""
+    return _SETTING.held()
+
+
+def array_of(store: Store, path: str, metadata: Any) -> zarr.Array[Any]:
+    """The array at a path of an open store, by metadata that were read before."""
+    if is_known():
+        return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, path)))
+    with allow_rectilinear_chunks():
+        return zarr.open_array(store, path=path, mode="r")
+
+
+def is_synchronous(store: Store) -> bool:
+    """Whether a store can be read on the calling thread, without an event loop."""
+    # zarr's own convention: wrappers have the method always, and say so whether it works.
+    return isinstance(store, SupportsGetSync) and getattr(store, "_supports_sync_io", True)
+
+
+def innermost(store: Any) -> Any:
+    """The store at the bottom of wrappers such as ``zarr.storage.WrapperStore``."""
+    while isinstance(getattr(store, "_store", None), Store):
+        store = store._store
+    return store
+
+
+def open_zip(store: ZipStore) -> None:
+    """Open a zip file, which must be open before it is read."""
+    if is_known():
+        sync(store._ensure_open())
+
+
+def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffer | None:
+    """Read a member of a zip file on the calling thread, without zarr's event loop."""
+    with store._lock:
+        return store._get(key, default_buffer_prototype(), byte_range)
+
+
+def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:
+    """Read a selection through zarr's own indexing into an array of any strides."""
+    if not is_known():
+        np.copyto(out, np.asarray(array[selection]))
+        return
+    # zarr's basic indexing knows no strides in what it writes to, but takes any NumPy view.
+    buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
+    array.get_basic_selection(selection, out=buffer)
