@@ -23,6 +23,7 @@ from zarr.storage import LocalStore
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError
 from xloader.sources.opening import open_source
+from xloader.sources.zarr import compressors
 from xloader.sources.zarr.compressors import zstd_content_size
 from xloader.sources.zarr.decoding import Compressed, Scratch, Shuffled, decode
 from xloader.testing import FaultyStore, garble, truncate, write_store
@@ -94,6 +95,19 @@ def test_damage_is_one_error(codecs: str, damage: str):
         pytest.skip("bytes without a checksum are values, whatever they are")
     key = key_of(codecs)
     refuse(FaultyStore(make_store(codecs), {key: DAMAGES[damage]}), key)
+
+
+@pytest.mark.parametrize("codecs", ["gzip", "v2-zlib"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("library", ["zlib", "isal.isal_zlib"])
+def test_each_library_for_zlib_finds_damage(
+    codecs: str, damage: str, library: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(compressors, "ZLIB", pytest.importorskip(library))
+    store, key = make_store(codecs), key_of(codecs)
+    expected = np.arange(np.prod(SHAPE), dtype="f8").reshape(SHAPE)
+    np.testing.assert_array_equal(kinds.read_all(open_source(store), "a"), expected)
+    refuse(FaultyStore(store, {key: DAMAGES[damage]}), key)
 
 
 @pytest.mark.parametrize("codecs", CODECS)

@@ -69,6 +69,9 @@ def _from_zarr(
     on_missing: OnMissing,
 ) -> Source:
     opener, group = _open_group(opener)
+    listed = opener.place.with_listing()
+    if listed is not opener.place and group.metadata.consolidated_metadata is None:
+        opener, group = _open_group(replace(opener, place=listed))
     dataset = _open_dataset(opener, group)
     if not dataset.data_vars:
         refuse_empty(opener.name, _groups_of(group))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, Self
 
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.sources import zarr_adapter
 from xloader.sources.handles import Home, PerProcess
+from xloader.sources.stores import object_stores
 from xloader.sources.stores.naming import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.sources.stores.pickling import pack, unpack
 
@@ -52,9 +54,21 @@ class Place(Protocol):
         """Open the store, or give it back where it is open."""
         ...
 
+    def with_listing(self) -> Place:
+        """The same place, opened in a way that can list its keys if there is one."""
+        ...
+
+
+class _Listed:
+    """A place whose keys can be listed as it is, or not at all."""
+
+    def with_listing(self) -> Self:
+        """The place itself."""
+        return self
+
 
 @dataclass(frozen=True)
-class PathPlace:
+class PathPlace(_Listed):
     """A directory, or a zip file, on this machine."""
 
     path: str
@@ -78,10 +92,21 @@ class PathPlace:
 
 @dataclass(frozen=True)
 class UrlPlace:
-    """A URL that fsspec knows, with its options."""
+    """A URL, with the options of fsspec.
+
+    Parameters
+    ----------
+    url : str
+        The URL.
+    options : mapping
+        What fsspec is given; with any option, fsspec opens the URL.
+    is_fsspec : bool, default False
+        Whether fsspec opens the URL also where obstore could.
+    """
 
     url: str
     options: Mapping[str, Any] = field(repr=False)
+    is_fsspec: bool = False
     home: Home = field(default_factory=Home, init=False, repr=False, compare=False)
 
     version = ""
@@ -102,6 +127,12 @@ class UrlPlace:
         """All texts among the options but those known to be harmless, and the URL's own."""
         return secrets_of(self.options) + secrets_of_url(self.url)
 
+    def with_listing(self) -> UrlPlace:
+        """The same URL opened by fsspec where it is HTTP, as obstore lists no directory page."""
+        can_list = importlib.util.find_spec("aiohttp") is not None
+        is_http = self.url.startswith(("http://", "https://"))
+        return replace(self, is_fsspec=True) if is_http and can_list else self
+
     def open_store(self) -> Store:
         """Open the URL with a client of its own.
 
@@ -111,6 +142,10 @@ class UrlPlace:
             If this process was forked from one that has the URL open.
         """
         self.home.check(self.name)
+        if not (self.is_fsspec or self.options):
+            store = object_stores.open_url(self.url)
+            if store is not None:
+                return store
         from zarr.storage import FsspecStore
 
         options = dict(self.options)
@@ -123,7 +158,7 @@ class UrlPlace:
         return FsspecStore.from_url(self.url, storage_options=options, read_only=True)
 
 
-class GivenPlace:
+class GivenPlace(_Listed):
     """A store that is open already: it stays in its process, and travels packed.
 
     Parameters

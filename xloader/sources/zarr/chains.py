@@ -118,7 +118,7 @@ class Chain:
 
         Raises
         ------
-        ValueError, TypeError, RuntimeError, EOFError, zlib.error
+        ValueError, TypeError, RuntimeError, EOFError
             If the bytes do not decode to a chunk.
         """
         return self._turn(decode(data, self.steps, self.nbytes, None, scratch))

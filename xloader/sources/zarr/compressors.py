@@ -2,17 +2,17 @@
 
 Nothing here trusts the bytes: the size that a compressed header declares is checked before
 anything is decoded, a stream without one is decoded with a bound, and nothing is written past
-the end of the target. Every failure is a ``ValueError``, ``RuntimeError``, ``EOFError`` or
-``zlib.error``.
+the end of the target. Every failure is a ``ValueError``, ``RuntimeError`` or ``EOFError``.
 """
 
 from __future__ import annotations
 
 import bz2
+import importlib
+import importlib.util
 import struct
-import zlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numcodecs.blosc
 import numcodecs.lz4
@@ -27,6 +27,12 @@ LZ4_HEADER_NBYTES: Final = 4
 ZSTD_MAGIC: Final = 0xFD2FB528
 GZIP_WINDOW_BITS: Final = 31
 """zlib's code for a gzip header and trailer around the largest window."""
+
+
+ZLIB: Final[Any] = importlib.import_module(
+    "isal.isal_zlib" if importlib.util.find_spec("isal") else "zlib"
+)
+"""Intel's library where it is installed (the extra "fast"), twice as fast as Python's own."""
 
 
 class _Stream(Protocol):
@@ -114,7 +120,7 @@ def ungzip(data: Bytes, into: Bytes) -> None:
     """Decompress gzip members, with zeros between and behind them."""
     filled, rest = 0, data.tobytes()
     while rest:
-        member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
+        member = ZLIB.decompressobj(wbits=GZIP_WINDOW_BITS)
         filled += _unstream(member, "gzip", rest, into[filled:])
         rest = member.unused_data.lstrip(b"\0")
     _check_declared(filled, into.size)
@@ -122,7 +128,7 @@ def ungzip(data: Bytes, into: Bytes) -> None:
 
 def unzlib(data: Bytes, into: Bytes) -> None:
     """Decompress a zlib stream; bytes behind it are ignored, as zlib does."""
-    _check_declared(_unstream(zlib.decompressobj(), "zlib", data.data, into), into.size)
+    _check_declared(_unstream(ZLIB.decompressobj(), "zlib", data.data, into), into.size)
 
 
 def unbz2(data: Bytes, into: Bytes) -> None:
@@ -146,7 +152,10 @@ def unbz2(data: Bytes, into: Bytes) -> None:
 def _unstream(stream: _Stream, name: str, data: memoryview | bytes, into: Bytes) -> int:
     """Decompress one stream into the front of ``into``: its size in bytes."""
     # One byte more than fits is asked for, so that what is too long shows and does not end early.
-    part = stream.decompress(data, into.size + 1)
+    try:
+        part = stream.decompress(data, into.size + 1)
+    except ZLIB.error as error:
+        raise ValueError(f"{name}: {error}") from error
     if len(part) > into.size or not stream.eof:
         raise ValueError(f"{name} does not end where the chunk does")
     into[: len(part)] = np.frombuffer(part, np.uint8)

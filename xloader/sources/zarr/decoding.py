@@ -2,7 +2,7 @@
 
 The size of what every step gives is known before it is taken, so that damaged bytes are an
 error and neither an allocation nor a read past the end. Every failure is a ``ValueError``,
-``RuntimeError``, ``EOFError`` or ``zlib.error``; the caller names the chunk.
+``RuntimeError`` or ``EOFError``; the caller names the chunk.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def decode(
 
     Raises
     ------
-    ValueError, RuntimeError, EOFError, zlib.error
+    ValueError, RuntimeError, EOFError
         If the bytes do not decode to exactly ``nbytes``.
 
     Examples

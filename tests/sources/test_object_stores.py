@@ -1,0 +1,164 @@
+"""URLs of object stores: which library reads them, and with which credentials."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import FsspecStore, ObjectStore
+
+import xloader
+from tests.sources import kinds, servers, store_kinds
+from xloader.sources.opening import open_source
+from xloader.sources.stores.object_stores import open_url
+from xloader.sources.stores.places import UrlPlace
+
+needs_s3 = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("moto", "obstore", "s3fs"))), reason="no local S3"
+)
+needs_http = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("obstore", "aiohttp"))), reason="no obstore or aiohttp"
+)
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+PLACES = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder for a profile, on a machine that knows nothing of S3."""
+    for name in (*CREDENTIALS, *PLACES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return tmp_path
+
+
+def upload(folder: Path, prefix: str) -> str:
+    name = store_kinds.unique(prefix)
+    servers.s3_upload(store_kinds.write(folder, kinds.make_dataset()), name)
+    return f"s3://{servers.BUCKET}/{name}"
+
+
+def check_values(url: str) -> None:
+    source = open_source(url)
+    expected = kinds.make_dataset()["t"].to_numpy()
+    np.testing.assert_array_equal(kinds.read_all(source, "t"), expected)
+    samples = xloader.open(url).window(time=2)
+    np.testing.assert_array_equal(samples[1][samples.fields.index("t")], expected[2:4])
+
+
+@needs_s3
+def test_keys_in_the_environment(aws: Path, monkeypatch: pytest.MonkeyPatch):
+    url = upload(aws, "keys")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", servers.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET)
+    # The region of a bucket is not told by its URL, and obstore does not ask for it.
+    assert open_url(url) is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", servers.s3_server())
+    assert isinstance(open_url(url), ObjectStore)
+    check_values(url)
+
+
+@needs_s3
+def test_a_profile_is_read_by_boto3(aws: Path, monkeypatch: pytest.MonkeyPatch):
+    url = upload(aws, "profile")
+    (aws / "credentials").write_text(
+        f"[climate]\naws_access_key_id={servers.KEY}\naws_secret_access_key={servers.SECRET}\n"
+    )
+    (aws / "config").write_text(
+        f"[profile climate]\nregion=us-east-1\nendpoint_url={servers.s3_server()}\n"
+    )
+    assert open_url(url) is None
+    monkeypatch.setenv("AWS_PROFILE", "climate")
+    store = open_url(url)
+    assert isinstance(store, ObjectStore)
+    assert store.store.config["region"] == "us-east-1"
+    check_values(url)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "boto3" or None)
+    assert open_url(url) is None
+
+
+@needs_s3
+def test_where_boto3_is_missing_fsspec_reads_the_profile(
+    aws: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url = upload(aws, "without")
+    (aws / "credentials").write_text(
+        f"[default]\naws_access_key_id={servers.KEY}\naws_secret_access_key={servers.SECRET}\n"
+    )
+    (aws / "config").write_text(f"[default]\nendpoint_url={servers.s3_server()}\n")
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "boto3" else real(name)
+    )
+    assert isinstance(UrlPlace(url, {}).open_store(), FsspecStore)
+    check_values(url)
+
+
+@needs_s3
+def test_options_go_to_fsspec(aws: Path):
+    url = upload(aws, "options")
+    place = UrlPlace(url, servers.s3_options())
+    assert isinstance(place.open_store(), FsspecStore)
+
+
+@needs_http
+def test_http_is_read_by_obstore_and_listed_by_fsspec(tmp_path: Path):
+    url = store_kinds.on_http(tmp_path, kinds.make_dataset(), zarr_format=2)
+    listed = UrlPlace(url, {}).with_listing()
+    assert isinstance(UrlPlace(url, {}).open_store(), ObjectStore)
+    assert isinstance(listed.open_store(), FsspecStore)
+    # Without consolidated metadata the store has to be listed.
+    check_values(url)
+    zarr.consolidate_metadata(str(servers.http_server()[0] / url.rpartition("/")[2]))
+    check_values(url)
+
+
+@needs_http
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:secret@host/a.zarr",
+        "https://host/a.zarr?sig=abc",
+        "zip::https://host/a.zarr.zip",
+        "az://container/a.zarr",
+        "abfs://container@account.dfs.core.windows.net/a.zarr",
+        "gs://bucket/a.zarr",
+        "github://owner:repo@main/a.zarr",
+        "memory://a.zarr",
+    ],
+)
+def test_what_only_fsspec_knows(url: str, aws: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(aws))
+    assert open_url(url) is None
+
+
+@needs_http
+def test_credentials_that_are_seen(aws: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCESS_KEY", "bm90IGEga2V5")
+    assert isinstance(open_url("abfs://box@account.dfs.core.windows.net/a.zarr"), ObjectStore)
+    file = aws / "application_default_credentials.json"
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(aws))
+    file.write_text(
+        '{"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}'
+    )
+    assert isinstance(open_url("gs://bucket/a.zarr"), ObjectStore)
+    # A kind of credentials that obstore does not know.
+    file.write_text('{"type": "external_account"}')
+    assert open_url("gs://bucket/a.zarr") is None
+
+
+def test_without_obstore_everything_is_fsspecs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "obstore" else real(name)
+    )
+    assert open_url("https://host/a.zarr") is None
