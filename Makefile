@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # Each thread of the numeric libraries would compete with xloader's own in a test worker.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: demo test lint format types doctest docs notebooks bench check clean
+.PHONY: demo test lint format types doctest docs notebooks ends bench check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/xloader demo $(ARGS)
@@ -45,6 +45,9 @@ docs: $(VENV)/.dev
 notebooks: $(VENV)/.dev
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 --timeout=180 notebooks $(ARGS)
 
+ends: $(VENV)/.dev
+	$(BIN)/nox
+
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -53,7 +56,7 @@ check:
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/generated docs/jupyter_execute
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.base:
 	@test -n "$(PYTHON)" || { echo "xloader needs Python 3.11 or newer; pass PYTHON=..."; exit 1; }

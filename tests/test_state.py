@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import math
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import LocalStore
 
@@ -142,39 +143,46 @@ def test_a_restart_reads_only_what_was_in_memory_then() -> None:
 WORLDS = (1, 2, 4, 8)
 
 
+def ranks_of(window: int, size: int) -> list[Loader]:
+    """Loaders of every rank, each with one thread: with several they wait for one another."""
+    samples = opened(101).window(time=window, stride=1)
+    shared = {"batch_size": 16 // size, "lanes": 8, "memory": "48KiB", "threads": 1}
+    return [loader_of(samples, **shared, world_size=size, rank=rank) for rank in range(size)]
+
+
+def global_batches(loaders: list[Loader]) -> list[list[int]]:
+    steps = zip(*loaders, strict=True)
+    return [[int(i) for b in step for i in b.ids[~b.is_padding]] for step in steps]
+
+
+@functools.cache
+def whole_epoch(window: int, size: int, epoch: int) -> list[list[int]]:
+    loaders = ranks_of(window, size)
+    for loader in loaders:
+        loader.set_epoch(epoch)
+    return global_batches(loaders)
+
+
+@pytest.mark.parametrize("end", WORLDS)
+@settings(max_examples=12)
 @given(
     begin=st.sampled_from(WORLDS),
-    end=st.sampled_from(WORLDS),
     epoch=st.integers(0, 1),
     window=st.sampled_from([1, 3]),
     data=st.data(),
 )
 def test_any_number_of_ranks_goes_on_with_the_same_global_batches(
-    begin: int, end: int, epoch: int, window: int, data: st.DataObject
+    end: int, begin: int, epoch: int, window: int, data: st.DataObject
 ) -> None:
-    samples = opened(203).window(time=window, stride=1)
-
-    def ranks(size: int) -> list[Loader]:
-        shared = {"batch_size": 16 // size, "lanes": 8, "memory": "48KiB", "world_size": size}
-        return [loader_of(samples, **shared, rank=rank) for rank in range(size)]
-
-    def global_batches(loaders: list[Loader]) -> list[list[int]]:
-        steps = zip(*loaders, strict=True)
-        return [[int(i) for b in step for i in b.ids[~b.is_padding]] for step in steps]
-
-    before = ranks(begin)
-    for loader in before:
-        loader.set_epoch(epoch)
-    whole = global_batches(before)
-    ids = [i for batch in whole for i in batch]
-    assert sorted(ids) == list(range(len(samples)))
+    whole = whole_epoch(window, begin, epoch)
+    assert sorted(i for batch in whole for i in batch) == list(range(102 - window))
     step = data.draw(st.integers(0, len(whole) - 1))
-    stopped = ranks(begin)[data.draw(st.integers(0, begin - 1))]
+    stopped = ranks_of(window, begin)[data.draw(st.integers(0, begin - 1))]
     stopped.set_epoch(epoch)
     for _, _ in zip(range(step), stopped, strict=False):
         pass
     state = saved(stopped)
-    after = ranks(end)
+    after = ranks_of(window, end)
     for loader in after:
         loader.load_state_dict(state)
     if not step:

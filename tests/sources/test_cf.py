@@ -28,6 +28,7 @@ ORDERS = ["<", ">"]
 
 # xarray warns of what it makes the best of, and of numbers that leave the range of their dtype.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*will not decode the variable.*timedelta64:FutureWarning"),
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),

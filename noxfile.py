@@ -1,0 +1,148 @@
+"""The tests at both ends of what is supported: `nox -s oldest newest`, or `make ends`.
+
+``oldest``: the oldest Python found, with the oldest release of every dependency that pyproject.toml
+allows. ``newest``: the newest Python found, with the newest releases. `python -m noxfile` prints
+both interpreters. The interpreters of pyenv are found too, whether they are on PATH or not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import nox
+
+from tests.versions import lower_bounds
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["oldest", "newest", "built"]
+nox.options.default_venv_backend = "venv"
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).parent
+OLDEST = (3, 11)
+"""The first Python of ``requires-python``."""
+
+EXTRAS = ".[xbatcher,cloud,netcdf,viz,fast]"
+
+DEPENDENT = (
+    *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py", "tests/test_laws.py"),
+    *("tests/test_every_store.py", "tests/test_samples.py", "tests/test_transforms.py"),
+    *("tests/test_xbatcher.py", "tests/test_cached.py", "tests/test_golden.py", "tests/torch"),
+    *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selecting.py"),
+)
+"""The tests of what calls a dependency: the others compute with NumPy alone."""
+
+
+def _candidates() -> Iterator[str]:
+    """Every interpreter on PATH, and all that pyenv has."""
+    for minor in range(OLDEST[1], 30):
+        yield from filter(None, [shutil.which(f"python3.{minor}")])
+    yield from filter(None, [shutil.which("python3"), shutil.which("python")])
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from map(str, sorted(root.glob("versions/3.*/bin/python")))
+
+
+def _interpreters() -> dict[tuple[int, int], str]:
+    """By version, the interpreters that run: a name on PATH may be a shim with nothing behind."""
+    found: dict[tuple[int, int], str] = {}
+    told = "import sys; v = sys.version_info; print(v[0], v[1], v.releaselevel)"
+    for path in _candidates():
+        run = subprocess.run([path, "-c", told], capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            major, minor, level = run.stdout.split()
+            version = int(major), int(minor)
+            if version >= OLDEST and level == "final":
+                found.setdefault(version, path)
+    return found
+
+
+FOUND = _interpreters()
+if not FOUND:
+    raise SystemExit("no Python of 3.11 or newer was found on PATH or in pyenv")
+FIRST, LAST = FOUND[min(FOUND)], FOUND[max(FOUND)]
+
+
+def _torch_of(session: nox.Session) -> list[str]:
+    """The requirement of a PyTorch without CUDA, or nothing where the index has none."""
+    release = lower_bounds()["torch"]
+    if sys.platform != "linux":
+        return [f"torch=={release}"]
+    # Without its local version, the index's default would bring gigabytes of CUDA.
+    wanted = f"torch=={release}+cpu"
+    asked = ("python", "-m", "pip", "install", "-qq", "--dry-run", "--no-deps", wanted)
+    run = subprocess.run([session.bin + "/python", *asked[1:]], capture_output=True, check=False)
+    if run.returncode == 0:
+        return [wanted]
+    session.warn(f"no CPU build of PyTorch {release} for {session.python}: runs without PyTorch")
+    return []
+
+
+def _run_tests(session: nox.Session, end: str, paths: Sequence[str], torch: list[str]) -> None:
+    kept = [path for path in paths if torch or path != "tests/torch"]
+    session.run("python", "-m", "tests.versions")
+    session.run(
+        *("python", "-m", "pytest", "-n", "2", "-q", *kept, *session.posargs),
+        env={"XLOADER_END": end, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+
+@nox.session(python=FIRST)
+def oldest(session: nox.Session) -> None:
+    """Run the tests with the oldest Python found and the oldest dependencies allowed."""
+    if min(FOUND) != OLDEST:
+        session.warn("the oldest supported Python, 3.11, was not found: this end is not run on it")
+    session.install("-qq", "--upgrade", "pip>=25.1")
+    torch = _torch_of(session)
+    pins = [f"{name}=={release}" for name, release in lower_bounds().items() if name != "torch"]
+    constraints = Path(session.create_tmp()) / "oldest.txt"
+    constraints.write_text("\n".join(pins))
+    session.install("-qq", "-c", str(constraints), *torch, "-e", EXTRAS, "--group", "tests")
+    _run_tests(session, "oldest", DEPENDENT, torch)
+
+
+@nox.session(python=LAST)
+def newest(session: nox.Session) -> None:
+    """Run the tests of what calls dependencies with the newest Python found, and their newest."""
+    if len(FOUND) == 1:
+        session.warn("only one Python was found: both ends are run on it")
+    session.install("-qq", "--upgrade", "pip>=25.1")
+    torch = _torch_of(session)
+    session.install("-qq", *torch, "-e", EXTRAS, "--group", "tests")
+    _run_tests(session, "newest", DEPENDENT, torch)
+
+
+@nox.session(python=LAST)
+@nox.parametrize("kind", ["wheel", "sdist"])
+def built(session: nox.Session, kind: str) -> None:
+    """Install what is published, far from the sources, and run the README's first example."""
+    session.install("-qq", "build")
+    folder = Path(session.create_tmp()).resolve()
+    session.run("python", "-m", "build", f"--{kind}", "--outdir", str(folder), silent=True)
+    (package,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    session.install("-qq", str(package))
+    example = folder / "example.py"
+    example.write_text(_first_example())
+    session.chdir(folder)
+    session.run("python", str(example), silent=True)
+    session.run("xloader", "--help", silent=True)
+
+
+def _first_example() -> str:
+    """The README's first two blocks of Python, with arrays in place of tensors."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    given, wanted = 'memory="32MiB") as loader', 'memory="32MiB", output="numpy") as loader'
+    text = "\n".join(blocks[:2])
+    if given not in text:
+        raise ValueError("the README's first example no longer makes its loader as it did")
+    return text.replace(given, wanted)
+
+
+if __name__ == "__main__":
+    for (major, minor), path in sorted(FOUND.items()):
+        print(f"Python {major}.{minor}: {path}")

@@ -1,0 +1,53 @@
+"""What pyproject.toml says of dependencies is what the tests were run with."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests import versions
+
+TABLE = versions.project()
+END = os.environ.get("XLOADER_END", "")
+
+
+@pytest.mark.skipif(END != "oldest", reason="not the end with the oldest dependencies")
+@pytest.mark.parametrize(("name", "bound"), sorted(versions.lower_bounds().items()))
+def test_the_oldest_end_has_the_lower_bounds(name: str, bound: str):
+    installed = versions.installed(name)
+    if installed is None and name in ("torch", "tqdm"):
+        pytest.skip("this interpreter has no CPU build of PyTorch")
+    assert installed is not None
+    # "2024.10" allows 2024.10.0, and "2.13.0+cpu" is a build of 2.13.0.
+    assert Version(Version(installed).public) == Version(bound)
+
+
+@pytest.mark.parametrize(("name", "bound"), sorted(versions.lower_bounds().items()))
+def test_what_is_installed_is_allowed(name: str, bound: str):
+    installed = versions.installed(name)
+    assert installed is None or Version(installed) >= Version(bound)
+
+
+def test_every_dependency_has_a_lower_bound_and_one_only():
+    project = TABLE["project"]
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    asked = [line for line in (*project["dependencies"], *extras) if "xloader[" not in line]
+    assert dict(versions.bounds(asked)).keys() == {Requirement(line).name for line in asked}
+    groups = [
+        line for lines in TABLE["dependency-groups"].values() for line in lines if type(line) is str
+    ]
+    given = versions.lower_bounds()
+    for name, bound in versions.bounds(groups):
+        assert given.get(name, bound) == bound, f"{name} has one bound for users, another for tests"
+
+
+def test_the_pythons_of_the_metadata_are_tested():
+    project = TABLE["project"]
+    told = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert f">={told[0]}" == project["requires-python"]
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in told
