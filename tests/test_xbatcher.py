@@ -148,8 +148,10 @@ def batch_of(theirs: Any, number: int) -> Any:
     try:
         return theirs[number]
     except ValueError as error:
-        # The first of a batch without patches, the second of any DataArray of dask that is joined.
-        assert any(text in str(error) for text in ("empty sequence", "Array is ambiguous"))  # noqa: PT017
+        # Of a batch without patches, as older and newer Pythons say it, and of any DataArray of
+        # dask that is joined.
+        texts = ("empty sequence", "argument is empty", "Array is ambiguous")
+        assert any(text in str(error) for text in texts)  # noqa: PT017
         return None
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+import zarr
+from packaging.version import Version
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, random_split
 from zarr.storage import LocalStore, ZipStore
 
@@ -90,6 +92,39 @@ def test_forked_workers_read_what_was_told(folder: Path, tmp_path: Path) -> None
         assert sorted(ids_of(loader)) == list(range(480))
         assert recorder.num_reads == expected.num_reads
         assert sum(n > 1 for n in recorder.reads.values()) <= expected.num_shared_reads
+
+
+@pytest.mark.skipif(
+    Version(zarr.__version__) < Version("3.2"), reason="this zarr reads no rectilinear chunk grids"
+)
+def test_workers_read_chunks_of_several_sizes(dataset: xr.Dataset, tmp_path: Path) -> None:
+    edges = (7, 20, 3, 50, 16, 4) * 4 + (80,)
+    chunks = {"t": (edges, 6, 10), "u": (4, 6, 10)}
+    shards = {"u": {"shards": ((40, 8, 112, 160, 160), 6, 10)}}
+    write_store(dataset, chunks, tmp_path / "a.zarr", encoding=shards)
+    opened = xloader.open(tmp_path / "a.zarr")
+    recorder = SourceRecorder(opened.recipe.source, log=tmp_path / "reads")
+    recorded = Samples(replace(opened.recipe, source=recorder))
+    samples = recorded.window(time=3, stride=1).inputs("t").targets("u")
+    loader = data_loader(
+        samples,
+        batch_size=16,
+        num_workers=2,
+        memory="600KiB",
+        multiprocessing_context="forkserver",
+    )
+    for _ in range(2):
+        expected = loader.explain()
+        recorder.reset()
+        found = []
+        for batch in loader:
+            found += batch.ids.tolist()
+            for row, index in enumerate(batch.ids.tolist()):
+                part = dataset.isel(time=slice(index, index + 3))
+                np.testing.assert_array_equal(batch.inputs[row, 0], part.t)
+                np.testing.assert_array_equal(batch.targets[row, 0], part.u)
+        assert sorted(found) == list(range(478))
+        assert recorder.num_reads == expected.num_reads
 
 
 def test_a_store_that_no_fork_survives_says_so_at_once(folder: Path, tmp_path: Path) -> None:
