@@ -108,7 +108,7 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session(python=LAST)
 def newest(session: nox.Session) -> None:
-    """Run the tests of what calls dependencies with the newest Python found, and their newest."""
+    """Run the tests of what calls dependencies with the newest releases, PyTorch left as it is."""
     if len(FOUND) == 1:
         session.warn("only one Python was found: both ends are run on it")
     session.install("-qq", "--upgrade", "pip>=25.1")

@@ -88,4 +88,4 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch):
     result = run("demo")
     assert result.exit_code == 2
     assert "the demo needs matplotlib" in result.output
-    assert 'pip install "xloader[torch,viz]"' in result.output
+    assert 'pip install ".[torch,viz]"' in result.output

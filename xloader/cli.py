@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from xloader.errors import MissingDependencyError, XloaderError
+from xloader.errors import MissingDependencyError, XloaderError, extra_remedy
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 
@@ -156,5 +156,5 @@ def require_libraries(names: tuple[str, ...]) -> None:
         raise MissingDependencyError(
             f"the demo needs {', '.join(missing)}",
             given="not installed",
-            remedy='pip install "xloader[torch,viz]"',
+            remedy=extra_remedy("torch,viz"),
         )

@@ -284,6 +284,18 @@ def _is_ours(module: str) -> bool:
     return f"{module}.".startswith(("xloader.", "torch.utils.data.", "torchdata."))
 
 
+def extra_remedy(extras: str) -> str:
+    """What to do where a library of an extra is missing.
+
+    Examples
+    --------
+    >>> extra_remedy("torch")
+    'install the extra "torch": pip install ".[torch]", in a clone of xloader'
+    """
+    # There is no release to install by its name yet.
+    return f'install the extra "{extras}": pip install ".[{extras}]", in a clone of xloader'
+
+
 def closest(name: object, known: Iterable[str]) -> str | None:
     """The known name that a wrong one most likely stands for, if there is one.
 

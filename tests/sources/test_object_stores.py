@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,13 @@ from zarr.storage import FsspecStore, ObjectStore
 import xloader
 from tests.sources import kinds, servers, store_kinds
 from xloader.sources.opening import open_source
+from xloader.sources.stores import object_stores
+from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.object_stores import open_url
 from xloader.sources.stores.places import UrlPlace
+
+if importlib.util.find_spec("obstore"):
+    from obstore.store import HTTPStore
 
 needs_s3 = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("moto", "obstore", "s3fs"))), reason="no local S3"
@@ -37,6 +41,14 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     return tmp_path
+
+
+def without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """Make a library look as if it were not installed."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == library else real(name)
+    )
 
 
 def upload(folder: Path, prefix: str) -> str:
@@ -63,6 +75,14 @@ def test_keys_in_the_environment(aws: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", servers.s3_server())
     assert isinstance(open_url(url), ObjectStore)
     check_values(url)
+    without(monkeypatch, "boto3")
+    assert isinstance(open_url(url), ObjectStore)
+    # Only boto3 reads what else may be in such a file, an endpoint among it.
+    (aws / "config").write_text("[default]\n")
+    assert open_url(url) is None
+    (aws / "config").unlink()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "")
+    assert open_url(url) is None
 
 
 @needs_s3
@@ -80,8 +100,43 @@ def test_a_profile_is_read_by_boto3(aws: Path, monkeypatch: pytest.MonkeyPatch):
     assert isinstance(store, ObjectStore)
     assert store.store.config["region"] == "us-east-1"
     check_values(url)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name != "boto3" or None)
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
     assert open_url(url) is None
+
+
+@needs_s3
+def test_what_obstore_cannot_open_is_tried_with_fsspec(aws: Path, monkeypatch: pytest.MonkeyPatch):
+    url = upload(aws, "fallback")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", servers.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", servers.s3_server())
+    refusing = HTTPStore.from_url(
+        f"{servers.http_server()[1]}/status/403/a.zarr",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    monkeypatch.setitem(object_stores._MAKERS, "s3", lambda url: refusing)
+    check_values(url)
+
+
+@needs_s3
+def test_what_a_server_repeats_of_a_token_is_not_told(aws: Path, monkeypatch: pytest.MonkeyPatch):
+    token = "canary-session-token"
+    text = f"403: <?xml version='1.0'?><Error><Token-0>{token}</Token-0></Error>"
+    assert token not in told_of(PermissionError(text))
+    assert cause_of(PermissionError(text)) is None
+    monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    assert token in UrlPlace("s3://bucket/a.zarr", {}).secrets
+    assert token not in told_of(PermissionError(token), UrlPlace("s3://bucket/a.zarr", {}).secrets)
+
+
+@needs_http
+def test_what_fsspec_is_configured_for_is_left_to_it(monkeypatch: pytest.MonkeyPatch):
+    import fsspec
+
+    assert open_url("https://host/a.zarr") is not None
+    monkeypatch.setitem(fsspec.config.conf, "http", {"client_kwargs": {"headers": {"a": "b"}}})
+    assert open_url("https://host/a.zarr") is None
 
 
 @needs_s3
@@ -93,10 +148,7 @@ def test_where_boto3_is_missing_fsspec_reads_the_profile(
         f"[default]\naws_access_key_id={servers.KEY}\naws_secret_access_key={servers.SECRET}\n"
     )
     (aws / "config").write_text(f"[default]\nendpoint_url={servers.s3_server()}\n")
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "boto3" else real(name)
-    )
+    without(monkeypatch, "boto3")
     assert isinstance(UrlPlace(url, {}).open_store(), FsspecStore)
     check_values(url)
 
@@ -111,9 +163,8 @@ def test_options_go_to_fsspec(aws: Path):
 @needs_http
 def test_http_is_read_by_obstore_and_listed_by_fsspec(tmp_path: Path):
     url = store_kinds.on_http(tmp_path, kinds.make_dataset(), zarr_format=2)
-    listed = UrlPlace(url, {}).with_listing()
     assert isinstance(UrlPlace(url, {}).open_store(), ObjectStore)
-    assert isinstance(listed.open_store(), FsspecStore)
+    assert isinstance(UrlPlace(url, {}).by_fsspec().open_store(), FsspecStore)
     # Without consolidated metadata the store has to be listed.
     check_values(url)
     zarr.consolidate_metadata(str(servers.http_server()[0] / url.rpartition("/")[2]))
@@ -156,9 +207,5 @@ def test_credentials_that_are_seen(aws: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_obstore_everything_is_fsspecs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "obstore" else real(name)
-    )
+    without(monkeypatch, "obstore")
     assert open_url("https://host/a.zarr") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
 from xloader.sources.opening import open_source
+from xloader.sources.zarr import stored_grid
 from xloader.testing import CountingStore, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
@@ -143,6 +145,24 @@ def test_an_array_that_was_made_shorter_ends_within_a_chunk(
         np.testing.assert_array_equal(kinds.read_all(source, name), expected)
 
 
+@pytest.mark.skipif(
+    Version(zarr.__version__) < Version("3.3"), reason="this zarr writes no such grid"
+)
+def test_one_number_stands_for_chunks_of_one_size(dataset: xr.Dataset, tmp_path: Path):
+    path = write(dataset, tmp_path / "a.zarr")
+    with zarr.config.set({SETTING: True}):
+        array = zarr.open_group(path).create_array(
+            "t", shape=(40, 6), chunks=[EDGES, 4], dtype="f4", dimension_names=("time", "x"),
+            overwrite=True,
+        )  # fmt: skip
+        array[...] = dataset["t"].to_numpy()
+    grid = json.loads((path / "t" / "zarr.json").read_text())["chunk_grid"]["configuration"]
+    assert grid["chunk_shapes"][1] == 4
+    source = open_source(path)
+    assert source.path_of("t").startswith("direct")
+    np.testing.assert_array_equal(kinds.read_all(source, "t"), dataset["t"])
+
+
 @has_rectilinear
 def test_an_absent_chunk_is_the_fill_value_and_counted(dataset: xr.Dataset, tmp_path: Path):
     path = write(dataset, tmp_path / "a.zarr")
@@ -152,6 +172,26 @@ def test_an_absent_chunk_is_the_fill_value_and_counted(dataset: xr.Dataset, tmp_
     expected[6:15, :4] = 0
     np.testing.assert_array_equal(kinds.read_all(source, "t"), expected)
     assert source.num_missing == 1
+
+
+def test_a_grid_that_is_not_known_is_left_to_zarr(
+    dataset: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shards = {"u": {"shards": (8, 6)}}
+    write_store(dataset, {"t": (4, 3), "u": (2, 3)}, tmp_path / "a.zarr", encoding=shards)
+
+    def unknown(array: object) -> None:
+        raise KeyError("of a later specification")
+
+    monkeypatch.setattr(stored_grid, "_sizes_of_document", unknown)
+    if not hasattr(zarr.Array, "read_chunk_sizes"):
+        with pytest.raises(UnsupportedDataError, match="chunk grid of an unknown kind"):
+            open_source(tmp_path / "a.zarr")
+        return
+    source = open_source(tmp_path / "a.zarr")
+    for name in ("t", "u"):
+        assert "zarr's own indexing" in source.path_of(name)
+        np.testing.assert_array_equal(kinds.read_all(source, name), dataset[name])
 
 
 @pytest.mark.skipif(

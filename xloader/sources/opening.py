@@ -14,7 +14,13 @@ import xarray as xr
 import zarr
 from numpy.typing import DTypeLike
 
-from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
+from xloader.errors import (
+    OptionError,
+    SourceNotFoundError,
+    UnsupportedDataError,
+    XloaderError,
+    extra_remedy,
+)
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
@@ -162,7 +168,7 @@ def _from_file(
             f"xarray cannot open this file ({told_of(error, secrets)})",
             given=name,
             allowed="a whole file of a kind that an installed xarray engine reads",
-            remedy='check the file, pass engine=, or pip install "xloader[netcdf]"',
+            remedy=f"check the file, pass engine=, or {extra_remedy('netcdf')}",
         ) from cause_of(error, secrets)
     except XloaderError:
         raise

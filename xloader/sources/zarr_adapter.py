@@ -17,9 +17,10 @@ own indexing, which is public, and `warn_of_unknown_release` says so.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -45,6 +46,7 @@ except ImportError as error:
     _MISSING = str(error)
 
     def _refuse(*_: object) -> NoReturn:
+        """Stand in for what is missing: nothing calls it where `is_known` is False."""
         raise NotImplementedError(_MISSING)
 
     if not TYPE_CHECKING:
@@ -90,6 +92,9 @@ def warn_of_unknown_release() -> None:
     )
 
 
+_RECTILINEAR: Final = "array.rectilinear_chunks"
+
+
 class _RectilinearSetting:
     """zarr's setting for rectilinear chunk grids, held on while any thread opens a store."""
 
@@ -100,9 +105,12 @@ class _RectilinearSetting:
 
     @contextmanager
     def held(self) -> Iterator[None]:
+        """Hold the setting on, where there is one and it is off."""
         with self._lock:
-            if not self._num_holders:
-                self._stack.enter_context(zarr.config.set({"array.rectilinear_chunks": True}))
+            # A release without the setting refuses it, or has no need of it.
+            if not self._num_holders and zarr.config.get(_RECTILINEAR, None) is False:
+                with suppress(ValueError):
+                    self._stack.enter_context(zarr.config.set({_RECTILINEAR: True}))
             self._num_holders += 1
         try:
             yield
@@ -114,6 +122,9 @@ class _RectilinearSetting:
 
 
 _SETTING: Final = _RectilinearSetting()
+if hasattr(os, "register_at_fork"):
+    # Whoever held it in the parent does not let go of it in the child.
+    os.register_at_fork(after_in_child=_SETTING.__init__)  # type: ignore[misc]
 
 
 def allow_rectilinear_chunks() -> AbstractContextManager[None]:
@@ -132,7 +143,19 @@ def array_of(store: Store, path: str, metadata: Any) -> zarr.Array[Any]:
 def is_synchronous(store: Store) -> bool:
     """Whether a store can be read on the calling thread, without an event loop."""
     # zarr's own convention: wrappers have the method always, and say so whether it works.
-    return isinstance(store, SupportsGetSync) and getattr(store, "_supports_sync_io", True)
+    if not isinstance(store, SupportsGetSync) or not getattr(store, "_supports_sync_io", True):
+        return False
+    inner = getattr(store, "_store", None)
+    is_inner_synchronous = not isinstance(inner, Store) or is_synchronous(inner)
+    return is_inner_synchronous and _reads_alike(store)
+
+
+def _reads_alike(store: Store) -> bool:
+    """Whether ``get_sync`` gives what ``get`` gives: a subclass may have changed ``get`` alone."""
+    if "get_sync" in getattr(store, "__dict__", {}):
+        return True
+    names = [vars(kind).keys() & {"get", "get_sync"} for kind in type(store).__mro__]
+    return "get_sync" in next(filter(None, names), set())
 
 
 def innermost(store: Any) -> Any:
@@ -143,15 +166,18 @@ def innermost(store: Any) -> Any:
 
 
 def open_zip(store: ZipStore) -> None:
-    """Open a zip file, which must be open before it is read."""
-    if is_known():
+    """Open a zip file, which zarr before 3.4 does not do at its first read."""
+    if is_known() and hasattr(store, "_ensure_open"):
         sync(store._ensure_open())
 
 
 def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffer | None:
     """Read a member of a zip file on the calling thread, without zarr's event loop."""
+    prototype = default_buffer_prototype()
+    if not (hasattr(store, "_lock") and hasattr(store, "_get")):
+        return sync(store.get(key, prototype, byte_range))
     with store._lock:
-        return store._get(key, default_buffer_prototype(), byte_range)
+        return store._get(key, prototype, byte_range)
 
 
 def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:

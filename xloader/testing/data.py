@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore
+
+from xloader.sources.chunking import each
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -61,7 +63,14 @@ def write_store(
         encoding=merged,
     )
     for name, options in rectilinear.items():
-        _write_rectilinear(store, name, dataset[name].to_numpy(), options)
+        shape = dataset[name].shape
+        sizes = {
+            key: _sizes_of(options[key], shape) for key in ("chunks", "shards") & options.keys()
+        }
+        if "shards" in sizes:
+            # Chunks within shards are all of one shape.
+            sizes["chunks"] = options["chunks"]
+        _write_rectilinear(store, name, dataset[name].to_numpy(), {**options, **sizes})
     return store
 
 
@@ -69,6 +78,11 @@ def _varies(encoding: Mapping[str, Any]) -> bool:
     """Whether an encoding asks for chunks or shards of several sizes along some dimension."""
     sizes = (*(encoding.get("chunks") or ()), *(encoding.get("shards") or ()))
     return any(isinstance(size, tuple) for size in sizes)
+
+
+def _sizes_of(sizes: Sequence[int | tuple[int, ...]], shape: tuple[int, ...]) -> list[list[int]]:
+    """The size of each chunk along each dimension: zarr 3.2 takes no number for all of them."""
+    return [list(each(size, end)) for size, end in zip(sizes, shape, strict=True)]
 
 
 def _write_rectilinear(

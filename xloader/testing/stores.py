@@ -7,16 +7,22 @@ import copy
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, Store, SupportsGetSync
-from zarr.buffer import default_buffer_prototype
+from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.errors import OptionError
-from xloader.sources.zarr_adapter import is_synchronous
+from xloader.sources.zarr_adapter import (
+    SupportsGetSync,
+    default_buffer_prototype,
+    is_synchronous,
+)
 from xloader.testing.tally import SharedTally, Tally
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import Buffer, BufferPrototype
+    from zarr.abc.store import ByteRequest
 
 METADATA_NAMES: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Last parts of the keys that hold metadata; every other key holds a chunk or a shard."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from xloader.errors import MissingDependencyError, OptionError
+from xloader.errors import MissingDependencyError, OptionError, extra_remedy
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ def require_torch(given: str, allowed: str | None = None) -> None:
             f"PyTorch is not installed ({error})",
             given=given,
             allowed=allowed,
-            remedy='pip install "xloader[torch]"',
+            remedy=extra_remedy("torch"),
         ) from error
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
-from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning, warn_caller
+from xloader.errors import (
+    MissingDependencyError,
+    UnsupportedDataError,
+    XloaderWarning,
+    extra_remedy,
+    warn_caller,
+)
 from xloader.torch.orphans import end_with_training
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of
@@ -20,7 +26,7 @@ except ImportError as error:
         "PyTorch is not installed",
         given="xloader.xbatcher's datasets for PyTorch",
         allowed="xloader.xbatcher.BatchGenerator without it",
-        remedy='pip install "xloader[torch]"',
+        remedy=extra_remedy("torch"),
     ) from error
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import xarray as xr
 from zarr.storage import LocalStore, MemoryStore
 
+from xloader.sources import zarr_adapter
 from xloader.sources.datasets.lazy import UnrecognisedError, held_by, view_of
 from xloader.sources.datasets.lazy_dask import view_of_graph
 
@@ -39,7 +40,4 @@ def _store_of(variable: xr.Variable) -> Any:
         view = view_of(held) if variable.chunks is None else view_of_graph(held)
     except UnrecognisedError:
         return None
-    store: Any = view.array.store
-    while hasattr(store, "_store"):
-        store = store._store
-    return store
+    return zarr_adapter.innermost(view.array.store)

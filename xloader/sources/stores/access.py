@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -67,7 +68,7 @@ def access_error(
 def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
     """An error's class and the gist of its text, in one line without credentials."""
     # Rust's libraries tell the same again below, at length; icechunk draws a box around it.
-    text = str(error).partition("\n\nDebug source")[0]
+    text = _without_answer(str(error)).partition("\n\nDebug source")[0]
     lines = [line.strip(" x|") for line in text.splitlines()]
     text = scrub(next((line for line in lines if line), ""), secrets)[:_TEXT_SIZE]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -76,7 +77,12 @@ def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
 def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseException | None:
     """The error itself, to be chained; None where it, or one before it, tells a credential."""
     texts = (str(link) for link in _chain(error))
-    return error if all(scrub(text, secrets) == text for text in texts) else None
+    return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
+
+
+def _without_answer(text: str) -> str:
+    """A text without what a server answered: S3 repeats a token that it refuses."""
+    return re.split(r"<\?xml|<Error>|<html", text, maxsplit=1, flags=re.IGNORECASE)[0]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -19,6 +19,7 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
     closest,
+    extra_remedy,
 )
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
@@ -68,11 +69,11 @@ def _from_zarr(
     dtype: DTypeLike | None,
     on_missing: OnMissing,
 ) -> Source:
-    opener, group = _open_group(opener)
-    listed = opener.place.with_listing()
-    if listed is not opener.place and group.metadata.consolidated_metadata is None:
-        opener, group = _open_group(replace(opener, place=listed))
-    dataset = _open_dataset(opener, group)
+    by_fsspec = replace(opener, place=opener.place.by_fsspec())
+    if by_fsspec.place is opener.place:
+        opener, dataset, group = _open_both(opener)
+    else:
+        opener, dataset, group = _open_either(opener, by_fsspec)
     if not dataset.data_vars:
         refuse_empty(opener.name, _groups_of(group))
     # A store lists its arrays in any order, and another machine's copy in another.
@@ -90,6 +91,29 @@ def _from_zarr(
         version=opener.place.version,
         secrets=opener.place.secrets,
     )
+
+
+def _open_both(opener: ZarrOpener) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
+    """Open a group as zarr and as xarray see it."""
+    opener, group = _open_group(opener)
+    return opener, _open_dataset(opener, group), group
+
+
+def _open_either(
+    opener: ZarrOpener, by_fsspec: ZarrOpener
+) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
+    """Open a URL by obstore, and by fsspec where obstore fails.
+
+    fsspec lists directory pages, finds buckets in other regions and knows more ways to log in.
+    """
+    try:
+        return _open_both(opener)
+    except XloaderError as error:
+        failed = error
+    try:
+        return _open_both(by_fsspec)
+    except MissingDependencyError:
+        raise failed from failed.__cause__
 
 
 def _array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
@@ -129,7 +153,7 @@ def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
         raise MissingDependencyError(
             f"a library for this kind of URL is not installed ({error})",
             given=opener.name,
-            remedy='pip install "xloader[cloud]"',
+            remedy=extra_remedy("cloud"),
         ) from error
     except (ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
         raise _unreadable(error, opener) from cause_of(error, secrets)

@@ -1,19 +1,21 @@
 """URLs of object stores that obstore reads, and where their credentials come from.
 
 obstore makes one request for a chunk, without Python's lock; s3fs makes two, with it. But fsspec's
-libraries find credentials in more places. So a URL goes to obstore where what it needs can be seen:
+libraries find credentials in more places. So a URL goes to obstore where this process finds what
+obstore needs:
 
 ===============  ========================================================================
 URL              goes to obstore if
 ===============  ========================================================================
-``s3://``        keys and a region (or an endpoint) are in the environment, or boto3 is
-                 installed and finds them: a profile, single sign-on, a role
+``s3://``        boto3 is installed and finds credentials, and a region or an endpoint; or,
+                 without boto3 and without a file of configuration, the environment has them
 ``gs://``        ``GOOGLE_APPLICATION_CREDENTIALS`` or ``gcloud`` names a credentials file
 ``abfs://``      with ``container@account``, and a key is in the environment
 ``https://``     there is no user and no query in the URL
 ===============  ========================================================================
 
-Everything else goes to fsspec, and so does any URL with ``storage_options``.
+Everything else goes to fsspec, and so does any URL with ``storage_options``, any whose scheme
+fsspec is configured for, and any that obstore then fails to open.
 """
 
 from __future__ import annotations
@@ -29,12 +31,31 @@ from urllib.parse import urlsplit
 from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
-_AZURE_KEYS: Final = (
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
+_SECRETS: Final = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN"),
     "AZURE_CLIENT_SECRET",
 )
+"""What the environment may hold and no message may tell."""
+
+_AMAZONS: Final = re.compile(r"https://s3(\.[\w-]+)?\.amazonaws\.com(\.cn)?/?$")
+"""The endpoints that obstore finds by itself, from the region."""
+
+
+def secrets() -> tuple[str, ...]:
+    """The credentials in the environment, as texts."""
+    return tuple(filter(None, (os.environ.get(name) for name in _SECRETS)))
+
+
+def is_known(url: str) -> bool:
+    """Whether obstore is the library that a URL is tried with first."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    if parts.scheme not in _MAKERS or parts.query or parts.fragment or "::" in url:
+        return False
+    return importlib.util.find_spec("obstore") is not None and not _is_configured(parts.scheme)
 
 
 def open_url(url: str) -> Store | None:
@@ -48,52 +69,80 @@ def open_url(url: str) -> Store | None:
     Returns
     -------
     zarr.storage.ObjectStore or None
-        None where obstore is not installed, does not know the scheme, or would not find the
+        None where obstore is not installed, does not know the URL, or would not find the
         credentials that fsspec's library finds.
     """
-    parts = urlsplit(url)
-    make = _MAKERS.get(parts.scheme)
-    is_plain = not (parts.query or parts.fragment or "::" in url)
-    if make is None or not is_plain or importlib.util.find_spec("obstore") is None:
+    if not is_known(url):
         return None
     from obstore.exceptions import BaseError
 
     try:
-        store = make(url)
+        store = _MAKERS[urlsplit(url).scheme](url)
     # Such as credentials of a kind that it does not know.
     except (BaseError, ValueError):
         return None
     return None if store is None else ObjectStore(store, read_only=True)
 
 
+def _is_configured(scheme: str) -> bool:
+    """Whether the user gave fsspec options for a scheme, in its own files or environment."""
+    if importlib.util.find_spec("fsspec") is None:
+        return False
+    from fsspec.config import conf
+
+    same = {"s3a": "s3", "abfss": "abfs", "https": "http"}
+    return bool(conf.get(scheme) or conf.get(same.get(scheme, scheme)))
+
+
 def _open_s3(url: str) -> Any:
     from obstore.store import S3Store
 
+    options = _s3_options()
+    return None if options is None else S3Store.from_url(url, **options)
+
+
+def _s3_options() -> dict[str, Any] | None:
+    """What obstore needs to know of the user's S3; None where that is not found here."""
+    if importlib.util.find_spec("boto3") is not None:
+        return _s3_options_by_boto3()
+    named = os.environ.get("AWS_CONFIG_FILE") or Path.home() / ".aws" / "config"
+    has_keys = all(map(os.environ.get, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")))
+    if not has_keys or os.environ.get("AWS_PROFILE") or Path(named).is_file():
+        return None
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    options: dict[str, Any] = {}
-    if not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= os.environ.keys():
-        if importlib.util.find_spec("boto3") is None:
-            return None
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
+    return _at(endpoint, region)
 
+
+def _s3_options_by_boto3() -> dict[str, Any] | None:
+    import boto3
+    from botocore.exceptions import BotoCoreError
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
         session = boto3.Session()
         if session.get_credentials() is None:
             return None
-        options["credential_provider"] = Boto3CredentialProvider(session)
-        region = session.region_name or region
+        region = session.region_name or os.environ.get("AWS_REGION")
         # A profile may name an endpoint, which only a client tells.
-        found = str(session.client("s3", region_name=region or "us-east-1").meta.endpoint_url)
-        is_amazons = re.search(r"\.amazonaws\.com(\.cn)?$", str(urlsplit(found).hostname))
-        endpoint = endpoint if is_amazons else found
-    if endpoint is None and region is None:
-        # Asked in the wrong region, S3 answers with a redirection that obstore does not follow.
+        client = session.client("s3", region_name=region or "us-east-1")
+    except BotoCoreError:
         return None
-    options["region"] = region or "us-east-1"
-    if endpoint is not None:
-        options.update(endpoint=endpoint, client_options=_client_options(endpoint))
-    return S3Store.from_url(url, **options)
+    endpoint = str(client.meta.endpoint_url)
+    place = _at(None if _AMAZONS.match(endpoint) else endpoint, region)
+    provider = {"credential_provider": Boto3CredentialProvider(session)}
+    return None if place is None else {**place, **provider}
+
+
+def _at(endpoint: str | None, region: str | None) -> dict[str, Any] | None:
+    """Options that say where the buckets lie; None where nothing says so."""
+    if endpoint is None:
+        return {"region": region} if region else None
+    return {
+        "region": region or "us-east-1",
+        "endpoint": endpoint,
+        "client_options": _client_options(endpoint),
+    }
 
 
 def _open_gs(url: str) -> Any:
@@ -109,7 +158,7 @@ def _open_azure(url: str) -> Any:
     from obstore.store import AzureStore
 
     parts = urlsplit(url)
-    has_key = any(name in os.environ for name in _AZURE_KEYS)
+    has_key = any(os.environ.get(name) for name in _SECRETS if name.startswith("AZURE_"))
     # Without the account in it, libraries read such a URL in different ways.
     return AzureStore.from_url(url) if parts.username and has_key else None
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
 
+import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
+from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
 from xloader.sources.handles import Home, PerProcess
 from xloader.sources.stores import object_stores
@@ -54,21 +55,21 @@ class Place(Protocol):
         """Open the store, or give it back where it is open."""
         ...
 
-    def with_listing(self) -> Place:
-        """The same place, opened in a way that can list its keys if there is one."""
+    def by_fsspec(self) -> Place:
+        """The same place, opened by fsspec if it is a URL that another library opened."""
         ...
 
 
-class _Listed:
-    """A place whose keys can be listed as it is, or not at all."""
+class _OneWay:
+    """A place that is opened in one way only."""
 
-    def with_listing(self) -> Self:
+    def by_fsspec(self) -> Self:
         """The place itself."""
         return self
 
 
 @dataclass(frozen=True)
-class PathPlace(_Listed):
+class PathPlace(_OneWay):
     """A directory, or a zip file, on this machine."""
 
     path: str
@@ -125,13 +126,16 @@ class UrlPlace:
     @property
     def secrets(self) -> tuple[str, ...]:
         """All texts among the options but those known to be harmless, and the URL's own."""
-        return secrets_of(self.options) + secrets_of_url(self.url)
+        of_machine = object_stores.secrets() if self._is_obstores else ()
+        return secrets_of(self.options) + secrets_of_url(self.url) + of_machine
 
-    def with_listing(self) -> UrlPlace:
-        """The same URL opened by fsspec where it is HTTP, as obstore lists no directory page."""
-        can_list = importlib.util.find_spec("aiohttp") is not None
-        is_http = self.url.startswith(("http://", "https://"))
-        return replace(self, is_fsspec=True) if is_http and can_list else self
+    def by_fsspec(self) -> UrlPlace:
+        """The same URL, opened by fsspec if it was obstore that opened it."""
+        return replace(self, is_fsspec=True) if self._is_obstores else self
+
+    @property
+    def _is_obstores(self) -> bool:
+        return not (self.is_fsspec or self.options) and object_stores.is_known(self.url)
 
     def open_store(self) -> Store:
         """Open the URL with a client of its own.
@@ -142,7 +146,7 @@ class UrlPlace:
             If this process was forked from one that has the URL open.
         """
         self.home.check(self.name)
-        if not (self.is_fsspec or self.options):
+        if self._is_obstores:
             store = object_stores.open_url(self.url)
             if store is not None:
                 return store
@@ -158,7 +162,7 @@ class UrlPlace:
         return FsspecStore.from_url(self.url, storage_options=options, read_only=True)
 
 
-class GivenPlace(_Listed):
+class GivenPlace(_OneWay):
     """A store that is open already: it stays in its process, and travels packed.
 
     Parameters
@@ -275,6 +279,14 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 
 def _copy_of_memory(store: Store) -> MemoryStore:
+    if not zarr_adapter.is_known():
+        raise UnsupportedDataError(
+            "a store in memory cannot be sent to another process with this release of zarr",
+            given=f"{type(store).__name__}, zarr {zarr.__version__}",
+            allowed="stores that are opened by a path or URL",
+            remedy="write the data to disk, or install an older zarr or a newer xloader",
+        )
+
     async def read() -> dict[str, Any]:
         prototype = zarr_adapter.default_buffer_prototype()
         keys = [key async for key in store.list()]

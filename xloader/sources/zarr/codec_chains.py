@@ -71,6 +71,9 @@ if (_crc32c := getattr(numcodecs.checksum32, "CRC32C", None)) is not None:
 _PREFIX: Final = "numcodecs."
 """What the names of numcodecs' codecs begin with in metadata of Zarr v3."""
 
+_UNKNOWN: Final = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
+"""What reading metadata in an unknown form raises."""
+
 _OWN_PACKAGES: Final = frozenset({"zarr", "numcodecs"})
 
 
@@ -104,7 +107,7 @@ def chain_of(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
         if not all(map(_is_own, codecs)):
             return None
         return _chain_v3(described, shape, np.dtype(metadata.data_type.to_native_dtype()))
-    except (KeyError, NotImplementedError, TypeError, ValueError):
+    except _UNKNOWN:
         # Metadata that a codec makes nothing of: whoever reads it with zarr sees zarr's error.
         return None
 
@@ -124,14 +127,14 @@ def sharding_of(metadata: Metadata, chunks_per_shard: tuple[int, ...]) -> Shardi
     Sharding or None
         None where the array has no shards, or where their index is stored in an unknown way.
     """
-    if metadata.zarr_format == 2 or metadata.storage_transformers:
-        return None
-    document = _sharding_document(metadata.codecs)
-    if document is None or not all(map(_is_own, cast(Any, metadata.codecs[0]).index_codecs)):
-        return None
     try:
+        if metadata.zarr_format == 2 or metadata.storage_transformers:
+            return None
+        document = _sharding_document(metadata.codecs)
+        if document is None or not all(map(_is_own, cast(Any, metadata.codecs[0]).index_codecs)):
+            return None
         chain = _chain_v3(document["index_codecs"], (*chunks_per_shard, 2), np.dtype("u8"))
-    except (KeyError, NotImplementedError, TypeError, ValueError):
+    except _UNKNOWN:
         return None
     if chain is None or not chain.is_fixed_size:
         return None

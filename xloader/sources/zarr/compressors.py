@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bz2
 import importlib
-import importlib.util
 import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -29,9 +28,15 @@ GZIP_WINDOW_BITS: Final = 31
 """zlib's code for a gzip header and trailer around the largest window."""
 
 
-ZLIB: Final[Any] = importlib.import_module(
-    "isal.isal_zlib" if importlib.util.find_spec("isal") else "zlib"
-)
+def _find_zlib() -> Any:
+    """The fastest library for zlib that is installed and works."""
+    try:
+        return importlib.import_module("isal.isal_zlib")
+    except ImportError:
+        return importlib.import_module("zlib")
+
+
+ZLIB: Final[Any] = _find_zlib()
 """Intel's library where it is installed (the extra "fast"), twice as fast as Python's own."""
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import SCRATCH
@@ -23,6 +23,8 @@ from xloader.sources.zarr_adapter import (
     SuffixByteRequest,
     SupportsGetSync,
     default_buffer_prototype,
+    innermost,
+    is_known,
     is_synchronous,
     read_zip,
     sync,
@@ -64,6 +66,8 @@ class Objects(Protocol):
 
 def is_waiting(store: Store) -> bool:
     """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
+    if not is_known():
+        return not isinstance(innermost(store), LocalStore | MemoryStore | ZipStore)
     return not (is_synchronous(store) or isinstance(store, ZipStore))
 
 

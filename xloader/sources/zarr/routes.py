@@ -102,7 +102,9 @@ def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
 
 
 def _is_decoded_here(metadata: Metadata, grid: StoredGrid) -> bool:
-    if not zarr_adapter.is_known() or chain_of(metadata, grid.largest_shape) is None:
+    if not (zarr_adapter.is_known() and grid.is_known):
+        return False
+    if chain_of(metadata, grid.largest_shape) is None:
         return False
     if not grid.is_sharded:
         return True

@@ -170,7 +170,7 @@ class ZarrSource(Described):
 
     def _index_nbytes(self, variable: Variable) -> int:
         route = self._routes[variable.name]
-        return INDEX_ROW_NBYTES * route.grid.num_in_shards if route.is_sharded else 0
+        return INDEX_ROW_NBYTES * route.grid.num_chunks_in_shards if route.is_sharded else 0
 
     def _empty(self, array: StoredArray, read: Read) -> NDArray[Any]:
         dtype = self._variables[read.variable].stored_dtype

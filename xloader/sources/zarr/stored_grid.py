@@ -38,6 +38,8 @@ class StoredGrid:
         Per dimension, the size of every stored object in elements, or the size of each.
     inner_shape : tuple of int, optional
         Shape of the chunks within each object, where the objects are shards.
+    is_known : bool, default True
+        Whether this is how the array is stored, or only how zarr reads it.
 
     Examples
     --------
@@ -52,6 +54,7 @@ class StoredGrid:
     shape: tuple[int, ...]
     object_sizes: tuple[Sizes, ...]
     inner_shape: tuple[int, ...] | None = None
+    is_known: bool = True
 
     @property
     def is_sharded(self) -> bool:
@@ -79,7 +82,7 @@ class StoredGrid:
         return tuple(n if isinstance(n, int) else max(n) for n in sizes)
 
     @cached_property
-    def num_in_shards(self) -> int:
+    def num_chunks_in_shards(self) -> int:
         """Number of chunks that all shards have room for, those past the array's end included."""
         assert self.inner_shape is not None, "only shards have room for many chunks"
         return math.prod(
@@ -139,7 +142,7 @@ class StoredGrid:
             for i, edges in zip(shard, self._edges, strict=True)
         )
 
-    def num_within(self, shard: tuple[int, ...]) -> int:
+    def num_chunks_within(self, shard: tuple[int, ...]) -> int:
         """How many chunks of a shard lie within the array."""
         assert self.inner_shape is not None, "only shards hold many chunks"
         firsts, sizes = self.first_chunk(shard), self.chunks_per_object(shard)
@@ -171,11 +174,12 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
         If the chunk grid is of a kind that neither this file nor zarr tells the sizes of, or
         if a chunk would hold no element.
     """
+    is_known = True
     try:
         sizes, inner = _sizes_of_document(array)
     # A kind of grid that is not known here, or a document in another form.
     except (AttributeError, KeyError, TypeError):
-        sizes, inner = _sizes_by_zarr(array), None
+        sizes, inner, is_known = _sizes_by_zarr(array), None, False
     smallest = (n if isinstance(n, int) else min(n, default=1) for n in (*sizes, *(inner or ())))
     if min(smallest, default=1) < 1:
         raise UnsupportedDataError(
@@ -184,7 +188,7 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
             allowed="chunks of 1 element or more along each dimension",
             remedy="rewrite the array",
         )
-    return StoredGrid(tuple(array.shape), sizes, inner)
+    return StoredGrid(tuple(array.shape), sizes, inner, is_known)
 
 
 def _sizes_of_document(
