@@ -23,6 +23,7 @@ demo: $(VENV)/.demo
 	$(BIN)/xloader demo $(ARGS)
 
 test: $(VENV)/.dev
+	@$(BIN)/python -m tests.versions
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 $(ARGS)
 
 lint: $(VENV)/.dev
@@ -37,6 +38,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 doctest: $(VENV)/.dev
+	@$(BIN)/python -m tests.versions
 	$(TEST_ENV) $(BIN)/python -m pytest --doctest-modules xloader $(ARGS)
 
 docs: $(VENV)/.dev
