@@ -9,6 +9,7 @@ release  difference
 3.1.6    The oldest supported one: the first whose stores can be read synchronously.
 3.2      Reads rectilinear chunk grids, if ``array.rectilinear_chunks`` is set.
 3.3      Every wrapper of a store has ``get_sync``, even around a store without it.
+3.4      Zip files open at their first read, and chunk sizes of 0 are read as 1.
 =======  ===========================================================================
 
 In a release that has moved these parts, `is_known` is False. Then arrays are read through zarr's

@@ -18,12 +18,15 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import zarr
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources.chunking import Sizes, compact, num_chunks
+
+Begins: TypeAlias = int | tuple[int, ...]
+"""The distance from each object to the next, or where each begins and where the last ends."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,8 @@ class StoredGrid:
         if self.regular_shape is not None:
             return tuple(i * n for i, n in zip(chunk, self.regular_shape, strict=True))
         return tuple(
-            i * edges if isinstance(edges, int) else edges[i]
-            for i, edges in zip(chunk, self._edges, strict=True)
+            i * starts if isinstance(starts, int) else starts[i]
+            for i, starts in zip(chunk, self._starts, strict=True)
         )
 
     def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,22 +127,22 @@ class StoredGrid:
         if self.inner_shape is None:
             return chunk
         return tuple(
-            i // edges if isinstance(edges, int) else bisect_right(edges, i) - 1
-            for i, edges in zip(chunk, self._edges, strict=True)
+            i // firsts if isinstance(firsts, int) else bisect_right(firsts, i) - 1
+            for i, firsts in zip(chunk, self._first_chunks, strict=True)
         )
 
     def first_chunk(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the first chunk of a shard."""
         return tuple(
-            i * edges if isinstance(edges, int) else edges[i]
-            for i, edges in zip(shard, self._edges, strict=True)
+            i * firsts if isinstance(firsts, int) else firsts[i]
+            for i, firsts in zip(shard, self._first_chunks, strict=True)
         )
 
     def chunks_per_object(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """How many chunks a shard has room for along each dimension."""
         return tuple(
-            edges if isinstance(edges, int) else edges[i + 1] - edges[i]
-            for i, edges in zip(shard, self._edges, strict=True)
+            firsts if isinstance(firsts, int) else firsts[i + 1] - firsts[i]
+            for i, firsts in zip(shard, self._first_chunks, strict=True)
         )
 
     def num_chunks_within(self, shard: tuple[int, ...]) -> int:
@@ -154,15 +157,15 @@ class StoredGrid:
         )
 
     @cached_property
-    def _edges(self) -> tuple[int | tuple[int, ...], ...]:
-        """Where objects begin: elements of the array, or chunks where objects are shards."""
-        units = self.inner_shape or (1,) * len(self.shape)
-        return tuple(
-            sizes // unit
-            if isinstance(sizes, int)
-            else tuple(itertools.accumulate((n // unit for n in sizes), initial=0))
-            for sizes, unit in zip(self.object_sizes, units, strict=True)
-        )
+    def _starts(self) -> tuple[Begins, ...]:
+        """Per dimension, the element with which each object begins."""
+        return tuple(_begins(sizes, 1) for sizes in self.object_sizes)
+
+    @cached_property
+    def _first_chunks(self) -> tuple[Begins, ...]:
+        """Per dimension, the index of the chunk with which each shard begins."""
+        assert self.inner_shape is not None, "only shards begin with one of many chunks"
+        return tuple(map(_begins, self.object_sizes, self.inner_shape))
 
 
 def grid_of(array: zarr.Array[Any]) -> StoredGrid:
@@ -226,6 +229,13 @@ def _sizes_by_zarr(array: zarr.Array[Any]) -> tuple[Sizes, ...]:
             remedy="install a newer zarr, or rewrite the array with regular chunks",
         )
     return tuple(compact(tuple(int(n) for n in along)) for along in sizes)
+
+
+def _begins(sizes: Sizes, unit: int) -> Begins:
+    """Where objects of some sizes begin, counted in units that divide every size."""
+    if isinstance(sizes, int):
+        return sizes // unit
+    return tuple(itertools.accumulate((size // unit for size in sizes), initial=0))
 
 
 def _clipped(sizes: Sizes, size: int) -> Sizes:
