@@ -159,7 +159,8 @@ def test_a_map_that_raises_does_so_at_its_batch() -> None:
     with mapped.loader(batch_size=4, output="numpy", shuffle=False, prefetch=3) as loader:
         batches, error = take_until_error(loader)
         assert [batch.u[0, 0] for batch in batches] == [0, 4]
-        assert isinstance(error, Odd)
+        assert isinstance(error, xloader.errors.TransformError)
+        assert isinstance(error.__cause__, Odd)
         assert loader.epoch == 0
 
 
@@ -176,7 +177,7 @@ def test_a_wrong_function_ends_the_loop(wrong: str) -> None:
     _, samples = open_faulty({})
     if wrong == "a collate_fn":
         loader = samples.loader(batch_size=4, output="numpy", collate_fn=collate)
-        with pytest.raises(Odd, match="4"):
+        with pytest.raises(xloader.errors.TransformError, match=r"collate_fn.*Odd: 4"):
             next(iter(loader))
     else:
         loader = samples.map(lose).loader(batch_size=4, output="numpy")

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.errors import OptionError
+from xloader.errors import OptionError, TransformError
 from xloader.options import LoaderOptions
 from xloader.testing import write_store
 
@@ -103,7 +103,7 @@ def test_a_last_batch_that_could_not_be_made_leaves_the_epoch() -> None:
         return len(samples)
 
     with make_samples().loader(batch_size=8, output="numpy", collate_fn=collate) as loader:
-        with pytest.raises(ValueError, match="the fifth"):
+        with pytest.raises(TransformError, match="the fifth"):
             list(loader)
         assert loader.epoch == 0
 
@@ -122,7 +122,7 @@ def test_a_report_of_a_first_batch_that_failed_makes_sense() -> None:
         return frame
 
     with make_samples().map(fail).loader(batch_size=8, output="numpy") as loader:
-        with pytest.raises(ValueError, match="no"):
+        with pytest.raises(TransformError, match="ValueError: no"):
             next(iter(loader))
         report = loader.report()
     assert report.num_steps == 0

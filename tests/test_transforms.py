@@ -15,6 +15,7 @@ from xloader import recorded
 from xloader.errors import (
     EmptySamplesError,
     OptionError,
+    TransformError,
     UnknownNameError,
     UnsupportedDataError,
 )
@@ -448,9 +449,9 @@ def test_bad_recordings(ds: xr.Dataset, record: Any, message: str) -> None:
             lambda b: b.isel(depth=0),
             "batch",
             OptionError,
-            r"failed on a sample of zeros \(ValueError: .*depth.*try it on samples.to_xarray\(0\)",
+            r"failed on a sample of zeros.*\(ValueError: .*depth.*try it on samples.to_xarray\(0\)",
         ),
-        (lambda b: b["t2n"], "batch", OptionError, r"of zeros \(KeyError: .*t2n"),
+        (lambda b: b["t2n"], "batch", OptionError, r"of zeros.*\(KeyError: .*t2n"),
         (
             lambda b: b.isel(lat=[0]) - b.isel(lat=[1]),
             "batch",
@@ -470,9 +471,30 @@ def test_functions_that_break_the_rules(
 
 def test_an_error_in_a_function_says_where_it_was_recorded(ds: xr.Dataset) -> None:
     samples = ds[["t2m"]].xloader.window(time=3).map(lambda b: b.isel(depth=0))
-    with pytest.raises(ValueError, match=r"depth") as caught:
+    with pytest.raises(TransformError, match=r"lambda.*recorded on samples.*depth") as caught:
         samples[0]
-    assert "recorded on samples" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def stops(batch: xr.Dataset) -> xr.Dataset:
+    """A function that lets a StopIteration out, as one with an iterator of its own may."""
+    if 2 in batch["sample"].values:
+        next(iter(()))
+    return batch
+
+
+def test_a_function_that_stops_an_iterator_does_not_end_the_epoch(ds: xr.Dataset) -> None:
+    samples = ds[["t2m"]].xloader.window(time=1)
+    options = {"batch_size": 2, "shuffle": False, "output": "numpy"}
+    with samples.map(stops).loader(**options) as loader:
+        came = []
+        with pytest.raises(TransformError, match=r"map\(.*stops.*StopIteration") as caught:
+            came += [batch.ids.tolist() for batch in loader]
+        assert isinstance(caught.value.__cause__, StopIteration)
+        assert isinstance(caught.value, RuntimeError)
+    collated = samples.loader(**options, collate_fn=lambda rows: next(iter(())))
+    with collated, pytest.raises(TransformError, match=r"collate_fn on a batch of 2 samples"):
+        list(collated)
 
 
 def test_samples_of_unequal_shape_are_named(ds: xr.Dataset) -> None:

@@ -22,6 +22,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |   `-- MissingChunkError               it is absent, and on_missing="raise"
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
+    |-- TransformError (RuntimeError)       a function of the user's raised something
     |-- RanksError (RuntimeError)           ranks that do not do the same, or do it twice over
     `-- ClosedError (RuntimeError)          used after close()
 
@@ -234,6 +235,10 @@ class ForkError(XloaderError, RuntimeError):
     """A handle was carried over a ``fork``, where it would hang or read garbage."""
 
 
+class TransformError(XloaderError, RuntimeError):
+    """A function of the user's raised an error, which is the cause of this one."""
+
+
 class RanksError(XloaderError, RuntimeError):
     """Ranks are about to do different things, or to deal out once more what was dealt."""
 
@@ -264,6 +269,47 @@ class MissingChunkWarning(XloaderWarning):
 
 class ZarrReleaseWarning(XloaderWarning):
     """The installed zarr is not known here, so arrays are read through its own indexing."""
+
+
+class names_function:
+    """Turn whatever a function of the user's raises into an error that names the function.
+
+    An exception that is let out may mean something else where it arrives: a ``StopIteration``
+    would end an epoch as if it were complete.
+
+    Parameters
+    ----------
+    what : str
+        The function, and what it was called for.
+
+    Raises
+    ------
+    TransformError
+        From what the function raised, unless that is an error of xloader's own.
+
+    Examples
+    --------
+    >>> with names_function("map(speed)"):
+    ...     next(iter(()))
+    Traceback (most recent call last):
+    xloader.errors.TransformError: map(speed) failed (StopIteration). To mend it: ...
+    """
+
+    # No generator: contextlib takes a RuntimeError out of a StopIteration for that itself.
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, XloaderError):
+            return
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise TransformError(
+            f"{self._what} failed ({told})",
+            remedy="mend the function; what it raised is the cause of this error",
+        ) from error
 
 
 def warn_caller(message: str, category: type[XloaderWarning]) -> None:

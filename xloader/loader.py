@@ -13,7 +13,7 @@ from xloader.batch import Batch
 from xloader.carrier import Carrier, name_chunks
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.errors import ClosedError, OptionError
+from xloader.errors import ClosedError, OptionError, names_function
 from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Leg, Pass, Progress, make_leg
@@ -351,4 +351,5 @@ class Loader:
             batch = batch.to(self.options.device, non_blocking=True)
         if self.options.collate_fn is None:
             return batch
-        return self.options.collate_fn(Rows(batch))
+        with names_function(f"collate_fn on a batch of {len(batch.ids)} samples"):
+            return self.options.collate_fn(Rows(batch))

@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.augment import NO_EPOCH, Chance, Rng
-from xloader.errors import OptionError, XloaderError
+from xloader.errors import OptionError, TransformError, names_function
 from xloader.filling import Fillna
 from xloader.frames import LABEL, SAMPLE, from_frame, to_frame, with_ids
 from xloader.grid import Ints
@@ -190,6 +190,8 @@ def finish(
     ------
     OptionError
         If a step loses samples, or returns no Dataset.
+    TransformError
+        If a function raises something.
     """
     if not recipe.is_mapped:
         _run_in_place(recipe, layouts, arrays)
@@ -210,18 +212,15 @@ def finish_frame(
     num_random = 0
     for step in recipe.steps[num_done:]:
         assert isinstance(step, Map | Method)
-        try:
+        with names_function(f"{step.describe()}, recorded on samples,"):
             if isinstance(step, Map) and step.random:
                 frame = step.apply(frame, chance.rng(ids, num_random))
                 num_random += 1
             else:
                 frame = step.apply(frame)
-            if frame.sizes.get(SAMPLE) == len(ids):
-                # xarray drops them where a function mixes samples.
-                frame = with_ids(frame, ids)
-        except Exception as error:
-            error.add_note(f"raised in {step.describe()}, recorded on samples")
-            raise
+        if frame.sizes.get(SAMPLE) == len(ids):
+            # xarray drops them where a function mixes samples.
+            frame = with_ids(frame, ids)
     return frame
 
 
@@ -252,15 +251,12 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
     try:
         frame = finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))
         arrays = from_frame(frame, 1)
-    except XloaderError:
-        raise
-    except Exception as error:
+    except TransformError as error:
         raise OptionError(
-            f"a transform failed on a sample of zeros ({type(error).__name__}: {error})",
-            given=", ".join(step.describe() for step in recipe.steps),
+            f"a transform failed on a sample of zeros: {error.what}",
             allowed="functions that work on any batch, of one sample too",
             remedy="mend the function: try it on samples.to_xarray(0) of the samples before it",
-        ) from error
+        ) from error.__cause__
     return tuple(_output(frame, name, array) for name, array in arrays.items())
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from xloader import Batch
 from xloader.augment import sample_keys
-from xloader.errors import OptionError, UnsupportedDataError
+from xloader.errors import OptionError, TransformError, UnsupportedDataError
 from xloader.rows import Rows
 from xloader.torch.collating import PadCollate, collate
 from xloader.torch.items import ItemTransforms
@@ -133,7 +133,7 @@ def test_the_generators_stand_where_they_stood() -> None:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     keys = sample_keys(0, 0, [4, 1, 7])
     ItemTransforms(chance).apply(make_batch(), keys)
-    with pytest.raises(ValueError, match="broken"):
+    with pytest.raises(TransformError, match="broken"):
         ItemTransforms(failing).apply(make_batch(), keys)
     assert random.getstate() == states[0]
     for one, other in zip(np.random.get_state(), states[1], strict=True):  # noqa: NPY002
@@ -172,9 +172,9 @@ def test_errors_of_the_functions() -> None:
             raise ValueError("broken")
         return x
 
-    with pytest.raises(ValueError, match="broken") as caught:
+    with pytest.raises(TransformError, match=r"transform of sample 1 failed.*broken") as caught:
         ItemTransforms(broken).apply(make_batch(), None)
-    assert caught.value.__notes__ == ["raised in transform of sample 1"]
+    assert isinstance(caught.value.__cause__, ValueError)
     with pytest.raises(UnsupportedDataError, match=r"transform returned None.*changed in place"):
         ItemTransforms(lambda x: x.sort()).apply(make_batch(), None)
     with pytest.raises(UnsupportedDataError, match="transforms returned None"):

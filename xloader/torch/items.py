@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from xloader.batch import Batch
-from xloader.errors import OptionError, UnsupportedDataError
+from xloader.errors import OptionError, UnsupportedDataError, names_function
 from xloader.keyed import Words
 from xloader.rows import Rows
 from xloader.torch.columns import refuse_device_tensors
@@ -137,11 +137,8 @@ class ItemTransforms:
             for row, sample in enumerate(rows):
                 if keys is not None:
                     _seed(int(keys[row]))
-                try:
+                with names_function(f"{self._names()} of sample {batch.ids[row]}"):
                     changed.append(self._call(sample))
-                except Exception as error:
-                    error.add_note(f"raised in {self._names()} of sample {batch.ids[row]}")
-                    raise
         is_plain = all(type(one) is tuple and len(one) == len(batch) for one in changed)
         return Rows.of(changed, batch.names, batch.ids, batch.is_padding) if is_plain else changed
 
