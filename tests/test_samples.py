@@ -502,3 +502,17 @@ def test_real_files_are_read_as_xarray_reads_them(data_folder: Path) -> None:
         )
     (actual,) = samples[8 + 2]
     np.testing.assert_array_equal(actual, expected)
+
+
+def test_several_samples_as_a_dataset() -> None:
+    values = np.arange(40.0).reshape(20, 2)
+    ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(20) * 3})
+    samples = ds.xloader.window(time=4)
+    for asked, ids in (([1, 3], [1, 3]), (slice(1, 3), [1, 2]), (np.array([-1]), [4])):
+        several = samples.to_xarray(asked)
+        assert several["t"].dims == ("sample", "time", "x")
+        assert several["sample"].values.tolist() == ids
+        for one, index in zip(several["t"].values, ids, strict=True):
+            np.testing.assert_array_equal(one, samples.to_xarray(index)["t"])
+        labels = [samples.to_xarray(index)["time"].values.tolist() for index in ids]
+        assert several["time_label"].values.tolist() == labels

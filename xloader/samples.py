@@ -234,28 +234,44 @@ class Samples(Loading):
             return Batch(arrays.values(), arrays, checked)
         return tuple(array[0] for array in arrays.values())
 
-    def to_xarray(self, index: int) -> xr.Dataset:
-        """One sample as a Dataset, with labels, channel names and attributes.
+    def to_xarray(self, index: int | slice | ArrayLike) -> xr.Dataset:
+        """One sample, or several, as a Dataset with labels, channel names and attributes.
 
         Parameters
         ----------
-        index : int
-            The sample's id; a negative one counts from the end.
+        index : int, slice or array-like of int
+            The sample's id, or several, as ``samples[...]`` takes them; a negative one counts
+            from the end.
 
         Returns
         -------
         xarray.Dataset
             The fields as delivered. A dimension that two fields have in different sizes,
-            offsets or channels is called ``<field>_<dim>``.
+            offsets or channels is called ``<field>_<dim>``. Several samples lie along a first
+            dimension ``sample``, with their ids; labels that differ from sample to sample are
+            coordinates ``<dim>_label``, as in functions given to :meth:`map`.
 
         Raises
         ------
         SampleIndexError
-            If the id is out of range.
+            If an id is out of range.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> series = xr.Dataset({"sst": ("time", np.arange(6.0))}, {"time": np.arange(6) * 10})
+        >>> samples = series.xloader.window(time=2)
+        >>> samples.to_xarray(1)["time"].values.tolist()
+        [20, 30]
+        >>> samples.to_xarray([0, 2])["time_label"].values.tolist()
+        [[0, 10], [40, 50]]
         """
-        ids = normal_ids(len(self), np.atleast_1d(np.asarray(index)))
+        asked = listed_ids(len(self), index)
+        ids = normal_ids(len(self), np.atleast_1d(asked))
         arrays = read_samples(self.recipe, self._layouts, ids)
         frame = finish_frame(self.recipe, self._layouts, arrays, ids)
+        if np.ndim(asked):
+            return frame
         frame = show_labels(frame.isel({SAMPLE: 0}))
         if not self.recipe.is_mapped:
             frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))

@@ -103,7 +103,7 @@ def test_a_url_without_its_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     # fsspec remembers what another test has made it import.
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
-    with pytest.raises(MissingDependencyError, match=r'pip install "xloader\[cloud\]"') as caught:
+    with pytest.raises(MissingDependencyError, match=r'pip install "\.\[cloud\]"') as caught:
         open_source("s3://me:canary@bucket/a.zarr")
     assert "canary" not in str(caught.value)
     with pytest.raises(UnsupportedDataError, match=r"no file system.*Given: nosuch://bucket"):
