@@ -69,16 +69,16 @@ FIRST, LAST = FOUND[min(FOUND)], FOUND[max(FOUND)]
 
 
 def _torch_of(session: nox.Session) -> list[str]:
-    """The requirement of a PyTorch without CUDA, or nothing where the index has none."""
+    """What the extra "torch" asks for, without CUDA; nothing where the index has no such build."""
     release = lower_bounds()["torch"]
     if sys.platform != "linux":
-        return [f"torch=={release}"]
+        return [f"torch=={release}", "tqdm"]
     # Without its local version, the index's default would bring gigabytes of CUDA.
     wanted = f"torch=={release}+cpu"
     asked = ("python", "-m", "pip", "install", "-qq", "--dry-run", "--no-deps", wanted)
     run = subprocess.run([session.bin + "/python", *asked[1:]], capture_output=True, check=False)
     if run.returncode == 0:
-        return [wanted]
+        return [wanted, "tqdm"]
     session.warn(f"no CPU build of PyTorch {release} for {session.python}: runs without PyTorch")
     return []
 
