@@ -110,6 +110,8 @@ class Carrier:
 
     def loaded(self) -> set[tuple[int, int]]:
         """Blocks in memory from earlier epochs, as (group, block)."""
+        if self._pool.is_spoilt:
+            self.renew()
         # A run under way may add to these meanwhile.
         return set() if self._shelf is None else self._shelf.loaded()
 
@@ -142,6 +144,8 @@ class Carrier:
         MemoryBudgetError
             If they need more chunks at a time than the plan has room for.
         """
+        if self._pool.is_spoilt:
+            self.renew()
         own = self._itinerary
         recipe, layouts, options = own.recipe, own.layouts, own.options
         plan, footprint = own.plan, own.footprint
@@ -187,4 +191,5 @@ class Carrier:
             is_resident=plan.is_resident,
             in_flight_nbytes=plan.budget.in_flight_nbytes,
             fixed_nbytes=plan.budget.fixed_nbytes,
+            patience=options.patience_after(recipe.patience),
         )

@@ -12,6 +12,7 @@ import xarray as xr
 from numpy.typing import DTypeLike
 
 from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError
+from xloader.patience import Patience
 from xloader.recipe import Recipe
 from xloader.samples import Samples
 from xloader.sources.joined.concat import concat_sources
@@ -29,6 +30,8 @@ def concat(
     storage_options: Mapping[str, Any] | None = None,
     dtype: DTypeLike | None = DEFAULT_DTYPE,
     on_missing: Literal["warn", "raise", "fill"] = "warn",
+    read_timeout: float = 300.0,
+    max_retries: int = 4,
     **open_kwargs: Any,
 ) -> Samples:
     """Open many stores, files or Datasets as one along a dimension. No value is read.
@@ -48,7 +51,7 @@ def concat(
         Variables and coordinates without it are the first source's.
     variables : iterable of str, optional
         The data variables to offer; by default all, which every source must then have.
-    group, storage_options, dtype, on_missing, **open_kwargs
+    group, storage_options, dtype, on_missing, read_timeout, max_retries, **open_kwargs
         As of :func:`xloader.open`, for each source. Open Datasets take no options for opening.
 
     Returns
@@ -85,6 +88,7 @@ def concat(
         )
     # An iterator would be empty at the second source.
     names = variables if variables is None or isinstance(variables, str) else tuple(variables)
+    patience = Patience(read_timeout, max_retries)
     opened = [
         open_source(
             source,
@@ -93,11 +97,12 @@ def concat(
             storage_options=storage_options,
             dtype=dtype,
             on_missing=on_missing,
+            patience=patience,
             **open_kwargs,
         )
         for source in _expanded(_listed(sources))
     ]
-    return Samples(Recipe(concat_sources(opened, dim)))
+    return Samples(Recipe(concat_sources(opened, dim), patience=patience))
 
 
 def _listed(sources: Iterable[object] | str) -> list[object]:

@@ -19,7 +19,8 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- MissingDependencyError (ImportError)
     |-- ChunkError (OSError)                one chunk of one variable
     |   |-- CorruptChunkError               its bytes do not decode
-    |   `-- MissingChunkError               it is absent, and on_missing="raise"
+    |   |-- MissingChunkError               it is absent, and on_missing="raise"
+    |   `-- ReadTimeoutError (TimeoutError) it did not come in time
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
     |-- TransformError (RuntimeError)       a function of the user's raised something
@@ -31,6 +32,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- AmplificationWarning                chunks will be read more often than asked
     |-- WorkersWarning                      a DataLoader is not what its sampler planned for
     |-- MissingChunkWarning                 absent chunks were read as the fill value
+    |-- SlowReadWarning                     a batch has waited long for a chunk
     `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
 """
 
@@ -227,6 +229,42 @@ class MissingChunkError(ChunkError):
     """A chunk is absent from the store, and ``on_missing="raise"``."""
 
 
+class ReadTimeoutError(ChunkError, TimeoutError):
+    """A chunk did not come within the time that reads may take.
+
+    Attributes
+    ----------
+    seconds : float
+        What each attempt was given.
+    attempts : int
+        How many there were.
+    """
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        seconds: float = 0.0,
+        attempts: int = 0,
+        store: str = "",
+        variable: str = "",
+        chunk: tuple[int, ...] = (),
+        key: str = "",
+    ) -> None:
+        self.seconds = seconds
+        self.attempts = attempts
+        times = "one attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(
+            what or f"a chunk did not come: {times} of {seconds:g} s",
+            store=store,
+            variable=variable,
+            chunk=chunk,
+            key=key,
+            remedy="see whether the store answers; pass a longer read_timeout= where it is slow, "
+            "or more max_retries= where it fails now and then",
+        )
+
+
 class StoreChangedError(XloaderError, RuntimeError):
     """The store no longer has the shape or chunks it had when it was opened."""
 
@@ -265,6 +303,10 @@ class WorkersWarning(XloaderWarning):
 
 class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
+
+
+class SlowReadWarning(XloaderWarning):
+    """A batch has waited long for a chunk."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

@@ -85,7 +85,7 @@ class Progress:
             spread=expected.spread,
             lanes=expected.lanes,
             num_requests=tally.num_requests,
-            num_retries=0,
+            num_retries=tally.num_retries,
             num_missing=tally.num_missing,
             delivered_nbytes=self.delivered_nbytes,
             seconds=effort.seconds,

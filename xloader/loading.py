@@ -44,6 +44,8 @@ class Loading(Choosing):
         spread: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        read_timeout: float | None = None,
+        max_retries: int | None = None,
         **unknown: Any,
     ) -> Loader:
         """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
@@ -87,6 +89,12 @@ class Loading(Choosing):
         rank, world_size : int, optional
             This process among those that train together. By default as ``torch.distributed``,
             ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the loader is first used.
+        read_timeout : float, optional
+            Seconds that each attempt at a read may take: by default what :func:`xloader.open`
+            was given, and 300.0 there.
+        max_retries : int, optional
+            Attempts after the first, where that fails for a reason that may pass: by default
+            what :func:`xloader.open` was given, and 4 there.
         **unknown
             Nothing else is taken; the error says what is meant by PyTorch's names.
 

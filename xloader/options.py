@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from xloader.errors import LanesError, OptionError, closest
+from xloader.patience import Patience
 from xloader.world import World, resolve_world
 
 
@@ -49,6 +50,8 @@ class LoaderOptions:
     spread: int | None = None
     rank: int | None = None
     world_size: int | None = None
+    read_timeout: float | None = None
+    max_retries: int | None = None
     memory_nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +96,7 @@ class LoaderOptions:
                 allowed='output="torch"',
             )
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
+        self.patience_after(Patience())
         if self.rank is not None or self.world_size is not None:
             resolve_world(self.rank, self.world_size)
             self._check_lanes()
@@ -114,6 +118,22 @@ class LoaderOptions:
     def world(self) -> World:
         """Which process of those that train together it is for: the only one, unless told."""
         return World(self.rank or 0, self.world_size or 1)
+
+    def patience_after(self, given: Patience) -> Patience:
+        """How long reads are waited for.
+
+        Parameters
+        ----------
+        given : Patience
+            What is meant where nothing was asked for here.
+
+        Raises
+        ------
+        OptionError
+            If a number is outside its range.
+        """
+        asked = {"read_timeout": self.read_timeout, "max_retries": self.max_retries}
+        return replace(given, **{k: v for k, v in asked.items() if v is not None})
 
     @property
     def global_batch(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from xloader.errors import (
     closest,
 )
 from xloader.grid import Axis, Ints
+from xloader.patience import Patience
 from xloader.sources.base import Source, Variable
 from xloader.subset import Subset
 from xloader.windows import Windows
@@ -129,6 +130,8 @@ class Recipe:
         Which windows are samples, and how often; by default, each is one.
     slab : Slab, optional
         What it is cut from, where this is what one rank of a group reads.
+    patience : Patience, optional
+        How long reads are waited for, unless a loader is told otherwise. Not compared.
     """
 
     source: Source
@@ -139,6 +142,7 @@ class Recipe:
     steps: tuple[Step, ...] = ()
     subset: Subset | None = None
     slab: Slab | None = None
+    patience: Patience = field(default_factory=Patience, compare=False)
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -155,7 +159,8 @@ class Recipe:
     def __reduce__(self) -> tuple[object, ...]:
         # The caches of cached_property stay behind, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
-        return Recipe, (*parts, self.windows, self.fields, self.steps, self.subset, self.slab)
+        own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.patience)
+        return Recipe, (*parts, *own)
 
     @property
     def _key(self) -> tuple[object, ...]:

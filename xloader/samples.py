@@ -21,6 +21,7 @@ from xloader.layout import FieldLayout, make_layouts
 from xloader.loader import Loader
 from xloader.loading import Loading
 from xloader.options import parse_nbytes
+from xloader.patience import Patience
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
@@ -39,6 +40,8 @@ def open(  # noqa: A001
     storage_options: Mapping[str, Any] | None = None,
     dtype: DTypeLike | None = DEFAULT_DTYPE,
     on_missing: Literal["warn", "raise", "fill"] = "warn",
+    read_timeout: float = 300.0,
+    max_retries: int = 4,
     **open_kwargs: Any,
 ) -> Samples:
     """Open chunked arrays to take samples from. No value is read.
@@ -61,6 +64,13 @@ def open(  # noqa: A001
     on_missing : {"warn", "raise", "fill"}, default "warn"
         What to do about Zarr chunks that are absent: read the fill value with one warning,
         raise, or read the fill value silently. ``report()`` counts them in each case.
+    read_timeout : float, default 300.0
+        Seconds that each attempt at a read may take, of ``samples[17]`` and
+        :meth:`Samples.to_xarray`, and of loaders that are not told otherwise.
+    max_retries : int, default 4
+        Attempts after the first, where that fails for a reason that may pass: no answer in time,
+        a dropped connection, a short body, HTTP status 408, 429 or 5xx. Between them are pauses
+        of up to 0.1 s, doubling to 10 s, or as long as the store asks for.
     **open_kwargs
         Passed to :func:`xarray.open_dataset`, but ``branch``, ``tag`` or ``snapshot_id``: the
         version of an ``icechunk.Repository``, by default that of its branch ``"main"``.
@@ -90,6 +100,7 @@ def open(  # noqa: A001
     >>> len(samples), samples[7][0].tolist()
     (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
     """
+    patience = Patience(read_timeout, max_retries)
     opened = open_source(
         source,
         variables=variables,
@@ -97,9 +108,10 @@ def open(  # noqa: A001
         storage_options=storage_options,
         dtype=dtype,
         on_missing=on_missing,
+        patience=patience,
         **open_kwargs,
     )
-    return Samples(Recipe(opened))
+    return Samples(Recipe(opened, patience=patience))
 
 
 @dataclass(frozen=True, repr=False)

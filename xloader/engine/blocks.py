@@ -90,6 +90,12 @@ class Bundle:
     fetch_seconds : float
     error : BaseException, optional
         Why it cannot be decoded.
+    num_requests : int
+        Requests made for it so far.
+    num_hung : int
+        Attempts at it that a thread was given up in.
+    is_refetched : bool
+        Whether its bytes were fetched once more, because they had not decoded.
     """
 
     reads: list[Read]
@@ -100,6 +106,9 @@ class Bundle:
     fetched: Fetched | None = None
     fetch_seconds: float = 0.0
     error: BaseException | None = None
+    num_requests: int = 0
+    num_hung: int = 0
+    is_refetched: bool = False
 
 
 _Choice = tuple[int, slice | Ints, slice, int]
@@ -129,6 +138,11 @@ class BlockReader:
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages."""
+        return self._source.name
 
     @property
     def is_waiting(self) -> bool:

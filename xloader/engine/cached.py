@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -24,11 +24,14 @@ from xloader.engine.fields import Arrays, Fields
 from xloader.engine.gather import Gatherer, Views
 from xloader.engine.hits import Hits, find_hits
 from xloader.engine.loads import MOST_REQUESTS
+from xloader.engine.readers import Readers, Task
 from xloader.engine.shelf import Block
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.footprint import Boxes, Footprint
 from xloader.grid import Ints
 from xloader.lru import Keys
+from xloader.patience import Patience
+from xloader.sources.attempts import Attempts
 from xloader.sources.base import Outcome
 
 _GATHER_NBYTES = 4 << 20
@@ -83,8 +86,10 @@ class CachedReader:
     in_flight_nbytes : int
         Decoded bytes of chunks that are being read at a time.
     num_threads : int
-        Threads that decode, the caller's own included; where reading waits for a network, there
-        are as many as there may be requests.
+        Threads that decode; where reading waits for a network, there are as many as there may be
+        requests.
+    patience : Patience, optional
+        How long reads are waited for.
 
     Raises
     ------
@@ -103,6 +108,7 @@ class CachedReader:
         capacity_nbytes: int,
         in_flight_nbytes: int,
         num_threads: int = 1,
+        patience: Patience | None = None,
     ) -> None:
         least = least_nbytes(footprint)
         if capacity_nbytes < least:
@@ -120,7 +126,11 @@ class CachedReader:
         self._num_threads = num_threads
         self._keys = Keys(footprint)
         self._row_nbytes = [gatherer.row_nbytes(number) for number in range(len(footprint.groups))]
-        self._make_cache = partial(BlockCache, footprint, self._keys, reader, capacity_nbytes)
+        self._make_held = partial(
+            _Held,
+            partial(BlockCache, footprint, self._keys, reader, capacity_nbytes),
+            partial(Readers, patience or Patience(), reader.name),
+        )
         self._held: dict[int, _Held] = {}
         self._is_closed = False
 
@@ -162,6 +172,8 @@ class CachedReader:
                     for begin in range(0, max(len(ids), 1), size)
                 ]
             except ChunkError:
+                if held.readers.is_spoilt:
+                    held.begin_anew()
                 held.cache.mend()
                 raise
             except BaseException:
@@ -178,6 +190,7 @@ class CachedReader:
         with held.lock:
             self._is_closed = True
             held.crew.close()
+            held.readers.close()
             held.begin_anew()
 
     def __enter__(self) -> CachedReader:
@@ -193,7 +206,7 @@ class CachedReader:
         """What this process holds."""
         # A forked child begins anew: its parent's threads are not there, nor ever release a lock.
         pid = os.getpid()
-        held = self._held.get(pid) or self._held.setdefault(pid, _Held(self._make_cache))
+        held = self._held.get(pid) or self._held.setdefault(pid, self._make_held())
         for other in [own for own in self._held if own != pid]:
             self._held.pop(other, None)
         return held
@@ -243,7 +256,7 @@ class CachedReader:
 
     def _load(self, held: _Held, keys: list[int]) -> None:
         """Read blocks that are not there."""
-        jobs = [
+        jobs: list[tuple[Bundle, list[Block]]] = [
             (bundle, blocks)
             for group, blocks in zip(self._footprint.groups, held.cache.add(keys), strict=True)
             for bundle in self._reader.bundles(group, [block.begin.block for block in blocks])
@@ -252,15 +265,16 @@ class CachedReader:
             return
         outcomes: list[Outcome | None] = [None] * len(jobs)
 
-        def load(number: int) -> None:
-            outcomes[number] = self._decode(*jobs[number])
+        def load(number: int, attempts: Attempts) -> None:
+            outcome = self._decode(*jobs[number])
+            asked = attempts.num_requests or outcome.num_requests
+            outcomes[number] = replace(outcome, num_requests=asked)
 
         most = self._in_flight_nbytes // max(bundle.room_nbytes for bundle, _ in jobs)
         num_threads = MOST_REQUESTS if self._reader.is_waiting else self._num_threads
         try:
-            held.crew.do(
-                [partial(load, number) for number in range(len(jobs))], min(num_threads, most)
-            )
+            tasks = [Task(b.reads, partial(load, number)) for number, (b, _) in enumerate(jobs)]
+            held.readers.do(tasks, min(num_threads, most))
         finally:
             for (bundle, blocks), outcome in zip(jobs, outcomes, strict=True):
                 if outcome is not None:
@@ -300,8 +314,11 @@ class CachedReader:
 class _Held:
     """What a process holds of a reader."""
 
-    def __init__(self, make_cache: Callable[[], BlockCache]) -> None:
+    def __init__(
+        self, make_cache: Callable[[], BlockCache], make_readers: Callable[[], Readers]
+    ) -> None:
         self._make_cache = make_cache
+        self._make_readers = make_readers
         self.lock = threading.Lock()
         self.tally = CacheTally()
         self.begin_anew()
@@ -310,6 +327,7 @@ class _Held:
         """Forget all blocks, and leave threads to end by themselves."""
         self.cache = self._make_cache()
         self.crew = Crew("xloader-cache")
+        self.readers = self._make_readers()
 
     def count(self, bundle: Bundle, blocks: list[Block], outcome: Outcome) -> None:
         """Count what was read."""

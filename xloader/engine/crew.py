@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 
+from xloader.engine.threads import MOST_SECONDS
 from xloader.engine.waiters import Waiters
 
 
@@ -76,7 +78,7 @@ class Crew:
     def close(self) -> None:
         """End the helpers, of which none is at work."""
         self._dismiss()
-        self._helpers.join()
+        self._helpers.join(time.monotonic() + MOST_SECONDS)
 
 
 def _work(todo: deque[Callable[[], None]], errors: list[BaseException]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Step, Walker
 from xloader.footprint import Group
 from xloader.grid import Ints
+from xloader.patience import Patience
 
 
 class Finish(Protocol):
@@ -57,6 +59,8 @@ class Job:
         Bytes that may be fetched ahead.
     fixed_nbytes : int
         Bytes beside the pool: batches and reads in flight.
+    patience : Patience
+        How long reads are waited for.
     """
 
     walker: Walker
@@ -74,6 +78,7 @@ class Job:
     is_resident: bool
     in_flight_nbytes: int
     fixed_nbytes: int
+    patience: Patience
 
 
 @dataclass
@@ -122,6 +127,7 @@ class Tally:
     read_nbytes: int = 0
     num_missing: int = 0
     num_requests: int = 0
+    num_retries: int = 0
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0
     gather_seconds: float = 0.0
@@ -147,6 +153,32 @@ class Tally:
             self.is_awaited = is_awaited
 
 
+class Signal:
+    """What one thread waits for, and Ctrl-C may interrupt at any time.
+
+    A condition of `threading` is Python code, which loses its lock if it is interrupted at the
+    wrong place. Whoever notifies, or begins to wait, holds a lock.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        self._is_awaited = False
+
+    def begin(self) -> None:
+        """Be woken by what comes from now on; `wait` is to follow, without the lock."""
+        self._is_awaited = True
+
+    def wait(self) -> None:
+        """Wait until somebody notifies."""
+        self._tokens.get()
+
+    def notify(self) -> None:
+        """Wake who waits."""
+        if self._is_awaited:
+            self._is_awaited = False
+            self._tokens.put(None)
+
+
 class Bell:
     """The lock of a run, and who waits: its workers for work, its consumer for a batch.
 
@@ -157,8 +189,15 @@ class Bell:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
-        self.batch = threading.Condition(self.lock)
+        self.batch = Signal()
         self.failure: BaseException | None = None
+        self.notice = ""
+
+    def tell(self, notice: str) -> None:
+        """Have the consumer warned, if it waits or once it does. The lock is not held."""
+        with self.lock:
+            self.notice = notice
+            self.batch.notify()
 
     def fail(self, error: BaseException) -> None:
         """End the iteration with a bug of the engine itself, rather than leave it waiting.
@@ -171,7 +210,7 @@ class Bell:
     def ring(self) -> None:
         """Wake everybody."""
         self.work.notify_all()
-        self.batch.notify_all()
+        self.batch.notify()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@
 The plan has made room for all that is needed at any place, so the block at the head of the
 queue can always be given memory once the rows before it are gathered. What is fetched ahead is
 fetched in the same order, so that a block with memory never waits for room in flight.
+
+A thread that waits too long for a store is given up, and another one reads the same anew.
 """
 
 from __future__ import annotations
@@ -19,12 +21,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from xloader.engine.blocks import Bundle
 from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.engine.waiters import Waiters
+from xloader.engine.watch import Watch
+from xloader.errors import CorruptChunkError
+from xloader.sources.attempts import Abandoned, Attempts
 from xloader.sources.base import Outcome
 
 MOST_REQUESTS = 64
@@ -32,6 +39,18 @@ MOST_REQUESTS = 64
 
 _CLAIM_NBYTES = 1 << 20
 """Small chunks are decoded several at a time, so that taking the lock costs little beside."""
+
+
+_NOTHING = Outcome(num_missing=0, num_requests=0)
+
+
+class _Done(NamedTuple):
+    """What came of a bundle, the bytes that were held for it, and how long it took."""
+
+    outcome: Outcome
+    attempts: Attempts
+    held_nbytes: int = 0
+    seconds: float = 0.0
 
 
 class _Load:
@@ -44,6 +63,14 @@ class _Load:
         self.has_memory = False
 
 
+@dataclass(eq=False)
+class _Claim:
+    """Chunks that one thread decodes, and what has come of those before the present one."""
+
+    claimed: list[tuple[_Load, Bundle]]
+    done: list[_Done] = field(default_factory=list)
+
+
 class Loads:
     """The blocks of a run that are being read. The run's lock guards it.
 
@@ -52,8 +79,12 @@ class Loads:
     job : Job
     tally : Tally
     bell : Bell
+    watch : Watch
+        Gives up threads that wait too long.
     on_loaded : callable
         Called with the lock held, once for each block.
+    on_stuck : callable
+        Called with the lock held for a worker that was given up.
     """
 
     def __init__(
@@ -61,12 +92,17 @@ class Loads:
         job: Job,
         tally: Tally,
         bell: Bell,
+        watch: Watch,
+        *,
         on_loaded: Callable[[Block, Filling], None],
+        on_stuck: Callable[[threading.Thread], None],
     ) -> None:
         self._job = job
         self._tally = tally
         self._bell = bell
+        self._watch = watch
         self._on_loaded = on_loaded
+        self._on_stuck = on_stuck
         self._without_memory: deque[_Load] = deque()
         self._to_fetch: deque[tuple[_Load, Bundle]] = deque()
         self._to_decode: deque[tuple[_Load, Bundle]] = deque()
@@ -105,7 +141,7 @@ class Loads:
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
-        return lambda: self._decode(claimed)
+        return partial(self._decode, _Claim(claimed))
 
     def close(self) -> None:
         """Begin nothing more. The lock is held."""
@@ -118,10 +154,14 @@ class Loads:
         """Whether a thread fetches ahead here."""
         return self._fetchers is not None and thread in self._fetchers
 
-    def join(self) -> None:
-        """Wait until nothing is fetched any more. The lock is not held."""
+    def give_up(self, thread: threading.Thread) -> None:
+        """Wait no more for a thread that fetches ahead, and is stuck."""
         if self._fetchers is not None:
-            self._fetchers.join()
+            self._fetchers.give_up(thread)
+
+    def join(self, until: float) -> bool:
+        """Wait until nothing is fetched any more, as `Threads.join` does; without the lock."""
+        return self._fetchers is None or self._fetchers.join(until)
 
     def clear(self) -> None:
         """Forget what was to come, once no thread works on it."""
@@ -194,62 +234,135 @@ class Loads:
     def _fetch_one(self, load: _Load, bundle: Bundle) -> None:
         begin = time.perf_counter()
         fetched, error = None, None
+        attempts = self._watch.begin(
+            bundle.reads, bundle.num_hung, partial(self._on_left_fetch, load, bundle)
+        )
         try:
-            fetched = self._job.reader.fetch(bundle)
+            with attempts:
+                fetched = self._job.reader.fetch(bundle)
+        except Abandoned:
+            raise
         except BaseException as problem:
             error = problem
+        self._watch.end(attempts)
         with self._bell.lock:
             bundle.fetched, bundle.error = fetched, error
-            bundle.fetch_seconds = time.perf_counter() - begin
-            try:
-                self._on_fetched(load, bundle)
-            except BaseException as problem:
-                self._bell.fail(problem)
+            bundle.fetch_seconds += time.perf_counter() - begin
+            self._go_on(load, bundle, attempts)
 
-    def _on_fetched(self, load: _Load, bundle: Bundle) -> None:
+    def _on_left_fetch(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
+        """Fetch anew what a thread was given up for; it is the watch's that calls."""
+        with self._bell.lock:
+            assert self._fetchers is not None
+            self._fetchers.give_up(attempts.thread)
+            self._note_hung(bundle, attempts)
+            self._go_on(load, bundle, attempts)
+
+    def _go_on(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
+        """Go on after a fetch that has ended, one way or another. The lock is held."""
+        try:
+            self._on_fetched(load, bundle, attempts)
+        except BaseException as problem:
+            self._bell.fail(problem)
+
+    def _on_fetched(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
         self._num_fetching -= 1
         self._tally.mark(fetches=-1)
+        self._count_requests(bundle, attempts)
         held = 0 if bundle.fetched is None else bundle.fetched.nbytes
         self._in_flight_nbytes += held - bundle.room_nbytes
-        if load.has_memory:
+        if not self._is_ready(bundle):
+            self._to_fetch.appendleft((load, bundle))
+        elif load.has_memory:
             self._to_decode.append((load, bundle))
             self._bell.work.notify()
         self._fetch()
 
+    def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
+        """Count an attempt that hung; after the last one, the bundle has an error."""
+        bundle.num_hung = attempts.num_failed
+        if bundle.num_hung > self._watch.patience.max_retries:
+            bundle.error = attempts.timeout_error(bundle.num_hung)
+        else:
+            self._tally.num_retries += 1
+
     # Decoding
 
-    def _decode(self, claimed: list[tuple[_Load, Bundle]]) -> None:
-        done = [self._decode_one(load, bundle) for load, bundle in claimed]
+    def _decode(self, claim: _Claim) -> None:
+        for load, bundle in claim.claimed:
+            done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
+            claim.done.append(done)
         with self._bell.lock:
-            for (load, bundle), (outcome, held, seconds) in zip(claimed, done, strict=True):
-                self._in_flight_nbytes -= held
-                self._count(bundle, outcome, seconds)
+            self._on_decoded(claim)
+
+    def _on_decoded(self, claim: _Claim) -> None:
+        for (load, bundle), done in zip(claim.claimed, claim.done, strict=False):
+            self._in_flight_nbytes -= done.held_nbytes
+            self._count_requests(bundle, done.attempts)
+            if self._is_fetched_again(bundle):
+                self._to_fetch.appendleft((load, bundle))
+                self._fetch()
+            else:
+                self._count(bundle, done)
                 self._finish(load, bundle)
 
-    def _decode_one(self, load: _Load, bundle: Bundle) -> tuple[Outcome, int, float]:
-        """What came of it, the bytes that were held for it, and how long it took."""
-        begin, held = time.perf_counter(), 0
-        outcome = Outcome(num_missing=0, num_requests=len(bundle.reads), fetch_seconds=0.0)
+    def _on_left_decode(self, claim: _Claim, attempts: Attempts) -> None:
+        """Let others do what a worker was given up for; it is the watch's thread that calls."""
+        with self._bell.lock:
+            number = len(claim.done)
+            _, bundle = claim.claimed[number]
+            self._note_hung(bundle, attempts)
+            if bundle.error is None:
+                self._count_requests(bundle, attempts)
+            else:
+                claim.done.append(_Done(_NOTHING, attempts))
+                number += 1
+            self._to_decode.extendleft(reversed(claim.claimed[number:]))
+            self._on_decoded(claim)
+            self._on_stuck(attempts.thread)
+            self._bell.work.notify_all()
+
+    def _decode_one(
+        self, load: _Load, bundle: Bundle, on_left: Callable[[Attempts], None]
+    ) -> _Done:
+        begin, held, outcome = time.perf_counter(), 0, _NOTHING
+        attempts = self._watch.begin(bundle.reads, bundle.num_hung, on_left)
         try:
             if bundle.error is None:
-                fetched = bundle.fetched or self._job.reader.fetch(bundle)
-                held = fetched.nbytes if bundle.is_waiting else 0
-                outcome = fetched.decode(
-                    [
-                        load.blocks[number].places[read.variable].values[at]
-                        for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
-                    ]
-                )
+                with attempts:
+                    fetched = bundle.fetched or self._job.reader.fetch(bundle)
+                    held = fetched.nbytes if bundle.is_waiting else 0
+                    outcome = fetched.decode(
+                        [
+                            load.blocks[number].places[read.variable].values[at]
+                            for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
+                        ]
+                    )
         except Exception as problem:
             bundle.error = problem
+        self._watch.end(attempts)
         bundle.fetched = None
-        return outcome, held, time.perf_counter() - begin
+        return _Done(outcome, attempts, held, time.perf_counter() - begin)
 
-    def _count(self, bundle: Bundle, outcome: Outcome, seconds: float) -> None:
-        tally = self._tally
+    def _is_fetched_again(self, bundle: Bundle) -> bool:
+        """Whether the bytes of a bundle did not decode, and may have come short over a network."""
+        is_worth = bundle.is_waiting and isinstance(bundle.error, CorruptChunkError)
+        if not is_worth or bundle.is_refetched or not self._watch.patience.max_retries:
+            return False
+        bundle.error, bundle.is_refetched = None, True
+        self._tally.num_retries += 1
+        return True
+
+    def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
+        bundle.num_requests += attempts.num_requests
+        self._tally.num_retries += attempts.num_retries
+
+    def _count(self, bundle: Bundle, done: _Done) -> None:
+        tally, outcome, seconds = self._tally, done.outcome, done.seconds
         tally.num_reads += len(bundle.reads)
         tally.num_missing += outcome.num_missing
-        tally.num_requests += outcome.num_requests
+        # A source that asks in ways of its own says itself how often.
+        tally.num_requests += bundle.num_requests or outcome.num_requests
         # Of what was not fetched ahead, the source says how long it waited.
         inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
         tally.fetch_seconds += inside

@@ -38,6 +38,7 @@ class BlockPool:
         self.capacity = capacity
         self.used_nbytes = 0
         self.peak_nbytes = 0
+        self.is_spoilt = False
         self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
         self._free_nbytes = 0
 
@@ -64,6 +65,10 @@ class BlockPool:
         self.used_nbytes -= buffer.nbytes
         self._free[buffer.nbytes].append(buffer)
         self._free_nbytes += buffer.nbytes
+
+    def spoil(self) -> None:
+        """Note that some thread may still write to buffers: a later run needs another pool."""
+        self.is_spoilt = True
 
     def clear(self) -> None:
         """Let go of all free buffers."""

@@ -26,7 +26,10 @@ from xloader.engine.fillings import Fillings
 from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.loads import Loads
 from xloader.engine.steps import Begin, Step
-from xloader.errors import ClosedError, ForkError
+from xloader.engine.threads import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.watch import Watch
+from xloader.errors import ClosedError, ForkError, SlowReadWarning, warn_caller
+from xloader.sources.attempts import Abandoned
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Rows whose needs are known before their batches are open."""
@@ -41,7 +44,15 @@ class Run:
         self._pid = os.getpid()
         self._bell = Bell()
         self._fillings = Fillings(job, self.tally, self._bell)
-        self._loads = Loads(job, self.tally, self._bell, self._fillings.on_loaded)
+        self._watch = Watch(job.patience, job.reader.name, self._bell.tell)
+        self._loads = Loads(
+            job,
+            self.tally,
+            self._bell,
+            self._watch,
+            on_loaded=self._fillings.on_loaded,
+            on_stuck=self._replace,
+        )
         self._steps = job.walker.steps(job.shelf.known())
         self._is_walking = False
         self._is_walked = job.walker.num_steps == 0
@@ -52,7 +63,8 @@ class Run:
         # waits for it then would wait for ever.
         atexit.register(self.close)
         job.pool.restart_peak()
-        self._threads: list[threading.Thread] = []
+        self._has_started = False
+        self._threads = Threads("xloader")
 
     # The consumer's side
 
@@ -75,19 +87,17 @@ class Run:
             self._fillings.is_wanted = True
             self.tally.mark(is_awaited=True)
             self._bell.work.notify()
-            while (
-                not self._is_closed
-                and self._bell.failure is None
-                and not self._fillings.head_is_ready
-            ):
-                if self._is_walked and not self._fillings:
-                    return None
-                self._bell.batch.wait()
+        while not self._is_ready():
+            self._bell.batch.wait()
+            self._warn()
+        with self._bell.lock:
             self.tally.wait_seconds += time.perf_counter() - begin
             if self._bell.failure is not None:
                 raise self._bell.failure
             if self._is_closed:
                 raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
+            if not self._fillings:
+                return None
             filling = self._fillings.pop()
             self._fillings.is_wanted = False
             self.tally.mark(is_awaited=False)
@@ -115,29 +125,65 @@ class Run:
         finally:
             self._closing.discard(me)
 
+    def _is_ready(self) -> bool:
+        """Whether there is a batch, an end or an error; if not, the signal for it will come."""
+        with self._bell.lock:
+            is_ready = (
+                self._is_closed
+                or self._bell.failure is not None
+                or self._fillings.head_is_ready
+                or (self._is_walked and not self._fillings)
+            )
+            if not is_ready:
+                self._bell.batch.begin()
+            return is_ready
+
+    def _warn(self) -> None:
+        """Tell the consumer of a read that takes long."""
+        with self._bell.lock:
+            notice, self._bell.notice = self._bell.notice, ""
+        if notice:
+            warn_caller(notice, SlowReadWarning)
+
     def _start(self) -> None:
         """Begin with the first batch that is asked for. The lock is held."""
         # Not before: trainers ask for an iterator to see whether they may, and throw it away.
-        if self._threads or self._is_closed:
+        if self._has_started or self._is_closed:
             return
+        self._has_started = True
         self.tally.mark(workers=self._job.num_threads)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"xloader-{number}", daemon=True)
-            for number in range(self._job.num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._watch.start()
+        for _ in range(self._job.num_threads):
+            self._threads.begin(self._work)
+
+    def _replace(self, stuck: threading.Thread) -> None:
+        """Put another worker in the place of one that was given up. The lock is held."""
+        self._threads.give_up(stuck)
+        if self._is_closed:
+            return
+        try:
+            self._threads.begin(self._work)
+        except RuntimeError as error:
+            # The others do it all, if there are any.
+            if not self._threads:
+                self._bell.fail(error)
 
     def _stop(self) -> None:
         with self._bell.lock:
             self._is_closed = True
             self._loads.close()
             self._bell.ring()
+        self._watch.close()
 
     def _join(self) -> None:
-        for thread in self._threads:
-            thread.join()
-        self._loads.join()
+        now = time.monotonic()
+        if not self._have_ended(now + SOME_SECONDS):
+            # They write nowhere any more, if they ever come back.
+            for thread in self._watch.abandon():
+                self._threads.give_up(thread)
+                self._loads.give_up(thread)
+        has_ended = self._have_ended(now + MOST_SECONDS)
+        self._watch.join(now + MOST_SECONDS)
         with self._bell.lock:
             if self._is_dropped:
                 # By now the shelf and the pool may be those of a later run.
@@ -145,7 +191,15 @@ class Run:
             self._is_dropped = True
             self._fillings.clear()
             self._loads.clear()
-            self._drop_blocks()
+            if has_ended:
+                self._drop_blocks()
+            else:
+                # Such as a function that takes long: it may write to these blocks yet.
+                self._job.pool.spoil()
+
+    def _have_ended(self, until: float) -> bool:
+        # Both, even if the first has not.
+        return all([self._threads.join(until), self._loads.join(until)])
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -185,6 +239,9 @@ class Run:
                 task()
                 # It holds a batch, whose memory must not wait until there is another task.
                 task = None
+        except Abandoned:
+            # Another thread is in its place.
+            return
         except BaseException as error:
             with self._bell.lock:
                 self._bell.fail(error)

@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from xloader.engine.threads import Threads
+from xloader.sources.attempts import Abandoned
+
 
 class Waiters:
     """Threads that each do one task at a time; more of them where all are busy.
@@ -20,9 +23,8 @@ class Waiters:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads = Threads(name)
 
     def __contains__(self, thread: threading.Thread) -> bool:
         return thread in self._threads
@@ -42,31 +44,36 @@ class Waiters:
             If the system gives no thread.
         """
         if num_busy > len(self._threads):
-            name = f"{self._name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
             try:
-                thread.start()
+                self._threads.begin(self._work)
             except RuntimeError:
                 # Those that are there do it, later.
                 if not self._threads:
                     raise
-            else:
-                self._threads.append(thread)
         self._tasks.put(task)
+
+    def give_up(self, thread: threading.Thread) -> None:
+        """Wait for a thread no more, which is stuck in its task."""
+        self._threads.give_up(thread)
 
     def close(self) -> None:
         """Let the threads end once they have done what was submitted. The lock is held."""
         self._tasks.put(None)
 
-    def join(self) -> None:
-        """Wait until they have ended. The lock is not held, and it is none of them that calls."""
-        for thread in self._threads:
-            thread.join()
+    def join(self, until: float) -> bool:
+        """Wait until they have ended, as `Threads.join` does.
+
+        The lock is not held, and it is none of them that calls.
+        """
+        return self._threads.join(until)
 
     def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            task()
-            # It holds a batch, whose memory must not wait until there is another task.
-            del task
+        try:
+            while (task := self._tasks.get()) is not None:
+                task()
+                # It holds a batch, whose memory must not wait until there is another task.
+                del task
+        except Abandoned:
+            return
         # It is meant for all threads.
         self._tasks.put(None)

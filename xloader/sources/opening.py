@@ -21,6 +21,7 @@ from xloader.errors import (
     XloaderError,
     extra_remedy,
 )
+from xloader.patience import Patience
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
@@ -52,6 +53,7 @@ def open_source(
     storage_options: Mapping[str, Any] | None = None,
     dtype: DTypeLike | None = DEFAULT_DTYPE,
     on_missing: OnMissing = "warn",
+    patience: Patience | None = None,
     **open_kwargs: Any,
 ) -> Source:
     """Open a source of variables in chunks.
@@ -77,6 +79,8 @@ def open_source(
     on_missing : {"warn", "raise", "fill"}, default "warn"
         What to do about Zarr chunks that are absent: read the fill value with one warning,
         raise `MissingChunkError`, or read the fill value silently.
+    patience : Patience, optional
+        How long metadata and labels are waited for, where a URL is opened.
     **open_kwargs
         Passed to ``xr.open_dataset``, but ``branch``, ``tag`` or ``snapshot_id``: the version of
         an ``icechunk.Repository``, by default that of branch ``"main"``. Whatever the version
@@ -134,6 +138,7 @@ def open_source(
             kwargs = _file_kwargs(group, storage_options, open_kwargs)
             return _from_file(FileOpener(path, kwargs), variables, dtype)
         place = _place_of_path(path, storage_options, open_kwargs)
+        place = place.patient(patience or Patience())
     else:
         place = place_of(source, versions)
     if place is not None:

@@ -18,7 +18,10 @@ from xloader.torch.sampler import ChunkSampler
 if TYPE_CHECKING:
     from xloader.samples import Samples
 
-_OF_THE_PLAN = ("lanes", "max_amplification", "rank", "seed", "spread", "threads", "world_size")
+_OF_THE_PLAN = (
+    *("lanes", "max_amplification", "max_retries", "rank", "read_timeout", "seed", "spread"),
+    *("threads", "world_size"),
+)
 _NOT_YOURS = {
     "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",

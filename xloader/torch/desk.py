@@ -238,6 +238,7 @@ class Desk:
             capacity_nbytes=budget.lane_nbytes,
             in_flight_nbytes=in_flight,
             num_threads=num_threads,
+            patience=self._recipe.patience,
         )
 
 

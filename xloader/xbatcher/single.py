@@ -61,6 +61,7 @@ class SingleReads:
             capacity_nbytes=budget.lane_nbytes,
             in_flight_nbytes=budget.in_flight_nbytes,
             num_threads=num_threads,
+            patience=recipe.patience,
         )
 
     def read(self, ids: Ints) -> Arrays:

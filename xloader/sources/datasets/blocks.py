@@ -14,8 +14,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.errors import ChunkError, CorruptChunkError, ReadTimeoutError, XloaderError
 from xloader.sources import catalog
+from xloader.sources.attempts import current
 from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunking import Sizes, compact, span_of
 from xloader.sources.cuts import shift, take
@@ -115,7 +116,10 @@ class XarraySource(Described):
     def values(self, read: Read) -> NDArray[Any]:
         """What a read gives; whatever xarray raises passes."""
         array = self._handle.get().variables[read.variable]
-        return self._values(array, self._variables[read.variable], read.chunk, read.cut)
+        variable = self._variables[read.variable]
+        return current().ask(
+            self._key, lambda: self._values(array, variable, read.chunk, read.cut)
+        )
 
     def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
@@ -143,8 +147,10 @@ class XarraySource(Described):
         dataset = self._handle.get()
         places = [(dataset.variables[read.variable].data, read.chunk) for read in reads]
         try:
-            blocks = compute_blocks(places)
+            blocks = current().ask(self._key, lambda: compute_blocks(places))
             return deque(take(block, r.cut) for block, r in zip(blocks, reads, strict=True))
+        except ReadTimeoutError:
+            raise
         except Exception:
             # One by one tells whose error it is.
             return deque()

@@ -63,7 +63,7 @@ def place_at(url: str, options: Mapping[str, Any] | None) -> Place:
         return PathPlace(url)
     place = UrlPlace(url, dict(options or {}))
     # What fsspec holds in memory is in this process alone.
-    return GivenPlace(place.open_store(), place.name) if url.startswith("memory://") else place
+    return GivenPlace(place.open_plain(), place.name) if url.startswith("memory://") else place
 
 
 def refuse_versions(versions: Mapping[str, Any]) -> None:

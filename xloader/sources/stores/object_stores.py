@@ -21,6 +21,7 @@ fsspec is configured for, and any that obstore then fails to open.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Callable
@@ -58,13 +59,15 @@ def is_known(url: str) -> bool:
     return importlib.util.find_spec("obstore") is not None and not _is_configured(parts.scheme)
 
 
-def open_url(url: str) -> Store | None:
+def open_url(url: str, timeout: float) -> Store | None:
     """Open a URL by obstore.
 
     Parameters
     ----------
     url : str
         The URL of a Zarr store.
+    timeout : float
+        Seconds after which obstore ends a request. It makes each once; who asks, asks again.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def open_url(url: str) -> Store | None:
     from obstore.exceptions import BaseError
 
     try:
-        store = _MAKERS[urlsplit(url).scheme](url)
+        store = _MAKERS[urlsplit(url).scheme](url, _settings(url, timeout))
     # Such as credentials of a kind that it does not know.
     except (BaseError, ValueError):
         return None
@@ -94,11 +97,26 @@ def _is_configured(scheme: str) -> bool:
     return bool(conf.get(scheme) or conf.get(same.get(scheme, scheme)))
 
 
-def _open_s3(url: str) -> Any:
+def _settings(url: str, timeout: float) -> dict[str, Any]:
+    """What every store of obstore is told."""
+    return {
+        "retry_config": {"max_retries": 0},
+        "client_options": {
+            "timeout": f"{math.ceil(timeout)}s",
+            "allow_http": url.startswith("http://"),
+        },
+    }
+
+
+def _open_s3(url: str, settings: dict[str, Any]) -> Any:
     from obstore.store import S3Store
 
     options = _s3_options()
-    return None if options is None else S3Store.from_url(url, **options)
+    if options is None:
+        return None
+    if str(options.get("endpoint", "")).startswith("http://"):
+        settings["client_options"]["allow_http"] = True
+    return S3Store.from_url(url, **options, **settings)
 
 
 def _s3_options() -> dict[str, Any] | None:
@@ -141,41 +159,38 @@ def _at(endpoint: str | None, region: str | None) -> dict[str, Any] | None:
     return {
         "region": region or "us-east-1",
         "endpoint": endpoint,
-        "client_options": _client_options(endpoint),
     }
 
 
-def _open_gs(url: str) -> Any:
+def _open_gs(url: str, settings: dict[str, Any]) -> Any:
     from obstore.store import GCSStore
 
     folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     file = Path(named or Path(folder) / "application_default_credentials.json")
-    return GCSStore.from_url(url, application_credentials=str(file)) if file.is_file() else None
+    if not file.is_file():
+        return None
+    return GCSStore.from_url(url, application_credentials=str(file), **settings)
 
 
-def _open_azure(url: str) -> Any:
+def _open_azure(url: str, settings: dict[str, Any]) -> Any:
     from obstore.store import AzureStore
 
     parts = urlsplit(url)
     has_key = any(os.environ.get(name) for name in _SECRETS if name.startswith("AZURE_"))
     # Without the account in it, libraries read such a URL in different ways.
-    return AzureStore.from_url(url) if parts.username and has_key else None
+    return AzureStore.from_url(url, **settings) if parts.username and has_key else None
 
 
-def _open_http(url: str) -> Any:
+def _open_http(url: str, settings: dict[str, Any]) -> Any:
     from obstore.store import HTTPStore
 
     if urlsplit(url).username is not None:
         return None
-    return HTTPStore.from_url(url, client_options=_client_options(url))
+    return HTTPStore.from_url(url, **settings)
 
 
-def _client_options(url: str) -> Any:
-    return {"allow_http": url.startswith("http://")}
-
-
-_MAKERS: Final[dict[str, Callable[[str], Any]]] = {
+_MAKERS: Final[dict[str, Callable[[str, dict[str, Any]], Any]]] = {
     "s3": _open_s3,
     "s3a": _open_s3,
     "gs": _open_gs,

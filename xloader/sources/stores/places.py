@@ -13,10 +13,12 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.errors import UnsupportedDataError
+from xloader.patience import Patience
 from xloader.sources import zarr_adapter
 from xloader.sources.handles import Home, PerProcess
 from xloader.sources.stores import object_stores
 from xloader.sources.stores.naming import safe_name, scrub, secrets_of, secrets_of_url
+from xloader.sources.stores.patient import PatientStore
 from xloader.sources.stores.pickling import pack, unpack
 
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
@@ -59,12 +61,20 @@ class Place(Protocol):
         """The same place, opened by fsspec if it is a URL that another library opened."""
         ...
 
+    def patient(self, patience: Patience) -> Place:
+        """The same place, whose metadata and labels are waited for so long over a network."""
+        ...
+
 
 class _OneWay:
     """A place that is opened in one way only."""
 
     def by_fsspec(self) -> Self:
         """The place itself."""
+        return self
+
+    def patient(self, patience: Patience) -> Self:
+        """The place itself, which is on this machine, or makes requests in ways of its own."""
         return self
 
 
@@ -103,11 +113,14 @@ class UrlPlace:
         What fsspec is given; with any option, fsspec opens the URL.
     is_fsspec : bool, default False
         Whether fsspec opens the URL also where obstore could.
+    patience : Patience
+        How long metadata and labels are waited for.
     """
 
     url: str
     options: Mapping[str, Any] = field(repr=False)
     is_fsspec: bool = False
+    patience: Patience = field(default_factory=Patience, compare=False)
     home: Home = field(default_factory=Home, init=False, repr=False, compare=False)
 
     version = ""
@@ -133,6 +146,10 @@ class UrlPlace:
         """The same URL, opened by fsspec if it was obstore that opened it."""
         return replace(self, is_fsspec=True) if self._is_obstores else self
 
+    def patient(self, patience: Patience) -> UrlPlace:
+        """The same URL with another patience."""
+        return replace(self, patience=patience)
+
     @property
     def _is_obstores(self) -> bool:
         return not (self.is_fsspec or self.options) and object_stores.is_known(self.url)
@@ -146,8 +163,12 @@ class UrlPlace:
             If this process was forked from one that has the URL open.
         """
         self.home.check(self.name)
+        return PatientStore(self.open_plain(), self.patience)
+
+    def open_plain(self) -> Store:
+        """Open the URL by the library for it."""
         if self._is_obstores:
-            store = object_stores.open_url(self.url)
+            store = object_stores.open_url(self.url, self.patience.read_timeout)
             if store is not None:
                 return store
         from zarr.storage import FsspecStore

@@ -18,6 +18,7 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
+from xloader.sources.attempts import current
 from xloader.sources.base import Cut
 from xloader.sources.cuts import shift, take
 from xloader.sources.zarr.chains import Chain, Sharding
@@ -171,7 +172,8 @@ class StoredArray:
         if not (zarr_adapter.is_known() and self._grid.is_known):
             # Only what is public is used then, and zarr has no public way to ask.
             return True
-        return bool(zarr_adapter.sync(self._store.exists(self.key(chunk))))
+        key = self.key(chunk)
+        return current().ask(key, lambda: bool(zarr_adapter.sync(self._store.exists(key))))
 
     def decode(
         self, data: Bytes, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any], scratch: Scratch
@@ -193,11 +195,18 @@ class StoredArray:
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
         """Read the part ``cut`` of a chunk through zarr's own indexing."""
         origin, valid = self._grid.origin_of(chunk), self._grid.shape_of(chunk)
-        if all(isinstance(part, slice) and part.step in (None, 1) for part in cut):
+        is_slices = all(isinstance(part, slice) and part.step in (None, 1) for part in cut)
+        if is_slices:
             selection = cast("tuple[slice, ...]", shift(cut, origin, valid))
-            zarr_adapter.read_selection(self._array, selection, out)
-            return
-        whole = np.empty(valid, out.dtype)
-        selection = tuple(slice(o, o + n) for o, n in zip(origin, valid, strict=True))
-        zarr_adapter.read_selection(self._array, selection, whole)
-        out[...] = take(whole, cut)
+        else:
+            selection = tuple(slice(o, o + n) for o, n in zip(origin, valid, strict=True))
+        shape = out.shape if is_slices else valid
+
+        def read() -> NDArray[Any]:
+            # Not into ``out``: whoever waits here may be given up, and come back later.
+            values = np.empty(shape, out.dtype)
+            zarr_adapter.read_selection(self._array, selection, values)
+            return values
+
+        values = current().ask(self.key(chunk), read)
+        out[...] = values if is_slices else take(values, cut)

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.sources.attempts import Attempts, current
 from xloader.sources.base import MOST_INDEX_NBYTES
 
 Index: TypeAlias = NDArray[np.uint64]
@@ -39,7 +40,7 @@ class IndexCache:
         self._most_nbytes = most_nbytes
         self._nbytes = 0
         self._kept: OrderedDict[Name, Index] = OrderedDict()
-        self._coming: dict[Name, Future[Index | None]] = {}
+        self._coming: dict[Name, tuple[Future[Index | None], Attempts]] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -62,21 +63,23 @@ class IndexCache:
         An index that is not there is looked for again the next time. A failure to read it is
         that of all who wait for it.
         """
+        attempts = current()
         with self._lock:
             if name in self._kept:
                 self._kept.move_to_end(name)
                 return self._kept[name], 0
-            coming = self._coming.get(name)
-            if coming is None:
-                mine = self._coming[name] = Future()
+            coming, reader = self._coming.get(name, (None, attempts))
+            if coming is None or reader.is_given_up:
+                coming, mine = None, Future()
+                self._coming[name] = mine, attempts
         if coming is not None:
-            return coming.result(), 0
+            return attempts.wait_for(reader.key, coming.result), 0
         try:
             index = read()
-            self._arrive(name, index)
+            self._arrive(name, mine, index)
             mine.set_result(index)
         except BaseException as error:
-            self._arrive(name, None)
+            self._arrive(name, mine, None)
             # Whoever stops this thread does not mean those that wait for it.
             is_failure = isinstance(error, Exception)
             if not mine.done():
@@ -95,9 +98,10 @@ class IndexCache:
             dropped = self._kept.pop(name, None)
             self._nbytes -= 0 if dropped is None else dropped.nbytes
 
-    def _arrive(self, name: Name, index: Index | None) -> None:
+    def _arrive(self, name: Name, mine: Future[Index | None], index: Index | None) -> None:
         with self._lock:
-            self._coming.pop(name, None)
+            if self._coming.get(name, (None,))[0] is mine:
+                del self._coming[name]
             if index is not None:
                 self._keep(name, index)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -16,6 +17,8 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
+from xloader.sources.attempts import Attempts, current
+from xloader.sources.stores.patient import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import SCRATCH
 from xloader.sources.zarr_adapter import (
@@ -64,8 +67,35 @@ class Objects(Protocol):
         ...
 
 
+class _Asking:
+    """Objects whose store is waited for within the attempts of the read that is under way."""
+
+    def get(self, key: str) -> Bytes | None:
+        """All of an object."""
+        return current().ask(key, lambda: self._get(key))
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of an object, or all of it where it is shorter."""
+        return current().ask(key, lambda: self._get_last(key, nbytes))
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of an object, so that the first is decoded before the next takes memory."""
+        attempts = current()
+        return (attempts.ask(key, partial(self._get_range, key, *span)) for span in spans)
+
+    def _get(self, key: str) -> Bytes | None:
+        raise NotImplementedError
+
+    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
+        raise NotImplementedError
+
+    def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
+        raise NotImplementedError
+
+
 def is_waiting(store: Store) -> bool:
     """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
+    store = plain(store)
     if not is_known():
         return not isinstance(innermost(store), LocalStore | MemoryStore | ZipStore)
     return not (is_synchronous(store) or isinstance(store, ZipStore))
@@ -79,6 +109,7 @@ def objects_of(store: Store) -> Objects:
     store : zarr.abc.store.Store
         The store. A kind of store that is derived from one of zarr's is asked as zarr asks it.
     """
+    store = plain(store)
     if type(store) is LocalStore:
         return Files(str(store.root))
     if type(store) is ZipStore:
@@ -88,7 +119,7 @@ def objects_of(store: Store) -> Objects:
     return OfObstore(store) if type(store) is ObjectStore else Asynchronous(store)
 
 
-class Files:
+class Files(_Asking):
     """The files of a directory, read into memory that each thread reuses.
 
     Parameters
@@ -101,19 +132,13 @@ class Files:
         self._root = root
         self._prefix = os.path.join(root, "")
 
-    def get(self, key: str) -> Bytes | None:
-        """All of a file."""
-        return self._read(key, 0, None)
+    def _get(self, key: str) -> Bytes | None:
+        return self._get_range(key, 0, None)
 
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of a file."""
-        return self._read(key, -nbytes, None)
+    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
+        return self._get_range(key, -nbytes, None)
 
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of a file, one after the other."""
-        return (self._read(key, start, stop) for start, stop in spans)
-
-    def _read(self, key: str, start: int, stop: int | None) -> Bytes | None:
+    def _get_range(self, key: str, start: int, stop: int | None) -> Bytes | None:
         """Some bytes of a file, as a slice of all of them would be."""
         # Few calls: each lets other threads run, and has to wait for them afterwards.
         try:
@@ -152,26 +177,23 @@ def _read_at(file: int, buffer: Bytes, start: int) -> int:
     return len(data)
 
 
-class _OneByOne:
+class _OneByOne(_Asking):
     """Objects that come at once when asked for."""
 
     def __init__(self) -> None:
         # To make it, zarr goes through its settings.
         self._prototype = default_buffer_prototype()
 
-    def get(self, key: str) -> Bytes | None:
-        """All of an object."""
-        return self._get(key, None)
+    def _get(self, key: str) -> Bytes | None:
+        return self._read(key, None)
 
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object."""
-        return self._get(key, SuffixByteRequest(nbytes))
+    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
+        return self._read(key, SuffixByteRequest(nbytes))
 
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object, so that the first is decoded before the next takes memory."""
-        return (self._get(key, RangeByteRequest(start, stop)) for start, stop in spans)
+    def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
+        return self._read(key, RangeByteRequest(start, stop))
 
-    def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         raise NotImplementedError
 
 
@@ -188,7 +210,7 @@ class Synchronous(_OneByOne):
         super().__init__()
         self._store = store
 
-    def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         prototype = self._prototype
         return _as_bytes(self._store.get_sync(key, prototype=prototype, byte_range=byte_range))
 
@@ -206,7 +228,7 @@ class Zipped(_OneByOne):
         super().__init__()
         self._store = store
 
-    def _get(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
+    def _read(self, key: str, byte_range: ByteRequest | None) -> Bytes | None:
         return _as_bytes(read_zip(self._store, key, byte_range))
 
 
@@ -225,27 +247,36 @@ class Asynchronous:
 
     def get(self, key: str) -> Bytes | None:
         """All of an object."""
-        return _as_bytes(sync(self._store.get(key, self._prototype, None)))
+        return next(self._get_all(key, [None]))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """The end of an object."""
-        return _as_bytes(sync(self._store.get(key, self._prototype, SuffixByteRequest(nbytes))))
+        return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
         """Parts of an object, side by side."""
-        return map(_as_bytes, sync(self._gather(key, spans)))
+        return self._get_all(key, [RangeByteRequest(*span) for span in spans])
 
-    async def _gather(self, key: str, spans: Sequence[Span]) -> list[Buffer | None]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(spans))
+    def _get_all(self, key: str, parts: Sequence[ByteRequest | None]) -> Iterator[Bytes | None]:
+        attempts = current()
+        found = attempts.ask(key, lambda: sync(self._gather(attempts, key, parts)))
+        return map(_as_bytes, found)
 
-        async def get(span: Span) -> Buffer | None:
+    async def _gather(
+        self, attempts: Attempts, key: str, parts: Sequence[ByteRequest | None]
+    ) -> list[Buffer | None]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
+
+        async def get(part: ByteRequest | None) -> Buffer | None:
             async with limit:
-                return await self._store.get(key, self._prototype, RangeByteRequest(*span))
+                return await attempts.ask_async(
+                    key, lambda: self._store.get(key, self._prototype, part)
+                )
 
-        return await asyncio.gather(*map(get, spans))
+        return await asyncio.gather(*map(get, parts))
 
 
-class OfObstore(Asynchronous):
+class OfObstore(_Asking):
     """The objects of an obstore store, which can be waited for without zarr's event loop.
 
     That loop is one thread for all requests of the process. obstore's own calls let other
@@ -258,41 +289,44 @@ class OfObstore(Asynchronous):
     """
 
     def __init__(self, store: ObjectStore[Any]) -> None:
-        super().__init__(store)
         import obstore
 
         self._obstore = obstore
         self._inner = store.store
+        self._by_zarr = Asynchronous(store)
 
-    def get(self, key: str) -> Bytes | None:
-        """All of an object."""
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """The end of an object."""
+        try:
+            return super().get_last(key, nbytes)
+        except self._obstore.exceptions.NotSupportedError:
+            # zarr asks for the size first, as Azure's must be.
+            return self._by_zarr.get_last(key, nbytes)
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Parts of an object: several side by side, as each is to be a request of its own."""
+        if len(spans) != 1:
+            return self._by_zarr.get_ranges(key, spans)
+        return super().get_ranges(key, spans)
+
+    def _get(self, key: str) -> Bytes | None:
         try:
             return _view(self._obstore.get(self._inner, key).bytes())
         except _ABSENT:
             return None
 
-    def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object."""
+    def _get_last(self, key: str, nbytes: int) -> Bytes | None:
         options: GetOptions = {"range": {"suffix": nbytes}}
         try:
-            found = self._obstore.get(self._inner, key, options=options).bytes()
+            return _view(self._obstore.get(self._inner, key, options=options).bytes())
         except _ABSENT:
             return None
-        except self._obstore.exceptions.NotSupportedError:
-            # zarr asks for the size first, as Azure's must be.
-            return super().get_last(key, nbytes)
-        return _view(found)
 
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object: several side by side, as each is to be a request of its own."""
-        if len(spans) != 1:
-            return super().get_ranges(key, spans)
-        ((start, stop),) = spans
+    def _get_range(self, key: str, start: int, stop: int) -> Bytes | None:
         try:
-            found = self._obstore.get_range(self._inner, key, start=start, end=stop)
+            return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
         except _ABSENT:
-            return iter([None])
-        return iter([_view(found)])
+            return None
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

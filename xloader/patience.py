@@ -1,0 +1,67 @@
+"""How long one attempt at a read may take, and how many attempts there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Final
+
+from xloader.errors import OptionError
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+_LONGEST_TIMEOUT: Final = 10**7
+"""Seconds. Locks of some systems cannot be waited for any longer than about this."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long reads are waited for.
+
+    Parameters
+    ----------
+    read_timeout : float, default 300.0
+        Seconds that one attempt at a read may take.
+    max_retries : int, default 4
+        Attempts after the first, where that fails for a reason that may pass: no answer in time,
+        a dropped connection, a short body, HTTP status 408, 429 or 5xx.
+
+    Raises
+    ------
+    OptionError
+        If one of them is outside its range.
+
+    Examples
+    --------
+    >>> [Patience().pause_after(num_failed) for num_failed in (1, 2, 3, 9)]
+    [0.1, 0.2, 0.4, 10.0]
+    """
+
+    read_timeout: float = 300.0
+    max_retries: int = 4
+
+    def __post_init__(self) -> None:
+        seconds, retries = self.read_timeout, self.max_retries
+        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+        if not (is_number and 0 < seconds <= _LONGEST_TIMEOUT):
+            raise OptionError(
+                "read_timeout is no time that a read may take",
+                given=repr(seconds),
+                allowed=f"seconds above 0, up to {_LONGEST_TIMEOUT}",
+                remedy="pass the seconds that one attempt at a read may take, such as 300.0",
+            )
+        is_whole = isinstance(retries, Integral) and not isinstance(retries, bool)
+        if not (is_whole and 0 <= retries <= 1000):
+            raise OptionError(
+                "max_retries is no number of attempts",
+                given=repr(retries),
+                allowed="whole numbers from 0 to 1000",
+                remedy="pass how often a failed read is tried again, such as 4",
+            )
+        object.__setattr__(self, "read_timeout", float(seconds))
+        object.__setattr__(self, "max_retries", int(retries))
+
+    def pause_after(self, num_failed: int) -> float:
+        """The longest wait before the next attempt, in seconds, after so many failed ones."""
+        return min(math.ldexp(_FIRST_PAUSE, num_failed - 1), _LONGEST_PAUSE)

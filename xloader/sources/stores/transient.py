@@ -1,0 +1,127 @@
+"""Which failures of a store may pass, so that another attempt is worth its while."""
+
+from __future__ import annotations
+
+import email.utils
+import errno
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_ERRNOS: Final = frozenset(
+    {errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET}
+    | {errno.EHOSTUNREACH, errno.EINTR, errno.EIO, errno.ENETDOWN, errno.ENETRESET}
+    | {errno.ENETUNREACH, errno.EPIPE, errno.ESTALE, errno.ETIMEDOUT}
+)
+_NAMES: Final = frozenset(
+    # aiohttp, and through it fsspec, gcsfs and adlfs
+    {"ClientConnectionError", "ClientPayloadError", "ServerDisconnectedError"}
+    # botocore and urllib3, and through them s3fs
+    | {"ConnectionClosedError", "ConnectTimeoutError", "EndpointConnectionError"}
+    | {"HTTPClientError", "IncompleteRead", "IncompleteReadError", "ProtocolError"}
+    | {"ReadTimeoutError", "ResponseStreamingError"}
+    # azure
+    | {"IncompleteReadError", "ServiceRequestError", "ServiceResponseError"}
+)
+"""Classes of libraries that need not be installed. Their children count as well."""
+
+_TEXTS: Final = re.compile(
+    r"error sending request|request or response body error|error decoding response body"
+    r"|end of file before message length|operation timed out|connection closed before message"
+)
+"""What obstore says, whose errors have neither a class of their own nor a status."""
+
+_STATUS_IN_TEXT: Final = re.compile(r"non-2xx status code: (\d{3})")
+
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
+"""HTTP status of answers that may be another the next time."""
+
+_LONGEST_TOLD: Final = 600.0
+"""Seconds: no store makes us wait for longer than this."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether what a store, or its library, raised may pass.
+
+    Examples
+    --------
+    >>> is_transient(TimeoutError()), is_transient(FileNotFoundError("c/0/0"))
+    (True, False)
+    """
+    links = list(_chain(error))
+    told = [status for status in map(status_of, links) if status is not None]
+    if told:
+        return told[0] in _PASSING
+    for link in links:
+        if isinstance(link, TimeoutError | ConnectionError):
+            return True
+        if isinstance(link, OSError) and link.errno in _ERRNOS:
+            return True
+        if not _NAMES.isdisjoint(kind.__name__ for kind in type(link).__mro__):
+            return True
+        if _is_obstores(link) and _TEXTS.search(str(link)):
+            return True
+    return False
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an error tells of, whatever library raised it."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        given = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return given if isinstance(given, int) else None
+    for name in ("status", "status_code", "code"):
+        given = getattr(error, name, None)
+        if isinstance(given, str) and given.isdigit():
+            given = int(given)
+        if isinstance(given, int) and 100 <= given < 600:
+            return given
+    found = _STATUS_IN_TEXT.search(str(error)) if _is_obstores(error) else None
+    return int(found[1]) if found else None
+
+
+def told_pause(error: BaseException) -> float | None:
+    """Seconds that the store asks us to wait for, by its header ``Retry-After``.
+
+    obstore does not pass headers on.
+    """
+    for link in _chain(error):
+        given = _retry_after(link)
+        if given is None:
+            continue
+        try:
+            seconds = float(given)
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(given).timestamp() - time.time()
+            except ValueError:
+                continue
+        # Not the other way round: NaN is no time to wait for.
+        return seconds if 0.0 <= seconds <= _LONGEST_TOLD else max(0.0, min(seconds, _LONGEST_TOLD))
+    return None
+
+
+def _retry_after(error: BaseException) -> str | None:
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+    else:
+        headers = getattr(error, "headers", None) or getattr(response, "headers", None)
+    if not isinstance(headers, Mapping):
+        return None
+    return next((str(v) for k, v in headers.items() if str(k).lower() == "retry-after"), None)
+
+
+def _is_obstores(error: BaseException) -> bool:
+    return type(error).__module__.startswith("obstore")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from, as far as it was on purpose."""
+    link: BaseException | None = error
+    for _ in range(10):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__
