@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -193,6 +194,8 @@ class Pass:
         self._deliver = deliver
         self._is_over = False
         self._has_begun = False
+        # Whoever has it may take it again: a collate_fn may close, or ask for a length.
+        self._lock = threading.RLock()
         self._take_up(begin())
 
     @property
@@ -209,6 +212,11 @@ class Pass:
         return self
 
     def __next__(self) -> Any:
+        # Of several threads each takes a batch of its own, and all of them see the end.
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> Any:
         if not self._has_begun:
             self._has_begun = True
             if self._leg.is_overtaken():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -82,6 +84,7 @@ class Loader:
         self._is_closed = False
         self._explained: dict[tuple[int, int, int], Explanation] = {}
         self._carried: Carrier | None = None
+        self._locks: dict[int, threading.RLock] = {}
 
     @property
     def footprint(self) -> Footprint:
@@ -234,11 +237,16 @@ class Loader:
         return self._progress.report()
 
     def close(self) -> None:
-        """Stop whatever is under way and give the memory back. More than once is fine."""
-        self._stop()
-        if self._carried is not None:
-            self._carried.clear()
+        """Stop whatever is under way and give the memory back. More than once is fine.
+
+        It returns within two seconds. A thread that is stuck in a read is left behind, and ends
+        by itself if it ever comes back.
+        """
         self._is_closed = True
+        with self._lock:
+            self._stop()
+            if self._carried is not None:
+                self._carried.clear()
 
     def __enter__(self) -> Loader:
         return self
@@ -252,12 +260,13 @@ class Loader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        self._check_open()
-        self._stop()
-        expected = self.explain()
-        self._roster.itinerary.warn(expected)
-        self._roster.begin(expected, Stand(self._epoch_number, self._first_step))
-        return Pass(self._begin, self._deliver)
+        with self._lock:
+            self._check_open()
+            self._stop()
+            expected = self.explain()
+            self._roster.itinerary.warn(expected)
+            self._roster.begin(expected, Stand(self._epoch_number, self._first_step))
+            return Pass(self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
         # A loader travels as what it was asked for; threads, memory and progress stay behind.
@@ -267,6 +276,12 @@ class Loader:
         planned = self._roster.planned
         count = "" if planned is None else f"{planned.num_steps} "
         return f"<xloader.Loader: {count}batches of {self.batch_size}, epoch {self._epoch_number}>"
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """One iteration begins, or ends, at a time: they share the memory."""
+        # By process: what another thread held while forking is never released in the child.
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -288,6 +303,10 @@ class Loader:
 
     def _begin(self) -> Leg:
         """Make what the next pass carries out, in the place of what was under way."""
+        with self._lock:
+            return self._make_leg()
+
+    def _make_leg(self) -> Leg:
         self._stop()
         expected, number, itinerary = self.explain(), self._epoch_number, self._roster.itinerary
         numbers = itinerary.sublanes()

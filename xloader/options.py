@@ -132,8 +132,7 @@ class LoaderOptions:
         OptionError
             If a number is outside its range.
         """
-        asked = {"read_timeout": self.read_timeout, "max_retries": self.max_retries}
-        return replace(given, **{k: v for k, v in asked.items() if v is not None})
+        return given.but(self.read_timeout, self.max_retries)
 
     @property
     def global_batch(self) -> int:

@@ -62,6 +62,17 @@ class Patience:
         object.__setattr__(self, "read_timeout", float(seconds))
         object.__setattr__(self, "max_retries", int(retries))
 
+    def but(self, read_timeout: float | None, max_retries: int | None) -> Patience:
+        """The same with other numbers, where they are given.
+
+        Raises
+        ------
+        OptionError
+            If one of them is outside its range.
+        """
+        seconds = self.read_timeout if read_timeout is None else read_timeout
+        return Patience(seconds, self.max_retries if max_retries is None else max_retries)
+
     def pause_after(self, num_failed: int) -> float:
         """The longest wait before the next attempt, in seconds, after so many failed ones."""
         return min(math.ldexp(_FIRST_PAUSE, num_failed - 1), _LONGEST_PAUSE)

@@ -69,8 +69,8 @@ def data_loader(
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
     **kwargs
-        ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes`` and
-        ``spread``, as for :meth:`Samples.loader`. All others go to the ``DataLoader``.
+        ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
+        ``spread``, ``read_timeout`` and ``max_retries``, as for :meth:`Samples.loader`. All others go to the ``DataLoader``.
 
     Returns
     -------
@@ -126,6 +126,8 @@ def data_loader(
         target_transform=target_transform,
         transforms=transforms,
         threads=planned.get("threads"),
+        read_timeout=planned.get("read_timeout"),
+        max_retries=planned.get("max_retries"),
     )
     loader: DataLoader[Any] = DataLoader(
         dataset,

@@ -61,7 +61,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
     **options
-        ``threads``, ``max_amplification``, ``lanes`` and ``spread``, as for
+        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout`` and
+        ``max_retries``, as for
         :meth:`Samples.loader`; threads are those of each worker.
 
     Raises

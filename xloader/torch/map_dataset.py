@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,8 @@ class MapDataset(Dataset[Any]):
         Given all fields and returns as many, in a tuple; instead of the other two.
     threads : int, optional
         Threads of each worker that load and gather; its share of the cores by default.
+    read_timeout, max_retries
+        As for :meth:`Samples.loader`, under other samplers than ours.
 
     Raises
     ------
@@ -67,9 +70,12 @@ class MapDataset(Dataset[Any]):
         target_transform: Callable[..., Any] | None = None,
         transforms: Callable[..., Any] | None = None,
         threads: int | None = None,
+        read_timeout: float | None = None,
+        max_retries: int | None = None,
     ) -> None:
         require_samples(samples, "MapDataset")
         self.samples = samples
+        self._patience = samples.recipe.patience.but(read_timeout, max_retries)
         self._memory_nbytes = parse_nbytes(memory)
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
@@ -134,7 +140,8 @@ class MapDataset(Dataset[Any]):
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._desk is None or self._desk.is_foreign:
-            self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads)
+            recipe = replace(self.samples.recipe, patience=self._patience)
+            self._desk = Desk(recipe, self._memory_nbytes, self._threads)
         ticket = ticket_of(ids)
         delivery = None if ticket is None else self._desk.step(ticket, ids)
         if delivery is None:

@@ -18,7 +18,9 @@ from xloader.torch.trainers import refuse_dealing_twice
 if TYPE_CHECKING:
     from xloader.samples import Samples
 
-_OTHER_OPTIONS = ("lanes", "max_amplification", "spread", "threads")
+_OTHER_OPTIONS = (
+    *("lanes", "max_amplification", "max_retries", "read_timeout", "spread", "threads"),
+)
 
 
 class ChunkSampler(DistributedSampler[int]):
@@ -55,7 +57,8 @@ class ChunkSampler(DistributedSampler[int]):
     persistent_workers : bool, default False
         As of the ``DataLoader``: whether workers, and chunks that they keep, outlive an epoch.
     **options
-        ``threads``, ``max_amplification``, ``lanes`` and ``spread``, as for
+        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout`` and
+        ``max_retries``, as for
         :meth:`Samples.loader`; threads are those of each worker.
 
     Raises

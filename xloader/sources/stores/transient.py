@@ -50,19 +50,18 @@ def is_transient(error: BaseException) -> bool:
     (True, False)
     """
     links = list(_chain(error))
-    told = [status for status in map(status_of, links) if status is not None]
-    if told:
-        return told[0] in _PASSING
     for link in links:
-        if isinstance(link, TimeoutError | ConnectionError):
-            return True
-        if isinstance(link, OSError) and link.errno in _ERRNOS:
-            return True
+        # aiohttp's error for a short body is raised from one with a status.
         if not _NAMES.isdisjoint(kind.__name__ for kind in type(link).__mro__):
+            return True
+        status = status_of(link)
+        if status is not None:
+            return status in _PASSING
+        if isinstance(link, TimeoutError | ConnectionError):
             return True
         if _is_obstores(link) and _TEXTS.search(str(link)):
             return True
-    return False
+    return any(isinstance(link, OSError) and link.errno in _ERRNOS for link in links)
 
 
 def status_of(error: BaseException) -> int | None:
