@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from xloader.engine.threads import Threads
 from xloader.patience import Patience
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Read
@@ -36,7 +37,7 @@ class Watch:
         self._under_way: dict[Attempts, Left] = {}
         self._told: dict[Attempts, float] = {}
         self._is_closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads = Threads("xloader-watch")
 
     def begin(self, reads: Sequence[Read], num_hung: int, on_left: Left) -> Attempts:
         """Read some chunks on this thread, within what is returned; `end` is to follow.
@@ -61,9 +62,8 @@ class Watch:
 
     def start(self) -> None:
         """Begin to look, if that has not begun."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="xloader-watch", daemon=True)
-            self._thread.start()
+        if not self._threads:
+            self._threads.begin(self._look)
 
     def close(self) -> None:
         """Let nobody begin to wait for a store any more."""
@@ -78,8 +78,8 @@ class Watch:
 
     def join(self, until: float) -> None:
         """Wait until it looks no more, as `Threads.join` does."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(max(0.0, until - time.monotonic()))
+        if threading.current_thread() not in self._threads:
+            self._threads.join(until)
 
     def _look(self) -> None:
         timeout = self.patience.read_timeout

@@ -1,0 +1,126 @@
+"""Stores that never answer for some key, and a program that reads one.
+
+Run with the kind of store, the door and what is done meanwhile, it prints what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, WrapperStore
+
+import xloader
+from xloader.testing import write_store
+
+FOR_EVER = 1e6
+"""Seconds."""
+
+released = [threading.Event()]
+"""Set by tests once they are over, so that no thread outlives them."""
+
+KEY = "t/c/3/0"
+STEPS = 100
+
+
+class HangingSync(WrapperStore[Store]):
+    """Read on the calling thread, which never returns."""
+
+    def get_sync(self, key: str, **kwargs: Any) -> Any:
+        self._hang(key)
+        return self._store.get_sync(key, **kwargs)  # type: ignore[attr-defined]
+
+    async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        self._hang(key)
+        return await self._store.get(key, *args, **kwargs)
+
+    def _hang(self, key: str) -> None:
+        if key == KEY:
+            released[-1].wait(FOR_EVER)
+
+
+class HangingAsync(WrapperStore[Store]):
+    """Read on an event loop, which goes on."""
+
+    _supports_sync_io = False
+
+    async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        release = released[-1]
+        while key == KEY and not release.is_set():
+            await asyncio.sleep(0.05)
+        return await self._store.get(key, *args, **kwargs)
+
+
+class HangingLoop(WrapperStore[Store]):
+    """Read on an event loop, which stands still."""
+
+    _supports_sync_io = False
+
+    async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        if key == KEY:
+            time.sleep(FOR_EVER)
+        return await self._store.get(key, *args, **kwargs)
+
+
+KINDS = {"sync": HangingSync, "async": HangingAsync, "loop": HangingLoop}
+
+
+def make_samples(kind: str, folder: Path | None = None, **options: Any) -> xloader.Samples:
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(STEPS * 4.0).reshape(STEPS, 4))})
+    store: Store
+    if folder is None:
+        store = write_store(ds, {"t": (5, 4)})
+    elif folder.exists():
+        store = LocalStore(folder)
+    else:
+        store = write_store(ds, {"t": (5, 4)}, folder)
+    return xloader.open(KINDS[kind](store), **options).window(time=1)
+
+
+def main(kind: str, door: str, what: str, folder: str) -> None:
+    options = {"read_timeout": 0.3, "max_retries": 1} if what == "error" else {}
+    samples = make_samples(kind, Path(folder), **options)
+    if door == "loader":
+        loader: Any = samples.loader(batch_size=4, **options)
+    else:
+        from xloader.torch import data_loader
+
+        loader = data_loader(samples, 4, num_workers=int(door.rpartition("-")[2]), **options)
+    iterator = iter(loader)
+    if what == "exit":
+        next(iterator)
+    if what == "exit":
+        print("leaving", flush=True)
+        return
+    if what == "error":
+        try:
+            for _ in iterator:
+                pass
+        except xloader.errors.ReadTimeoutError:
+            print("timed out", flush=True)
+        return
+
+    def interrupt() -> None:
+        # While the main thread waits for the batch that never comes.
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        for _ in iterator:
+            pass
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

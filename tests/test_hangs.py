@@ -1,0 +1,332 @@
+"""A read that never returns holds nobody up: not the loop, not close(), not the end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from tests.hanging import FOR_EVER, KEY, KINDS, make_samples, released
+from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning
+from xloader.testing import write_store
+
+ENDS_WITHIN = 120.0
+"""Seconds: far more than anything here takes, and far less than the reads that hang."""
+
+# A loop that stands still does so for all of its process.
+kinds = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+@pytest.fixture(autouse=True)
+def _release() -> Iterator[None]:
+    """Let stuck threads go on after each test: they end by themselves then."""
+    released.append(threading.Event())
+    yield
+    released[-1].set()
+
+
+def read_until_error(loader: Any) -> ReadTimeoutError:
+    with pytest.raises(ReadTimeoutError) as caught:
+        for _ in loader:
+            pass
+    return caught.value
+
+
+@kinds
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: bool) -> None:
+    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 1}
+    with make_samples(kind).loader(batch_size=4, shuffle=shuffle, **options) as loader:
+        error = read_until_error(loader)
+        assert (error.variable, error.chunk, error.key) == ("t", (3, 0), KEY)
+        assert (error.seconds, error.attempts) == (0.2, 2)
+        assert isinstance(error, TimeoutError)
+        assert "2 attempts of 0.2 s" in str(error)
+        report = loader.report()
+        assert report.num_retries == 1
+
+
+@kinds
+def test_all_batches_before_it_come(kind: str) -> None:
+    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0, "shuffle": False}
+    ids: list[int] = []
+    with make_samples(kind).loader(batch_size=5, **options) as loader:
+        with pytest.raises(ReadTimeoutError):
+            for batch in loader:
+                ids += batch.ids.tolist()
+        assert ids == list(range(15))
+
+
+@kinds
+@pytest.mark.parametrize("door", ["map", "batches"])
+def test_the_error_comes_by_other_doors(kind: str, door: str) -> None:
+    from xloader.torch import IterableDataset, data_loader
+
+    options: dict[str, Any] = {"read_timeout": 0.2, "max_retries": 1}
+    samples = make_samples(kind)
+    if door == "map":
+        read_until_error(data_loader(samples, 4, **options))
+    else:
+        read_until_error(IterableDataset(samples, 4, **options))
+
+
+@kinds
+def test_the_error_comes_without_a_plan(kind: str) -> None:
+    from xloader.torch import MapDataset
+
+    samples = make_samples(kind, read_timeout=0.2, max_retries=1)
+    for read in (samples.__getitem__, samples.to_xarray, MapDataset(samples).__getitem__):
+        with pytest.raises(ReadTimeoutError, match=r"chunk \(3, 0\)"):
+            read(17)
+        # Others are there.
+        read(40)
+
+
+@kinds
+def test_what_a_loader_is_told_counts_for_it_alone(kind: str) -> None:
+    samples = make_samples(kind, read_timeout=FOR_EVER)
+    loader = samples.loader(batch_size=4, output="numpy", read_timeout=0.1, max_retries=0)
+    with loader:
+        assert read_until_error(loader).seconds == 0.1
+
+
+@kinds
+def test_close_ends_the_loop_of_another_thread(kind: str) -> None:
+    loader = make_samples(kind).loader(batch_size=4, output="numpy")
+    came: list[BaseException | None] = []
+
+    def take() -> None:
+        try:
+            for _ in loader:
+                pass
+        except BaseException as error:
+            came.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    wait_until(lambda: is_waited_for(loader))
+    loader.close()
+    thread.join(ENDS_WITHIN)
+    assert not thread.is_alive()
+    assert isinstance(came[0], ClosedError)
+
+
+def test_another_epoch_begins_while_a_read_of_the_last_one_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples = make_samples("sync")
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        wait_until(lambda: is_waited_for(loader))
+        # The store answers again, and the one read that hangs still hangs.
+        monkeypatch.setattr(KINDS["sync"], "_hang", lambda self, key: None)
+        for _ in range(2):
+            values = {i: v for b in loader for i, v in zip(b.ids.tolist(), b.t, strict=True)}
+            assert sorted(values) == list(range(100))
+            assert all((v[0] == np.arange(4.0) + 4 * i).all() for i, v in values.items())
+
+
+def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt gives other bytes, long after the second has given the right ones."""
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0).reshape(100, 4))})
+    go_on, has_come = threading.Event(), threading.Event()
+    hung: list[str] = []
+
+    class Late(KINDS["sync"]):  # type: ignore[misc, name-defined]
+        def _hang(self, key: str) -> None:
+            if key == KEY and not hung:
+                hung.append(key)
+                go_on.wait(ENDS_WITHIN)
+                has_come.set()
+
+        def get_sync(self, key: str, **kwargs: Any) -> Any:
+            is_late = key == KEY and not hung
+            found = super().get_sync(key, **kwargs)
+            return type(found).from_bytes(found.to_bytes()[::-1]) if is_late else found
+
+    store = Late(write_store(ds, {"t": (5, 4)}, encoding={"t": {"compressors": None}}))
+    samples = xloader.open(store).window(time=1)
+    options = {"output": "numpy", "read_timeout": 0.2, "shuffle": False}
+    with samples.loader(batch_size=100, **options) as loader:
+        (batch,) = loader
+        before = batch.t.copy()
+        go_on.set()
+        assert has_come.wait(ENDS_WITHIN)
+        assert loader.report().num_retries == 1
+        (again,) = loader
+        for values in (before, batch.t, again.t):
+            np.testing.assert_array_equal(values[:, 0], ds.t.values)
+
+
+def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xloader.engine.watch.LONG_SECONDS", 0.05)
+    options = {"output": "numpy", "read_timeout": 0.5, "max_retries": 0}
+    with make_samples("sync").loader(batch_size=4, **options) as loader:
+        with pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0"):
+            read_until_error(loader)
+
+
+def test_who_does_not_wait_long_is_told_nothing() -> None:
+    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0}
+    with make_samples("sync").loader(batch_size=4, **options) as loader:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SlowReadWarning)
+            read_until_error(loader)
+
+
+def test_shards_whose_index_never_comes() -> None:
+    """Others that wait for the same index neither wait for ever nor for a reader that is gone."""
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0).reshape(100, 4))})
+    encoding = {"t": {"shards": (25, 4)}}
+    store = KINDS["sync"](write_store(ds, {"t": (5, 4)}, encoding=encoding))
+    samples = xloader.open(store).window(time=1)
+    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 2, "threads": 4}
+    with samples.loader(batch_size=4, **options) as loader:
+        assert read_until_error(loader).key == KEY
+
+
+@pytest.mark.parametrize(
+    ("kind", "door", "what"),
+    [
+        *(("sync", "loader", what) for what in ("exit", "interrupt")),
+        *(("async", "loader", what) for what in ("exit", "interrupt")),
+        *(("loop", "loader", what) for what in ("error", "interrupt")),
+        *(("sync", "data_loader-2", what) for what in ("exit", "interrupt")),
+        ("async", "data_loader-0", "interrupt"),
+        ("async", "data_loader-2", "error"),
+    ],
+)
+def test_the_process_ends(kind: str, door: str, what: str, tmp_path: Path) -> None:
+    """At its end, and at one Ctrl-C, with a read under way that never returns."""
+    folder = str(tmp_path / "store.zarr")
+    make_samples(kind, Path(folder))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hanging", kind, door, what, folder],
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN,
+        check=False,
+    )
+    told = {"exit": "leaving", "interrupt": "interrupted", "error": "timed out"}[what]
+    assert done.stdout.strip() == told, done.stderr
+    assert done.returncode == 0
+
+
+def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
+    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+    rng = np.random.default_rng(0)
+    main = threading.main_thread().ident
+    assert main is not None
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        num_interrupted = 0
+        for delay in rng.uniform(0.0, 0.02, 60):
+            timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
+            try:
+                timer.start()
+                while True:
+                    for _ in loader:
+                        pass
+            except KeyboardInterrupt:
+                num_interrupted += 1
+            timer.join()
+            assert sorted(i for b in loader for i in b.ids) == list(range(100))
+        assert num_interrupted == 60
+
+
+def test_three_threads_over_one_loader_end() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
+    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+    for _ in range(20):
+        with samples.loader(batch_size=4, output="numpy", memory="64KiB") as loader:
+            wrong: list[BaseException] = []
+
+            def iterate(loader: xloader.Loader = loader, wrong: Any = wrong) -> None:
+                try:
+                    for batch in loader:
+                        assert (batch.t[:, 0] == ds.t.values[batch.ids]).all()
+                except ClosedError:
+                    pass
+                except BaseException as error:
+                    wrong.append(error)
+
+            run_together(iterate, 3)
+            assert not wrong
+            assert sorted(i for b in loader for i in b.ids) == list(range(100))
+
+
+def test_three_threads_take_from_one_iterator() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
+    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+    for _ in range(20):
+        with samples.loader(batch_size=4, output="numpy") as loader:
+            iterator, ids, wrong = iter(loader), list[int](), list[BaseException]()
+
+            def take(iterator: Any = iterator, ids: Any = ids, wrong: Any = wrong) -> None:
+                try:
+                    for batch in iterator:
+                        ids.extend(batch.ids.tolist())
+                except BaseException as error:
+                    wrong.append(error)
+
+            run_together(take, 3)
+            assert not wrong
+            assert sorted(ids) == list(range(100))
+
+
+def test_a_thread_that_ctrl_c_kept_from_starting_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.ones((100, 4), "f4"))})
+    samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
+    start, num_started = threading.Thread.start, 0
+
+    def interrupted(self: threading.Thread) -> None:
+        nonlocal num_started
+        num_started += 1
+        if num_started == 3:
+            raise KeyboardInterrupt
+        start(self)
+
+    with samples.loader(batch_size=4, output="numpy", threads=4) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        assert sum(len(batch.ids) for batch in loader) == 100
+
+
+def run_together(target: Any, count: int) -> None:
+    threads = [threading.Thread(target=target, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ENDS_WITHIN)
+        assert not thread.is_alive()
+
+
+def is_waited_for(loader: xloader.Loader) -> bool:
+    """Whether some thread waits for the chunk that never comes."""
+    run = loader._run
+    return run is not None and any(
+        own.key == KEY and own.since is not None for own in list(run._watch._under_way)
+    )
+
+
+def wait_until(is_so: Any) -> None:
+    until = time.monotonic() + ENDS_WITHIN
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
