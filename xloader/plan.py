@@ -157,8 +157,11 @@ class Plan:
         return full + (rest > 0 and not drop_last)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
-        return dataclasses.asdict(self)
+        """The plan as plain JSON values, which are the same after a file of JSON."""
+        values = dataclasses.asdict(self)
+        # JSON has no tuples.
+        values["pace"]["tiling"] = list(self.pace.tiling)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
