@@ -215,7 +215,7 @@ class Samples(Loading):
                 coords[dim + LABEL] = labels[dim].variable.to_base_variable()[variables[dim]]
         return xr.Dataset(variables, coords)
 
-    # Samples, read one by one
+    # Samples, read without a plan
 
     def __len__(self) -> int:
         return self.recipe.num_ids
@@ -225,7 +225,10 @@ class Samples(Loading):
     @overload
     def __getitem__(self, key: slice | list[int] | NDArray[Any]) -> Batch: ...
     def __getitem__(self, key: Any) -> tuple[NDArray[Any], ...] | Batch:
-        """Read one sample as a tuple of arrays, or several as a batch, without a plan."""
+        """Read one sample as a tuple of arrays, or several as a batch, without a plan.
+
+        Each chunk is decoded once for all samples that are asked for together, on one thread.
+        """
         ids = listed_ids(len(self), key)
         checked = normal_ids(len(self), np.atleast_1d(ids))
         arrays = read_samples(self.recipe, self._layouts, checked)
