@@ -10,7 +10,6 @@ from typing import Any
 
 from xloader.advice import advise
 from xloader.engine.job import Delivery, Job, Tally
-from xloader.engine.pool import BlockPool
 from xloader.engine.run import Run
 from xloader.explain import Explanation
 from xloader.headroom import Effort
@@ -28,8 +27,6 @@ class Progress:
         What was predicted.
     tally : Tally
         What the engine counts.
-    pool : BlockPool
-        Where decoded chunks live.
     budget : Budget
         How memory was divided.
     num_threads, num_asked : int
@@ -41,7 +38,6 @@ class Progress:
 
     expected: Explanation
     tally: Tally
-    pool: BlockPool
     budget: Budget
     num_threads: int
     num_asked: int
@@ -74,7 +70,7 @@ class Progress:
             num_reads=tally.num_reads,
             read_nbytes=tally.read_nbytes,
             read_amplification=effort.read_amplification,
-            peak_nbytes=self.budget.fixed_nbytes + self.pool.peak_nbytes,
+            peak_nbytes=tally.peak_nbytes,
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
             num_dropped_windows=expected.num_dropped_windows,
@@ -169,9 +165,7 @@ def make_leg(
         As of `Leg`.
     """
     run = Run(job)
-    progress = Progress(
-        expected, run.tally, job.pool, budget, job.num_threads, num_asked, job.batch_size
-    )
+    progress = Progress(expected, run.tally, budget, job.num_threads, num_asked, job.batch_size)
     num_steps = job.walker.num_steps - num_passed
     return Leg(run, progress, num_steps, num_passed, count, is_overtaken)
 

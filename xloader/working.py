@@ -161,6 +161,10 @@ class _Rewound(Remainder):
 
     rewound: frozenset[int]
 
+    def num_steps_of(self, numbers: Sequence[int]) -> int:
+        """Steps that a process makes, the one that is made once more among them."""
+        return super().num_steps_of(numbers) + (numbers[0] in self.rewound)
+
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Lanes as of `Remainder.lanes`, some of them with one step more."""
         numbers = list(chosen)

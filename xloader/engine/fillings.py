@@ -53,6 +53,7 @@ class Fillings:
         self._bell = bell
         self._queue: deque[Filling] = deque()
         self._num_opened = 0
+        self._num_delivered = 0
         self._gathers: deque[_Part] = deque()
         self._row_nbytes = [job.gatherer.row_nbytes(group) for group in range(len(job.groups))]
         self._uses = (
@@ -89,6 +90,8 @@ class Fillings:
     def pop(self) -> Filling:
         """Take the next batch, which is ready."""
         self._num_opened -= 1
+        self._num_delivered = 1
+        self._weigh()
         return self._queue.popleft()
 
     def clear(self) -> None:
@@ -153,11 +156,18 @@ class Fillings:
             num_rows = self._job.batch_size if self._job.is_padded else len(filling.step.ids)
             # A short batch is a part of a full one's buffer, which then serves again.
             filling.arrays = self._job.fields.take(num_rows)
+            self._weigh()
             filling.views = self._job.gatherer.views(filling.arrays)
             for group, accesses in enumerate(filling.step.hits):
                 for access, hits in enumerate(accesses):
                     self._sort(filling, group, access, hits)
             self._bell.work.notify_all()
+
+    def _weigh(self) -> None:
+        # The consumer may keep more than the last one; those are its own.
+        num_batches = self._num_opened + self._num_delivered
+        self._tally.batches_nbytes = num_batches * self._job.fields.batch_nbytes
+        self._tally.weigh(self._job.pool)
 
     def _sort(self, filling: Filling, group: int, access: int, hits: Hits) -> None:
         """Queue the hits of loaded blocks, and let the others wait for theirs."""

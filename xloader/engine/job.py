@@ -55,8 +55,6 @@ class Job:
     is_resident : bool
     in_flight_nbytes : int
         Bytes that may be fetched ahead.
-    fixed_nbytes : int
-        Bytes beside the pool: batches and reads in flight.
     """
 
     walker: Walker
@@ -73,7 +71,6 @@ class Job:
     shelf: Shelf
     is_resident: bool
     in_flight_nbytes: int
-    fixed_nbytes: int
 
 
 @dataclass
@@ -115,7 +112,10 @@ class Tally:
     """What a run has done so far. Seconds are summed over its threads.
 
     What is fetched ahead, ``num_ahead`` bundles of ``ahead_nbytes`` decoded bytes, is counted
-    apart from ``fetch_seconds``, which the workers spend. The run's lock guards all of it.
+    apart from ``fetch_seconds``, which the workers spend. What is held at a time is the memory of
+    the batches under way and of the one that was delivered last, ``flight_nbytes`` of chunks that
+    are being read, and decoded chunks: ``peak_nbytes`` at most so far. The run's lock guards all
+    of it.
     """
 
     num_reads: int = 0
@@ -131,10 +131,18 @@ class Tally:
     num_ahead: int = 0
     ahead_nbytes: int = 0
     ahead_seconds: float = 0.0
+    batches_nbytes: int = 0
+    flight_nbytes: int = 0
+    peak_nbytes: int = 0
     workers: Gauge = field(default_factory=Gauge)
     fetches: Gauge = field(default_factory=Gauge)
     is_awaited: bool = False
     since: float = field(default_factory=time.perf_counter)
+
+    def weigh(self, pool: BlockPool) -> None:
+        """Note what is held now, beside so much in the pool."""
+        held = self.batches_nbytes + self.flight_nbytes + pool.used_nbytes
+        self.peak_nbytes = max(self.peak_nbytes, held)
 
     def mark(self, *, workers: int = 0, fetches: int = 0, is_awaited: bool | None = None) -> None:
         """Note that more or fewer are at work, or that the consumer begins or ends to wait."""

@@ -105,7 +105,10 @@ class Loads:
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
-        return lambda: self._decode(claimed)
+        # A thread reads one after the other.
+        largest = max((b.room_nbytes for _, b in claimed if not b.is_waiting), default=0)
+        self._weigh(largest)
+        return lambda: self._decode(claimed, largest)
 
     def close(self) -> None:
         """Begin nothing more. The lock is held."""
@@ -171,7 +174,13 @@ class Loads:
         for block in load.blocks:
             if block.is_row:
                 block.places = job.gatherer.rows_of(block.begin.group, views, block.begin.row)
+        self._weigh(0)
         return True
+
+    def _weigh(self, flight_nbytes: int) -> None:
+        """Count more or fewer bytes in flight, beside what the pool holds now."""
+        self._tally.flight_nbytes += flight_nbytes
+        self._tally.weigh(self._job.pool)
 
     # Fetching ahead
 
@@ -187,6 +196,7 @@ class Loads:
             load, bundle = self._to_fetch.popleft()
             self._in_flight_nbytes += bundle.room_nbytes
             self._num_fetching += 1
+            self._weigh(bundle.room_nbytes)
             self._tally.mark(fetches=1)
             assert self._fetchers is not None
             self._fetchers.submit(partial(self._fetch_one, load, bundle), self._num_fetching)
@@ -211,6 +221,7 @@ class Loads:
         self._tally.mark(fetches=-1)
         held = 0 if bundle.fetched is None else bundle.fetched.nbytes
         self._in_flight_nbytes += held - bundle.room_nbytes
+        self._weigh(min(held, bundle.room_nbytes) - bundle.room_nbytes)
         if load.has_memory:
             self._to_decode.append((load, bundle))
             self._bell.work.notify()
@@ -218,11 +229,13 @@ class Loads:
 
     # Decoding
 
-    def _decode(self, claimed: list[tuple[_Load, Bundle]]) -> None:
+    def _decode(self, claimed: list[tuple[_Load, Bundle]], flight_nbytes: int) -> None:
         done = [self._decode_one(load, bundle) for load, bundle in claimed]
         with self._bell.lock:
+            self._weigh(-flight_nbytes)
             for (load, bundle), (outcome, held, seconds) in zip(claimed, done, strict=True):
                 self._in_flight_nbytes -= held
+                self._weigh(-min(held, bundle.room_nbytes))
                 self._count(bundle, outcome, seconds)
                 self._finish(load, bundle)
 
