@@ -189,4 +189,5 @@ class Carrier:
             shelf=shelf,
             is_resident=plan.is_resident,
             in_flight_nbytes=self._in_flight_nbytes,
+            on_nan=options.on_nan,
         )

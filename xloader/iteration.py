@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xloader.advice import advise
@@ -49,11 +49,14 @@ class Progress:
     delivered_nbytes: int = 0
     num_full: int = 0
     num_regions: int = 0
+    num_nan: dict[str, int] = field(default_factory=dict)
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch."""
         self.num_steps += 1
         self.num_samples += len(delivery.step.ids)
+        for found in delivery.nans:
+            self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
         self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
         regions = delivery.step.num_regions
         if regions is not None and len(delivery.ids) == self.batch_size:
@@ -83,6 +86,7 @@ class Progress:
             num_requests=tally.num_requests,
             num_retries=0,
             num_missing=tally.num_missing,
+            num_nan=dict(self.num_nan),
             delivered_nbytes=self.delivered_nbytes,
             seconds=effort.seconds,
             wait_seconds=tally.wait_seconds,

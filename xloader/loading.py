@@ -15,6 +15,7 @@ from xloader.errors import OptionError
 from xloader.explain import Explanation
 from xloader.layout import make_layouts
 from xloader.loader import Loader
+from xloader.nans import OnNan
 from xloader.options import LoaderOptions, make_options
 from xloader.torch.tensors import check_device, tensor_maker
 from xloader.transforms import make_outputs
@@ -44,6 +45,7 @@ class Loading(Choosing):
         spread: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        on_nan: OnNan = "warn",
         **unknown: Any,
     ) -> Loader:
         """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
@@ -87,6 +89,10 @@ class Loading(Choosing):
         rank, world_size : int, optional
             This process among those that train together. By default as ``torch.distributed``,
             ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the loader is first used.
+        on_nan : {"warn", "count", "raise", "ignore"}
+            What to do about NaN in floating fields, after the transforms: warn once, where one
+            of the first eight batches of an epoch holds any; look at all batches and count them
+            in ``report().num_nan``; look at all and raise at the first; or look at none.
         **unknown
             Nothing else is taken; the error says what is meant by PyTorch's names.
 

@@ -17,6 +17,7 @@ from xloader.engine.shelf import Block
 from xloader.engine.steps import Step
 from xloader.engine.uses import Uses
 from xloader.grid import Ints
+from xloader.nans import look_for_nans
 
 _CLAIM_NBYTES = 4 << 20
 """What a worker gathers at a time, about: small enough that several share a large batch."""
@@ -102,7 +103,8 @@ class Fillings:
     def delivery(self, filling: Filling) -> Delivery:
         """A finished batch as it is handed over."""
         assert filling.arrays is not None
-        return Delivery(filling.step, filling.arrays, *self._padded_ids(filling.step))
+        ids, is_padding = self._padded_ids(filling.step)
+        return Delivery(filling.step, filling.arrays, ids, is_padding, filling.nans)
 
     def next_task(self) -> Callable[[], None] | None:
         """What to finish or to gather, claimed for the caller."""
@@ -269,6 +271,7 @@ class Fillings:
                 ids = self._padded_ids(step)[0]
                 occurrences = step.occurrences_in(len(ids))
                 filling.arrays = self._job.finish(filling.arrays, ids, occurrences)
+                filling.nans = look_for_nans(self._job.on_nan, step.index, filling.arrays, step.ids)
         except Exception as error:
             filling.error = error
         with self._bell.lock:

@@ -18,6 +18,7 @@ from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Step, Walker
 from xloader.footprint import Group
 from xloader.grid import Ints
+from xloader.nans import FieldNans, OnNan
 
 
 class Finish(Protocol):
@@ -55,6 +56,8 @@ class Job:
     is_resident : bool
     in_flight_nbytes : int
         Bytes that may be fetched ahead.
+    on_nan : {"warn", "count", "raise", "ignore"}
+        In which batches NaN is looked for.
     """
 
     walker: Walker
@@ -71,6 +74,7 @@ class Job:
     shelf: Shelf
     is_resident: bool
     in_flight_nbytes: int
+    on_nan: OnNan = "ignore"
 
 
 @dataclass
@@ -193,12 +197,15 @@ class Delivery:
     ids : numpy.ndarray of int64, shape (n,)
         Those of the step, and of the rows that fill the batch up.
     is_padding : numpy.ndarray of bool, shape (n,)
+    nans : tuple of FieldNans
+        The NaN that it holds, as far as it was looked for.
     """
 
     step: Step
     arrays: Arrays
     ids: Ints
     is_padding: NDArray[np.bool_]
+    nans: tuple[FieldNans, ...] = ()
 
     @property
     def occurrences(self) -> Ints | None:
@@ -226,4 +233,5 @@ class Filling:
     is_final: bool = False
     is_finishing: bool = False
     error: BaseException | None = None
+    nans: tuple[FieldNans, ...] = ()
     left: dict[int, Ints] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from xloader.errors import OptionError, WorkersWarning, warn_caller
+from xloader.nans import OnNan
 from xloader.options import parse_nbytes
 from xloader.torch.collating import collate
 from xloader.torch.map_dataset import MapDataset
@@ -39,6 +40,7 @@ def data_loader(
     transform: Callable[..., Any] | None = None,
     target_transform: Callable[..., Any] | None = None,
     transforms: Callable[..., Any] | None = None,
+    on_nan: OnNan = "warn",
     **kwargs: Any,
 ) -> DataLoader[Any]:
     """A stock ``DataLoader`` that reads each chunk once, by one worker.
@@ -64,6 +66,8 @@ def data_loader(
     collate_fn : callable, optional
         Makes a batch of a list of samples, each a tuple of arrays; :func:`collate` by default.
     transform, target_transform, transforms : callable, optional
+        As for :class:`MapDataset`.
+    on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **kwargs
         ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes`` and
@@ -123,6 +127,7 @@ def data_loader(
         target_transform=target_transform,
         transforms=transforms,
         threads=planned.get("threads"),
+        on_nan=on_nan,
     )
     loader: DataLoader[Any] = DataLoader(
         dataset,
