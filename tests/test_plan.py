@@ -74,6 +74,7 @@ def test_a_plan_survives_json() -> None:
     plan = find_plan(line_footprint(3200, 16, 3), Budget(420, 0, 4, 0, 2), Wish(16, 2))
     text = json.dumps(plan.to_dict())
     assert Plan.from_dict(json.loads(text)) == plan
+    assert json.loads(text) == plan.to_dict()
     assert len(text) < 1000
     # Nothing is left at a default by chance.
     assert json.loads(text)["pace"]["run"] == plan.pace.run > 1

@@ -17,7 +17,11 @@ import xarray as xr
 import xloader
 
 # The files have fill values of NaN for integers, which xarray drops with a warning.
-pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    # Seas have no values on land.
+    pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
+]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ def test_a_stop_anywhere_changes_nothing(epoch: int, step: int) -> None:
         batches = iter(loader)
         for _ in range(min(step, len(whole[epoch]))):
             next(batches)
-        state = json.loads(json.dumps(loader.state_dict()))
+        given = loader.state_dict()
+        state = json.loads(json.dumps(given))
+        assert state == given
     with Rollout(make, **OPTIONS, seed=5) as loader:
         loader.load_state_dict(state)
         rest = [contents(batch) for batch in loader]

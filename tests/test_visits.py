@@ -93,9 +93,9 @@ def test_figures_of_an_order(pool: int, num_reads: int) -> None:
     assert found.read_amplification == num_reads / 2
     assert found.is_exact
     assert (found.run, found.streams, found.spread, found.lanes) == (1, 1, 0, 1)
-    budget = plan.budget
     held = 16 if pool < 32 else 32
-    assert found.peak_nbytes == budget.batches_nbytes + budget.in_flight_nbytes + held
+    # Four batches of two bytes; all that is read may be in flight, where so much is allowed.
+    assert found.peak_nbytes == 4 * 2 + 16 * num_reads + held
 
 
 def test_mixing_of_an_order() -> None:
@@ -136,7 +136,8 @@ def test_figures_of_an_order_through_caches() -> None:
     assert found.read_nbytes == 64 * found.num_reads
     assert found.read_amplification == found.num_reads / 4
     assert found.num_shared_reads == 6 - 4
-    assert found.peak_nbytes == 2 * 288
+    # One worker makes three batches only, of eight bytes each.
+    assert found.peak_nbytes == 2 * 288 - 8
     assert found.is_exact
     assert found.tile == {"time": 16}
     assert (found.run, found.streams, found.spread, found.lanes) == (1, 1, 0, 1)

@@ -85,9 +85,12 @@ class Carrier:
     ) -> None:
         self._itinerary = itinerary
         self._num_ready = num_ready
-        in_flight = itinerary.plan.budget.in_flight_nbytes
-        self._num_threads = min(num_cores, in_flight // itinerary.footprint.max_chunk_nbytes)
-        self._together_nbytes = in_flight // self._num_threads
+        footprint, source = itinerary.footprint, itinerary.recipe.source
+        # Where threads read some variables, and others are fetched ahead, each way has its half.
+        num_ways = len({source.is_waiting(name) for name in footprint.variables})
+        self._in_flight_nbytes = itinerary.plan.budget.in_flight_nbytes // num_ways
+        self._num_threads = min(num_cores, self._in_flight_nbytes // footprint.max_chunk_nbytes)
+        self._together_nbytes = self._in_flight_nbytes // self._num_threads
         self._shelf: Shelf | None = None
         self._pool: BlockPool
         self._fields: Fields
@@ -189,7 +192,7 @@ class Carrier:
             pool=self._pool,
             shelf=shelf,
             is_resident=plan.is_resident,
-            in_flight_nbytes=plan.budget.in_flight_nbytes,
-            fixed_nbytes=plan.budget.fixed_nbytes,
+            in_flight_nbytes=self._in_flight_nbytes,
             patience=options.patience_after(recipe.patience),
+            on_nan=options.on_nan,
         )

@@ -23,6 +23,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |   `-- ReadTimeoutError (TimeoutError) it did not come in time
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
+    |-- NanError (ValueError)               a batch holds NaN, and on_nan="raise"
     |-- TransformError (RuntimeError)       a function of the user's raised something
     |-- RanksError (RuntimeError)           ranks that do not do the same, or do it twice over
     `-- ClosedError (RuntimeError)          used after close()
@@ -31,6 +32,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- MixingWarning                       the shuffle is far from a full one
     |-- AmplificationWarning                chunks will be read more often than asked
     |-- WorkersWarning                      a DataLoader is not what its sampler planned for
+    |-- NanWarning                          a batch holds NaN
     |-- MissingChunkWarning                 absent chunks were read as the fill value
     |-- SlowReadWarning                     a batch has waited long for a chunk
     `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
@@ -273,6 +275,33 @@ class ForkError(XloaderError, RuntimeError):
     """A handle was carried over a ``fork``, where it would hang or read garbage."""
 
 
+class NanError(XloaderError, ValueError):
+    """A batch holds NaN, and ``on_nan="raise"``.
+
+    Attributes
+    ----------
+    field : str
+        The first field that holds any. Empty in an error that came from a worker of a
+        ``DataLoader``; its text has it.
+    ids : tuple of int
+        The samples of the batch whose part of that field does.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        given: object = None,
+        allowed: object = None,
+        remedy: str = "",
+        field: str = "",
+        ids: tuple[int, ...] = (),
+    ) -> None:
+        self.field = field
+        self.ids = ids
+        super().__init__(what, given=given, allowed=allowed, remedy=remedy)
+
+
 class TransformError(XloaderError, RuntimeError):
     """A function of the user's raised an error, which is the cause of this one."""
 
@@ -299,6 +328,10 @@ class AmplificationWarning(XloaderWarning):
 
 class WorkersWarning(XloaderWarning):
     """A ``DataLoader`` takes batches otherwise than its sampler planned for."""
+
+
+class NanWarning(XloaderWarning):
+    """A batch holds NaN, which spreads to the weights of whatever is trained on it."""
 
 
 class MissingChunkWarning(XloaderWarning):

@@ -69,6 +69,7 @@ def explain_epoch(
     processes: Sequence[Sequence[int]],
     paths: Mapping[str, str],
     cached: Sequence[Cached] = (),
+    batch_nbytes: int | None = None,
 ) -> Explanation:
     """What some processes will read and hold in one epoch.
 
@@ -81,7 +82,11 @@ def explain_epoch(
         How each variable is read.
     cached : sequence of (set of (int, int)), optional
         Per process, blocks in memory from earlier epochs, as (group, block); none by default.
+    batch_nbytes : int, optional
+        One batch of a process; by default, one as large as the plan has counted with.
     """
+    if batch_nbytes is None:
+        batch_nbytes = epoch.plan.budget.batch_nbytes
     owned = [epoch.lanes(numbers) for numbers in processes]
     known = cached or [frozenset[tuple[int, int]]()] * len(owned)
     counted = [_count_reads(epoch, own, had) for own, had in zip(owned, known, strict=True)]
@@ -95,7 +100,10 @@ def explain_epoch(
         num_reads=num_reads,
         read_nbytes=sum(reads.nbytes for reads in counted),
         read_amplification=num_reads / max(num_needed, 1),
-        peak_nbytes=sum(_peak_nbytes(epoch, len(own)) for own in owned),
+        peak_nbytes=sum(
+            _peak_nbytes(epoch, numbers, reads, batch_nbytes)
+            for numbers, reads in zip(processes, counted, strict=True)
+        ),
         paths=paths,
         num_shared_reads=sum(reads.num_needed for reads in counted) - num_needed,
         **plan_figures(epoch),
@@ -104,13 +112,29 @@ def explain_epoch(
 
 @dataclass(frozen=True)
 class _Reads:
+    """What a process reads.
+
+    Parameters
+    ----------
+    num_reads, nbytes : int
+        Chunks, and their decoded bytes.
+    most_nbytes : int
+        The same, were each chunk as large as its variable's largest.
+    num_needed : int
+        Distinct chunks that are needed.
+    loaded_nbytes : int
+        Decoded bytes of all blocks that are ever in the pool.
+    """
+
     num_reads: int
     nbytes: int
+    most_nbytes: int
     num_needed: int
+    loaded_nbytes: int
 
 
 def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) -> _Reads:
-    num_reads = nbytes = num_needed = 0
+    num_reads = nbytes = most_nbytes = num_needed = loaded_nbytes = 0
     for index, group in enumerate(epoch.footprint.groups):
         is_touched = np.zeros(group.num_blocks, np.bool_)
         for lane in lanes:
@@ -122,10 +146,16 @@ def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) ->
             blocks = blocks[np.array(is_new, np.bool_)]
             num_reads += len(blocks) * group.num_reads_per_block
             nbytes += int(group.read_nbytes(blocks).sum())
+            most_nbytes += len(blocks) * group.most_read_nbytes
+            kept = np.array([block for number, block in cached if number == index], np.int64)
+            loaded_nbytes += int(group.block_nbytes(np.concatenate([blocks, kept])).sum())
     if not epoch.plan.is_resident:
-        num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        nbytes = sum(lane.schedule.read_nbytes for lane in lanes)
-    return _Reads(num_reads, nbytes, num_needed)
+        schedules = [lane.schedule for lane in lanes]
+        num_reads = sum(schedule.num_reads for schedule in schedules)
+        nbytes = sum(schedule.read_nbytes for schedule in schedules)
+        most_nbytes = sum(schedule.most_read_nbytes for schedule in schedules)
+        loaded_nbytes = sum(schedule.loaded_nbytes for schedule in schedules)
+    return _Reads(num_reads, nbytes, most_nbytes, num_needed, loaded_nbytes)
 
 
 def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tuple[int, int]]:
@@ -160,12 +190,14 @@ def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
     return sum(min(lane.order.num_samples, sublanes.most_samples(n)) for n, lane in lanes)
 
 
-def _peak_nbytes(epoch: Epoch | Remainder, num_lanes: int) -> int:
+def _peak_nbytes(
+    epoch: Epoch | Remainder, numbers: Sequence[int], reads: _Reads, batch_nbytes: int
+) -> int:
+    """What a process may have in memory at a time, given its sublanes."""
     plan = epoch.plan
-    pool = plan.pool_nbytes(num_lanes)
-    if plan.is_resident:
-        pool = min(pool, epoch.footprint.total_nbytes)
-    return plan.budget.fixed_nbytes + pool
+    num_steps = epoch.num_steps_of(numbers)
+    needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes)
+    return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
 
 
 def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:

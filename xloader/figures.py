@@ -25,7 +25,11 @@ class Figures:
     read_amplification : float
         ``num_reads`` over the distinct chunks needed; 1.00 is perfect.
     peak_nbytes : int
-        The most bytes in use at a time: batches, reads in flight and decoded chunks.
+        The most bytes in use at a time. An explanation bounds what the epoch can come to use:
+        batches, chunks on their way, decoded chunks and the indexes of shards, never more than
+        ``memory``, and no more than there is to read. A report has measured it: the batches under
+        way and the one delivered last, chunks on their way (each as its stored bytes, or as its
+        decoded size where that is less or not known) and decoded chunks, but not indexes.
     mixing, full_mixing : float
         Distinct regions in a global batch on average, and what a full shuffle would have.
     num_dropped_windows : int

@@ -119,6 +119,11 @@ class Group:
         sizes = [None if axis is None else np.diff(axis.edges) for axis in self.axes]
         return unit * self._product(sizes, blocks)
 
+    @cached_property
+    def most_read_nbytes(self) -> int:
+        """Decoded bytes of one block's chunks, were each of them as large as the largest."""
+        return sum(d.num_reads_per_block * d.max_chunk_nbytes for d in self.demands)
+
     def read_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block's chunks, not cut down."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)

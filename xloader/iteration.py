@@ -6,12 +6,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xloader.advice import advise
 from xloader.engine.job import Delivery, Job, Tally
-from xloader.engine.pool import BlockPool
 from xloader.engine.run import Run
 from xloader.explain import Explanation
 from xloader.headroom import Effort
@@ -29,8 +28,6 @@ class Progress:
         What was predicted.
     tally : Tally
         What the engine counts.
-    pool : BlockPool
-        Where decoded chunks live.
     budget : Budget
         How memory was divided.
     num_threads, num_asked : int
@@ -42,7 +39,6 @@ class Progress:
 
     expected: Explanation
     tally: Tally
-    pool: BlockPool
     budget: Budget
     num_threads: int
     num_asked: int
@@ -54,11 +50,14 @@ class Progress:
     delivered_nbytes: int = 0
     num_full: int = 0
     num_regions: int = 0
+    num_nan: dict[str, int] = field(default_factory=dict)
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch."""
         self.num_steps += 1
         self.num_samples += len(delivery.step.ids)
+        for found in delivery.nans:
+            self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
         self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
         regions = delivery.step.num_regions
         if regions is not None and len(delivery.ids) == self.batch_size:
@@ -75,7 +74,7 @@ class Progress:
             num_reads=tally.num_reads,
             read_nbytes=tally.read_nbytes,
             read_amplification=effort.read_amplification,
-            peak_nbytes=self.budget.fixed_nbytes + self.pool.peak_nbytes,
+            peak_nbytes=tally.peak_nbytes,
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
             num_dropped_windows=expected.num_dropped_windows,
@@ -88,6 +87,7 @@ class Progress:
             num_requests=tally.num_requests,
             num_retries=tally.num_retries,
             num_missing=tally.num_missing,
+            num_nan=dict(self.num_nan),
             delivered_nbytes=self.delivered_nbytes,
             seconds=effort.seconds,
             wait_seconds=tally.wait_seconds,
@@ -170,9 +170,7 @@ def make_leg(
         As of `Leg`.
     """
     run = Run(job)
-    progress = Progress(
-        expected, run.tally, job.pool, budget, job.num_threads, num_asked, job.batch_size
-    )
+    progress = Progress(expected, run.tally, budget, job.num_threads, num_asked, job.batch_size)
     num_steps = job.walker.num_steps - num_passed
     return Leg(run, progress, num_steps, num_passed, count, is_overtaken)
 

@@ -20,7 +20,7 @@ from xloader.figures import show_nbytes
 from xloader.layout import make_layouts
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch, Plan
-from xloader.planning import enough_memory, make_plan
+from xloader.planning import enough_memory, make_plan, most_rows
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
 
@@ -147,8 +147,14 @@ class Itinerary:
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
-        processes = self.processes(scope)
-        return explain_epoch(epoch, processes, paths, () if scope == "world" else cached)
+        known = () if scope == "world" else cached
+        return explain_epoch(epoch, self.processes(scope), paths, known, self.batch_nbytes)
+
+    @property
+    def batch_nbytes(self) -> int:
+        """The largest batch of this rank, as it is gathered."""
+        rows = most_rows(self.footprint, self.options)
+        return rows * sum(layout.sample_nbytes for layout in self.layouts)
 
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
         """Per worker of this rank, or of all ranks, the numbers of its sublanes."""

@@ -19,6 +19,7 @@ from xloader.errors import ClosedError, OptionError, names_function
 from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Leg, Pass, Progress, make_leg
+from xloader.nans import warn_of_nans
 from xloader.options import LoaderOptions, check_epoch
 from xloader.plan import Epoch, Plan
 from xloader.ranks import Roster
@@ -82,6 +83,7 @@ class Loader:
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
+        self._has_warned = False
         self._explained: dict[tuple[int, int, int], Explanation] = {}
         self._carried: Carrier | None = None
         self._locks: dict[int, threading.RLock] = {}
@@ -364,6 +366,9 @@ class Loader:
             self._carried.renew()
 
     def _deliver(self, delivery: Delivery) -> Any:
+        if delivery.nans and self.options.on_nan == "warn" and not self._has_warned:
+            self._has_warned = True
+            warn_of_nans(delivery.nans)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         batch = Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
         if self.options.device is not None:

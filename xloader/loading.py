@@ -15,6 +15,7 @@ from xloader.errors import OptionError
 from xloader.explain import Explanation
 from xloader.layout import make_layouts
 from xloader.loader import Loader
+from xloader.nans import OnNan
 from xloader.options import LoaderOptions, make_options
 from xloader.torch.tensors import check_device, tensor_maker
 from xloader.transforms import make_outputs
@@ -46,6 +47,7 @@ class Loading(Choosing):
         world_size: int | None = None,
         read_timeout: float | None = None,
         max_retries: int | None = None,
+        on_nan: OnNan = "warn",
         **unknown: Any,
     ) -> Loader:
         """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
@@ -95,6 +97,10 @@ class Loading(Choosing):
         max_retries : int, optional
             Attempts after the first, where that fails for a reason that may pass: by default
             what :func:`xloader.open` was given, and 4 there.
+        on_nan : {"warn", "count", "raise", "ignore"}
+            What to do about NaN in floating fields, after the transforms: warn once, where one
+            of the first eight batches of an epoch holds any; look at all batches and count them
+            in ``report().num_nan``; look at all and raise at the first; or look at none.
         **unknown
             Nothing else is taken; the error says what is meant by PyTorch's names.
 

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xloader.errors import LanesError, OptionError, closest
+from xloader.nans import OnNan
 from xloader.patience import Patience
 from xloader.world import World, resolve_world
 
@@ -52,6 +53,7 @@ class LoaderOptions:
     world_size: int | None = None
     read_timeout: float | None = None
     max_retries: int | None = None
+    on_nan: OnNan = "warn"
     memory_nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,13 +69,12 @@ class LoaderOptions:
             ("world_size", Integral, -math.inf),
         ):
             self._check_number(name, kind, least)
-        for name, choices in (("output", ("torch", "numpy")), ("on_error", ("raise",))):
-            if getattr(self, name) not in choices:
-                raise OptionError(
-                    f"{name} is none of the choices",
-                    given=repr(getattr(self, name)),
-                    allowed=" or ".join(map(repr, choices)),
-                )
+        for name, choices in (
+            ("output", ("torch", "numpy")),
+            ("on_error", ("raise",)),
+            ("on_nan", get_args(OnNan)),
+        ):
+            check_choice(name, getattr(self, name), choices)
         for name in ("shuffle", "drop_last"):
             if getattr(self, name) not in (True, False):
                 raise OptionError(
@@ -243,6 +244,26 @@ def make_options(**options: Any) -> LoaderOptions:
                 remedy=_OF_TORCH.get(name) or (f"did you mean {close!r}?" if close else ""),
             )
     return LoaderOptions(**options)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of those that an option has.
+
+    Raises
+    ------
+    OptionError
+        With those that it has.
+
+    Examples
+    --------
+    >>> check_choice("output", "numpy", ("torch", "numpy"))
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise OptionError(
+            f"{name} is none of the choices",
+            given=repr(value),
+            allowed=" or ".join(map(repr, choices)),
+        )
 
 
 def check_epoch(epoch: Any) -> int:

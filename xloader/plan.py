@@ -11,7 +11,7 @@ Memory is divided here, and nowhere else::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -71,6 +71,21 @@ class Budget:
     def fixed_nbytes(self) -> int:
         """All that is not for decoded chunks."""
         return self.batches_nbytes + self.in_flight_nbytes + self.index_nbytes
+
+    def needed_nbytes(self, num_steps: int, batch_nbytes: int, read_nbytes: int) -> int:
+        """All that is not for decoded chunks, as far as a process has a use for it.
+
+        Parameters
+        ----------
+        num_steps : int
+            Batches that it makes: no more of them can be in memory.
+        batch_nbytes : int
+            One of them.
+        read_nbytes : int
+            Decoded bytes of all chunks that it reads: no more can be in flight.
+        """
+        batches = min(self.num_batches, num_steps) * batch_nbytes
+        return batches + min(self.in_flight_nbytes, read_nbytes) + self.index_nbytes
 
     @property
     def ahead_nbytes(self) -> int:
@@ -157,8 +172,11 @@ class Plan:
         return full + (rest > 0 and not drop_last)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
-        return dataclasses.asdict(self)
+        """The plan as plain JSON values, which are the same after a file of JSON."""
+        values = dataclasses.asdict(self)
+        # JSON has no tuples.
+        values["pace"]["tiling"] = list(self.pace.tiling)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
@@ -216,6 +234,10 @@ class Epoch:
             plan.lane_share,
             self.num_steps,
         )
+
+    def num_steps_of(self, numbers: Sequence[int]) -> int:
+        """Steps that a process makes, given its sublanes."""
+        return self.sublanes.num_steps_of(numbers[0])
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Lanes, by number as of `sublanes`.

@@ -1,14 +1,16 @@
-"""Samples read one by one, chunk by chunk, with no plan: slow, plain, so the reference."""
+"""Samples read chunk by chunk, with no plan, one at a time: slow, plain, so the reference."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from array import array as numbers
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.readers import Readers, Task
 from xloader.grid import Axis, Ints
 from xloader.layout import FieldLayout, Part
 from xloader.recipe import Recipe
@@ -21,7 +23,8 @@ def read_samples(
 ) -> dict[str, NDArray[Any]]:
     """Read samples straight from the source, no transform applied.
 
-    Every sample reads its own chunks anew; nothing is kept between them.
+    Each chunk is read and decoded once, whatever the order of the samples. Beside the samples,
+    one decoded chunk is in memory at a time.
 
     Parameters
     ----------
@@ -47,13 +50,16 @@ def read_samples(
     windows = recipe.require_windows()
     firsts = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
     arrays: dict[str, NDArray[Any]] = {}
+    uses: dict[str, list[_Use]] = {}
     for layout in layouts:
-        array = np.empty((len(firsts), *layout.shape), layout.dtype)
+        array = arrays[layout.name] = np.empty((len(firsts), *layout.shape), layout.dtype)
         for part in layout.parts:
-            view = part.view(array)
-            for row, first in enumerate(firsts):
-                _read_part(recipe, part, first, view[row, ...])
-        arrays[layout.name] = array
+            name, spans = part.variable, _spans(recipe, part, firsts)
+            uses.setdefault(name, []).append(_Use(recipe.axes_of(name), spans, part.view(array)))
+    # On a thread that can be given up where the store does not answer.
+    with Readers(recipe.patience, recipe.source.name) as readers:
+        for name, own in uses.items():
+            _read_variable(recipe, name, own, readers)
     return arrays
 
 
@@ -64,41 +70,130 @@ def window_offsets(first: Ints | int, access: tuple[int, int, int]) -> Ints:
     return np.asarray(first, np.int64)[..., None] + taken
 
 
-def _read_part(recipe: Recipe, part: Part, first: Ints, view: NDArray[Any]) -> None:
-    stored_variable = recipe.variable(part.variable)
-    windowed = recipe.require_windows().dims
-    axes = recipe.axes_of(part.variable)
-    pieces: list[list[tuple[int, slice | Ints, slice]]] = []
-    for dim, axis in zip(stored_variable.dims, axes, strict=True):
-        access = part.accesses[windowed.index(dim)] if dim in windowed else None
-        if access is None:
-            offsets = np.arange(axis.size, dtype=np.int64)
+@dataclass(frozen=True)
+class _Span:
+    """The offsets that windows take along one dimension of a variable.
+
+    Parameters
+    ----------
+    firsts : numpy.ndarray or None
+        The first element of each sample's window, int64, shape ``(n,)``; None for a dimension
+        without windows.
+    access : (int, int, int)
+        What is taken of each: ``(first, step, count)`` in elements from the window's first one.
+    """
+
+    firsts: Ints | None
+    access: tuple[int, int, int]
+
+    def offsets(self, row: int) -> Ints:
+        """The offsets that one sample takes, ascending."""
+        first = 0 if self.firsts is None else int(self.firsts[row])
+        return window_offsets(first, self.access)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What samples take of one variable for one field, and where it goes.
+
+    Parameters
+    ----------
+    axes : tuple of Axis
+        Of the variable's dimensions.
+    spans : list of _Span
+        Along each of them.
+    view : numpy.ndarray
+        Shape ``(n, ...)``, the last axes those of the variable.
+    """
+
+    axes: tuple[Axis, ...]
+    spans: list[_Span]
+    view: NDArray[Any]
+
+    def blocks(self, row: int) -> list[list[int]]:
+        """Along each dimension, the blocks that a sample takes something of."""
+        pairs = zip(self.axes, self.spans, strict=True)
+        return [np.unique(axis.block_of(span.offsets(row))).tolist() for axis, span in pairs]
+
+    def take(self, row: int, block: tuple[int, ...]) -> tuple[list[Ints], NDArray[Any]]:
+        """Along each dimension, the offsets that a sample takes of a block; where they go."""
+        taken: list[Ints] = []
+        places: list[slice] = []
+        for axis, span, number in zip(self.axes, self.spans, block, strict=True):
+            offsets = span.offsets(row)
+            begin, end = np.searchsorted(offsets, axis.edges[number : number + 2]).tolist()
+            taken.append(offsets[begin:end])
+            places.append(slice(begin, end))
+        index: tuple[Any, ...] = (row, ..., *places)
+        return taken, self.view[index]
+
+
+def _spans(recipe: Recipe, part: Part, firsts: Ints) -> list[_Span]:
+    windowed, dims = recipe.require_windows().dims, recipe.variable(part.variable).dims
+    spans = []
+    for dim, axis in zip(dims, recipe.axes_of(part.variable), strict=True):
+        number = windowed.index(dim) if dim in windowed else None
+        access = None if number is None else part.accesses[number]
+        if number is None or access is None:
+            spans.append(_Span(None, (0, 1, axis.size)))
         else:
-            offsets = window_offsets(int(first[windowed.index(dim)]), access)
-        pieces.append(list(_split_by_block(axis, offsets)))
-    for combination in itertools.product(*pieces):
-        chunk = tuple(index for index, _, _ in combination)
-        cut = tuple(piece for _, piece, _ in combination)
-        places: tuple[Any, ...] = tuple(place for _, _, place in combination)
-        shape = tuple(place.stop - place.start for place in places)
-        out = np.empty(shape, stored_variable.stored_dtype)
-        recipe.source.fetch([Read(part.variable, chunk, cut)]).decode([out])
-        packing = stored_variable.packing
-        view[(..., *places)] = out if packing is None else packing.unpack(out)
+            spans.append(_Span(firsts[:, number], access))
+    return spans
 
 
-def _split_by_block(axis: Axis, offsets: Ints) -> Iterator[tuple[int, slice | Ints, slice]]:
-    """Yield (stored chunk, cut of that chunk, where in ``offsets``), for increasing offsets."""
-    blocks = axis.block_of(offsets)
-    begins = np.flatnonzero(np.diff(blocks, prepend=-1))
-    for begin, end in itertools.pairwise([*begins.tolist(), len(offsets)]):
-        block = int(blocks[begin])
-        origin = axis.cut(block)
-        base = origin.start if isinstance(origin, slice) else int(origin[0])
-        elements = stored(axis.selection, offsets[begin:end])
-        elements = elements - axis.selection[int(axis.edges[block])] + base
-        wanted = as_selection(elements)
-        cut = (
-            slice(wanted.start, wanted.stop, wanted.step) if isinstance(wanted, range) else elements
-        )
-        yield axis.stored_chunk(block), cut, slice(begin, end)
+def _read_variable(recipe: Recipe, name: str, uses: list[_Use], readers: Readers) -> None:
+    """Read every chunk of a variable that samples need, and copy what each of them takes."""
+    # There may be millions of samples: plain numbers take little beside their values.
+    needs: dict[tuple[int, ...], numbers[int]] = {}
+    for number, use in enumerate(uses):
+        for row in range(len(use.view)):
+            for block in itertools.product(*use.blocks(row)):
+                needs.setdefault(block, numbers("q")).extend((number, row))
+    for block in sorted(needs):
+        rows = [(uses[number], row) for number, row in zip(*[iter(needs[block])] * 2, strict=True)]
+        _read_block(recipe, name, block, rows, readers)
+
+
+def _read_block(
+    recipe: Recipe,
+    name: str,
+    block: tuple[int, ...],
+    rows: list[tuple[_Use, int]],
+    readers: Readers,
+) -> None:
+    """Read one chunk of a variable, and copy what rows take of it."""
+    variable, axes = recipe.variable(name), recipe.axes_of(name)
+    # All that some row takes, and no more: some sources have less to do for a part of a chunk.
+    edges = [axis.edges[number : number + 2] for axis, number in zip(axes, block, strict=True)]
+    is_read = [np.zeros(end - begin, np.bool_) for begin, end in edges]
+    for use, row in rows:
+        taken, _ = use.take(row, block)
+        for own, (begin, _), offsets in zip(is_read, edges, taken, strict=True):
+            own[offsets - begin] = True
+    pairs = zip(is_read, edges, strict=True)
+    read = [np.flatnonzero(own) + begin for own, (begin, _) in pairs]
+    out = np.empty([len(offsets) for offsets in read], variable.stored_dtype)
+    chunk = tuple(axis.stored_chunk(number) for axis, number in zip(axes, block, strict=True))
+    cut = tuple(itertools.starmap(_cut, zip(axes, block, read, strict=True)))
+    asked = [Read(name, chunk, cut)]
+    readers.do([Task(asked, lambda _: recipe.source.fetch(asked).decode([out]))], 1)
+    for use, row in rows:
+        taken, place = use.take(row, block)
+        values = out
+        for dim, (offsets, own) in enumerate(zip(read, taken, strict=True)):
+            index = _as_index(np.searchsorted(offsets, own))
+            values = values[(slice(None),) * dim + (index,)]
+        place[...] = values if variable.packing is None else variable.packing.unpack(values)
+
+
+def _cut(axis: Axis, block: int, offsets: Ints) -> slice | Ints:
+    """Offsets of a block as elements counted from the start of the stored chunk."""
+    origin = axis.cut(block)
+    base = origin.start if isinstance(origin, slice) else int(origin[0])
+    elements = stored(axis.selection, offsets)
+    return _as_index(elements - axis.selection[int(axis.edges[block])] + base)
+
+
+def _as_index(elements: Ints) -> slice | Ints:
+    wanted = as_selection(elements)
+    return slice(wanted.start, wanted.stop, wanted.step) if isinstance(wanted, range) else elements

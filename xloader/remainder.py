@@ -10,7 +10,7 @@ Which samples came before a place is arithmetic, so nothing is walked through::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,6 +127,10 @@ class Remainder:
     def sublanes(self) -> SubLanes:
         """How the line of samples is divided, and where each part goes on."""
         return replace(self.whole.sublanes, first_step=self.first_step)
+
+    def num_steps_of(self, numbers: Sequence[int]) -> int:
+        """Steps that a process has left, given its sublanes."""
+        return self.sublanes.num_steps_of(numbers[0])
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """What is left of lanes, by number as of `sublanes`."""

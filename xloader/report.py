@@ -29,6 +29,10 @@ class Report(Figures):
         Reads that were tried again.
     num_missing : int
         Chunks that were absent and read as the fill value.
+    num_nan : mapping of str to int
+        Per field that holds any, the NaN values in the batches that were looked at: all of them
+        with ``on_nan="count"`` or ``"raise"``, the first eight with ``"warn"``, none with
+        ``"ignore"``.
     delivered_nbytes : int
         Bytes of the batches delivered.
     seconds : float
@@ -57,6 +61,7 @@ class Report(Figures):
     num_requests: int
     num_retries: int
     num_missing: int
+    num_nan: Mapping[str, int]
     delivered_nbytes: int
     seconds: float
     wait_seconds: float
@@ -89,6 +94,9 @@ class Report(Figures):
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
         if self.num_missing:
             rows.append(("missing", f"{self.num_missing:,} chunks were absent, read as fill value"))
+        if self.num_nan:
+            counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
+            rows.append(("NaN", f"{counts} values, in the batches that were looked at"))
         return rows
 
     def _speed(self, seconds: float) -> str:

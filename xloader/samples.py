@@ -20,6 +20,7 @@ from xloader.frames import LABEL, SAMPLE, auxiliary_coords, show_labels
 from xloader.layout import FieldLayout, make_layouts
 from xloader.loader import Loader
 from xloader.loading import Loading
+from xloader.nans import OnNan
 from xloader.options import parse_nbytes
 from xloader.patience import Patience
 from xloader.reading import read_samples
@@ -227,7 +228,7 @@ class Samples(Loading):
                 coords[dim + LABEL] = labels[dim].variable.to_base_variable()[variables[dim]]
         return xr.Dataset(variables, coords)
 
-    # Samples, read one by one
+    # Samples, read without a plan
 
     def __len__(self) -> int:
         return self.recipe.num_ids
@@ -237,7 +238,10 @@ class Samples(Loading):
     @overload
     def __getitem__(self, key: slice | list[int] | NDArray[Any]) -> Batch: ...
     def __getitem__(self, key: Any) -> tuple[NDArray[Any], ...] | Batch:
-        """Read one sample as a tuple of arrays, or several as a batch, without a plan."""
+        """Read one sample as a tuple of arrays, or several as a batch, without a plan.
+
+        Each chunk is decoded once for all samples that are asked for together, on one thread.
+        """
         ids = listed_ids(len(self), key)
         checked = normal_ids(len(self), np.atleast_1d(ids))
         arrays = read_samples(self.recipe, self._layouts, checked)
@@ -289,13 +293,17 @@ class Samples(Loading):
             frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))
         return frame
 
-    def to_tensor_dataset(self, memory: int | str = "2GiB") -> TensorDataset:
+    def to_tensor_dataset(
+        self, memory: int | str = "2GiB", on_nan: OnNan = "warn"
+    ) -> TensorDataset:
         """Read all samples into memory, as PyTorch's own dataset.
 
         Parameters
         ----------
         memory : int or str, default "2GiB"
             Bytes for the tensors, and for what is under way while they are filled.
+        on_nan : {"warn", "raise", "ignore"}
+            What to do about NaN, as for :meth:`loader`; batches are of ascending ids.
 
         Returns
         -------
@@ -308,7 +316,10 @@ class Samples(Loading):
         MemoryBudgetError
             If the samples do not fit, with the memory that would do.
         OptionError
-            If samples are weighted: a dataset holds each once.
+            If samples are weighted, as a dataset holds each once, or ``on_nan`` is none of the
+            choices.
+        NanError
+            If some sample holds NaN, with ``on_nan="raise"``.
         MissingDependencyError
             If PyTorch is not installed.
 
@@ -320,6 +331,7 @@ class Samples(Loading):
         (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
         """
         tensor_maker()
+        from xloader.torch.checks import check_on_nan
         from xloader.torch.in_memory import fill_tensors
 
         subset = self.recipe.subset
@@ -328,10 +340,10 @@ class Samples(Loading):
                 "a dataset in memory holds each sample once, and these are weighted",
                 remedy="call it before .weighted, and draw with torch's WeightedRandomSampler",
             )
-        with self._whole_loader(parse_nbytes(memory)) as batches:
+        with self._whole_loader(parse_nbytes(memory), check_on_nan(on_nan)) as batches:
             return fill_tensors(batches, len(self), self.shapes, self.dtypes)
 
-    def _whole_loader(self, memory_nbytes: int) -> Loader:
+    def _whole_loader(self, memory_nbytes: int, on_nan: OnNan) -> Loader:
         """A loader of all samples by their ids, in what memory the whole of them leaves."""
         sample_nbytes = sum(
             math.prod(self.shapes[name]) * self.dtypes[name].itemsize for name in self.fields
@@ -341,7 +353,13 @@ class Samples(Loading):
         rows = min(max(left // (16 * max(sample_nbytes, 1)), 1), 256)
         try:
             return self.loader(
-                batch_size=rows, shuffle=False, output="numpy", memory=left, rank=0, world_size=1
+                batch_size=rows,
+                shuffle=False,
+                output="numpy",
+                memory=left,
+                rank=0,
+                world_size=1,
+                on_nan=on_nan,
             )
         except MemoryBudgetError as error:
             raise MemoryBudgetError(

@@ -172,6 +172,22 @@ class Schedule:
         return int((self.busy + held).max(initial=0))
 
     @property
+    def loaded_nbytes(self) -> int:
+        """Decoded bytes of all blocks that are loaded, each as often as it is."""
+        return sum(
+            int(stay.nbytes[_others(len(stay.block), rows)].sum())
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @property
+    def most_read_nbytes(self) -> int:
+        """Decoded bytes of the chunks that are read, were all of a variable's equally large."""
+        return sum(
+            (len(stay.block) - len(rows)) * stay.group.most_read_nbytes
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @property
     def num_reads(self) -> int:
         """(variable, chunk) pairs that are read."""
         return sum(

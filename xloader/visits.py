@@ -57,15 +57,19 @@ def explain_order(
         len(np.unique(r.block)) * r.group.num_reads_per_block for r in schedule.residences
     )
     scale = len(ids) / len(looked_at)
+    num_steps = -(-len(ids) // plan.global_batch)
     dim = region_dim(footprint)
     return dataclasses.replace(
         expected,
         num_samples=len(ids),
-        num_steps=-(-len(ids) // plan.global_batch),
+        num_steps=num_steps,
         num_reads=round(schedule.num_reads * scale),
         read_nbytes=round(schedule.read_nbytes * scale),
         read_amplification=schedule.num_reads / num_needed,
-        peak_nbytes=plan.budget.fixed_nbytes + schedule.peak_nbytes,
+        peak_nbytes=schedule.peak_nbytes
+        + plan.budget.needed_nbytes(
+            num_steps, plan.budget.batch_nbytes, round(schedule.most_read_nbytes * scale)
+        ),
         mixing=_mixing(footprint, dim, looked_at, plan.global_batch),
         full_mixing=full_mixing(footprint, dim, plan.global_batch),
         is_exact=len(looked_at) == len(ids),
@@ -118,14 +122,21 @@ def explain_cached(
         footprint, looked_at, budget.lane_nbytes, batch_size=batch_size, num_workers=num_workers
     )
     scale = len(ids) / len(looked_at)
+    num_steps = -(-len(ids) // batch_size)
+    read_nbytes = round(count.read_nbytes * scale)
+    needed = [
+        budget.needed_nbytes(len(range(worker, num_steps, num_workers)), budget.batch_nbytes, 0)
+        for worker in range(num_workers)
+    ]
+    in_flight = min(num_workers * budget.in_flight_nbytes, read_nbytes)
     dim = region_dim(footprint)
     return Explanation(
         num_samples=len(ids),
-        num_steps=-(-len(ids) // batch_size),
+        num_steps=num_steps,
         num_reads=round(count.num_reads * scale),
-        read_nbytes=round(count.read_nbytes * scale),
+        read_nbytes=read_nbytes,
         read_amplification=count.num_reads / count.num_needed,
-        peak_nbytes=num_workers * budget.fixed_nbytes + count.peak_nbytes,
+        peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
         mixing=_mixing(footprint, dim, looked_at, batch_size),
         full_mixing=full_mixing(footprint, dim, batch_size),
         num_dropped_windows=footprint.windows.num_dropped,

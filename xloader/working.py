@@ -12,6 +12,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.explain import Cached, Explanation
 from xloader.itinerary import Itinerary
+from xloader.nans import warn_of_nans
 from xloader.plan import Epoch, Lane
 from xloader.remainder import Remainder
 
@@ -38,6 +39,7 @@ class Worker:
         self._number = number
         self._carrier = Carrier(itinerary, num_ready=num_ready, num_cores=num_cores)
         self._run: Run | None = None
+        self._has_warned = False
 
     @property
     def is_foreign(self) -> bool:
@@ -75,11 +77,18 @@ class Worker:
                 delivery = run.take()
                 assert delivery is not None, "a run delivers as many batches as it has steps"
                 if index >= num_passed:
+                    self._warn(delivery)
                     yield delivery
                 # The consumer may keep it; here it would hold its memory one step longer.
                 del delivery
         finally:
             run.close()
+
+    def _warn(self, delivery: Delivery) -> None:
+        is_asked = self._itinerary.options.on_nan == "warn"
+        if delivery.nans and is_asked and not self._has_warned:
+            self._has_warned = True
+            warn_of_nans(delivery.nans)
 
     def close(self) -> None:
         """Stop what is under way. More than once is fine."""
@@ -160,6 +169,10 @@ class _Rewound(Remainder):
     """A remainder some of whose sublanes begin one step of theirs earlier."""
 
     rewound: frozenset[int]
+
+    def num_steps_of(self, numbers: Sequence[int]) -> int:
+        """Steps that a process makes, the one that is made once more among them."""
+        return super().num_steps_of(numbers) + (numbers[0] in self.rewound)
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Lanes as of `Remainder.lanes`, some of them with one step more."""

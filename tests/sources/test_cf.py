@@ -30,6 +30,7 @@ ORDERS = ["<", ">"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*will not decode the variable.*timedelta64:FutureWarning"),
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
 ]

@@ -73,7 +73,9 @@ def contents(batch: Any) -> list[Any]:
 def through_json(state: Any) -> Any:
     text = json.dumps(state)
     assert len(text) < 2048
-    return json.loads(text)
+    found = json.loads(text)
+    assert found == state
+    return found
 
 
 def least(make: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,11 @@ class Fields:
         Rows of a full batch.
     num_batches : int
         Batches that are in memory at a time, whose memory is used again.
+
+    Attributes
+    ----------
+    batch_nbytes : int
+        The memory of one batch: that of a full one, for short ones too.
     """
 
     def __init__(self, layouts: Sequence[FieldLayout], batch_size: int, num_batches: int) -> None:
@@ -36,6 +41,7 @@ class Fields:
             nbytes = batch_size * sum(layout.sample_nbytes for layout in alike)
             most[nbytes] = most.get(nbytes, 0) + num_batches
         self._pool = BatchPool(most)
+        self.batch_nbytes = batch_size * sum(layout.sample_nbytes for layout in layouts)
 
     def take(self, num_rows: int) -> Arrays:
         """Uninitialised arrays of so many rows, by field, C-contiguous."""

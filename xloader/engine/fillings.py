@@ -17,6 +17,7 @@ from xloader.engine.shelf import Block
 from xloader.engine.steps import Step
 from xloader.engine.uses import Uses
 from xloader.grid import Ints
+from xloader.nans import look_for_nans
 
 _CLAIM_NBYTES = 4 << 20
 """What a worker gathers at a time, about: small enough that several share a large batch."""
@@ -53,6 +54,7 @@ class Fillings:
         self._bell = bell
         self._queue: deque[Filling] = deque()
         self._num_opened = 0
+        self._num_delivered = 0
         self._gathers: deque[_Part] = deque()
         self._row_nbytes = [job.gatherer.row_nbytes(group) for group in range(len(job.groups))]
         self._uses = (
@@ -89,6 +91,8 @@ class Fillings:
     def pop(self) -> Filling:
         """Take the next batch, which is ready."""
         self._num_opened -= 1
+        self._num_delivered = 1
+        self._weigh()
         return self._queue.popleft()
 
     def clear(self) -> None:
@@ -99,7 +103,8 @@ class Fillings:
     def delivery(self, filling: Filling) -> Delivery:
         """A finished batch as it is handed over."""
         assert filling.arrays is not None
-        return Delivery(filling.step, filling.arrays, *self._padded_ids(filling.step))
+        ids, is_padding = self._padded_ids(filling.step)
+        return Delivery(filling.step, filling.arrays, ids, is_padding, filling.nans)
 
     def next_task(self) -> Callable[[], None] | None:
         """What to finish or to gather, claimed for the caller."""
@@ -153,11 +158,18 @@ class Fillings:
             num_rows = self._job.batch_size if self._job.is_padded else len(filling.step.ids)
             # A short batch is a part of a full one's buffer, which then serves again.
             filling.arrays = self._job.fields.take(num_rows)
+            self._weigh()
             filling.views = self._job.gatherer.views(filling.arrays)
             for group, accesses in enumerate(filling.step.hits):
                 for access, hits in enumerate(accesses):
                     self._sort(filling, group, access, hits)
             self._bell.work.notify_all()
+
+    def _weigh(self) -> None:
+        # The consumer may keep more than the last one; those are its own.
+        num_batches = self._num_opened + self._num_delivered
+        self._tally.batches_nbytes = num_batches * self._job.fields.batch_nbytes
+        self._tally.weigh(self._job.pool)
 
     def _sort(self, filling: Filling, group: int, access: int, hits: Hits) -> None:
         """Queue the hits of loaded blocks, and let the others wait for theirs."""
@@ -259,6 +271,7 @@ class Fillings:
                 ids = self._padded_ids(step)[0]
                 occurrences = step.occurrences_in(len(ids))
                 filling.arrays = self._job.finish(filling.arrays, ids, occurrences)
+                filling.nans = look_for_nans(self._job.on_nan, step.index, filling.arrays, step.ids)
         except Exception as error:
             filling.error = error
         with self._bell.lock:

@@ -19,6 +19,7 @@ from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Step, Walker
 from xloader.footprint import Group
 from xloader.grid import Ints
+from xloader.nans import FieldNans, OnNan
 from xloader.patience import Patience
 
 
@@ -57,10 +58,10 @@ class Job:
     is_resident : bool
     in_flight_nbytes : int
         Bytes that may be fetched ahead.
-    fixed_nbytes : int
-        Bytes beside the pool: batches and reads in flight.
     patience : Patience
         How long reads are waited for.
+    on_nan : {"warn", "count", "raise", "ignore"}
+        In which batches NaN is looked for.
     """
 
     walker: Walker
@@ -77,8 +78,8 @@ class Job:
     shelf: Shelf
     is_resident: bool
     in_flight_nbytes: int
-    fixed_nbytes: int
     patience: Patience
+    on_nan: OnNan = "ignore"
 
 
 @dataclass
@@ -120,7 +121,10 @@ class Tally:
     """What a run has done so far. Seconds are summed over its threads.
 
     What is fetched ahead, ``num_ahead`` bundles of ``ahead_nbytes`` decoded bytes, is counted
-    apart from ``fetch_seconds``, which the workers spend. The run's lock guards all of it.
+    apart from ``fetch_seconds``, which the workers spend. What is held at a time is the memory of
+    the batches under way and of the one that was delivered last, ``flight_nbytes`` of chunks that
+    are being read, and decoded chunks: ``peak_nbytes`` at most so far. The run's lock guards all
+    of it.
     """
 
     num_reads: int = 0
@@ -137,10 +141,18 @@ class Tally:
     num_ahead: int = 0
     ahead_nbytes: int = 0
     ahead_seconds: float = 0.0
+    batches_nbytes: int = 0
+    flight_nbytes: int = 0
+    peak_nbytes: int = 0
     workers: Gauge = field(default_factory=Gauge)
     fetches: Gauge = field(default_factory=Gauge)
     is_awaited: bool = False
     since: float = field(default_factory=time.perf_counter)
+
+    def weigh(self, pool: BlockPool) -> None:
+        """Note what is held now, beside so much in the pool."""
+        held = self.batches_nbytes + self.flight_nbytes + pool.used_nbytes
+        self.peak_nbytes = max(self.peak_nbytes, held)
 
     def mark(self, *, workers: int = 0, fetches: int = 0, is_awaited: bool | None = None) -> None:
         """Note that more or fewer are at work, or that the consumer begins or ends to wait."""
@@ -224,12 +236,15 @@ class Delivery:
     ids : numpy.ndarray of int64, shape (n,)
         Those of the step, and of the rows that fill the batch up.
     is_padding : numpy.ndarray of bool, shape (n,)
+    nans : tuple of FieldNans
+        The NaN that it holds, as far as it was looked for.
     """
 
     step: Step
     arrays: Arrays
     ids: Ints
     is_padding: NDArray[np.bool_]
+    nans: tuple[FieldNans, ...] = ()
 
     @property
     def occurrences(self) -> Ints | None:
@@ -257,4 +272,5 @@ class Filling:
     is_final: bool = False
     is_finishing: bool = False
     error: BaseException | None = None
+    nans: tuple[FieldNans, ...] = ()
     left: dict[int, Ints] = field(default_factory=dict)

@@ -68,6 +68,7 @@ class _Claim:
     """Chunks that one thread decodes, and what has come of those before the present one."""
 
     claimed: list[tuple[_Load, Bundle]]
+    flight_nbytes: int
     done: list[_Done] = field(default_factory=list)
 
 
@@ -141,7 +142,10 @@ class Loads:
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
-        return partial(self._decode, _Claim(claimed))
+        # A thread reads one after the other.
+        largest = max((b.room_nbytes for _, b in claimed if not b.is_waiting), default=0)
+        self._weigh(largest)
+        return partial(self._decode, _Claim(claimed, largest))
 
     def close(self) -> None:
         """Begin nothing more. The lock is held."""
@@ -211,7 +215,13 @@ class Loads:
         for block in load.blocks:
             if block.is_row:
                 block.places = job.gatherer.rows_of(block.begin.group, views, block.begin.row)
+        self._weigh(0)
         return True
+
+    def _weigh(self, flight_nbytes: int) -> None:
+        """Count more or fewer bytes in flight, beside what the pool holds now."""
+        self._tally.flight_nbytes += flight_nbytes
+        self._tally.weigh(self._job.pool)
 
     # Fetching ahead
 
@@ -227,6 +237,7 @@ class Loads:
             load, bundle = self._to_fetch.popleft()
             self._in_flight_nbytes += bundle.room_nbytes
             self._num_fetching += 1
+            self._weigh(bundle.room_nbytes)
             self._tally.mark(fetches=1)
             assert self._fetchers is not None
             self._fetchers.submit(partial(self._fetch_one, load, bundle), self._num_fetching)
@@ -271,6 +282,7 @@ class Loads:
         self._count_requests(bundle, attempts)
         held = 0 if bundle.fetched is None else bundle.fetched.nbytes
         self._in_flight_nbytes += held - bundle.room_nbytes
+        self._weigh(min(held, bundle.room_nbytes) - bundle.room_nbytes)
         if not self._is_ready(bundle):
             self._to_fetch.appendleft((load, bundle))
         elif load.has_memory:
@@ -296,8 +308,10 @@ class Loads:
             self._on_decoded(claim)
 
     def _on_decoded(self, claim: _Claim) -> None:
+        self._weigh(-claim.flight_nbytes)
         for (load, bundle), done in zip(claim.claimed, claim.done, strict=False):
             self._in_flight_nbytes -= done.held_nbytes
+            self._weigh(-min(done.held_nbytes, bundle.room_nbytes))
             self._count_requests(bundle, done.attempts)
             if self._is_fetched_again(bundle):
                 self._to_fetch.appendleft((load, bundle))

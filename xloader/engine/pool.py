@@ -42,10 +42,6 @@ class BlockPool:
         self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
         self._free_nbytes = 0
 
-    def restart_peak(self) -> None:
-        """Count the peak anew, from what is in use now."""
-        self.peak_nbytes = self.used_nbytes
-
     def has_room(self, nbytes: int) -> bool:
         """Whether so many more bytes may be taken."""
         return self.used_nbytes + nbytes <= self.capacity

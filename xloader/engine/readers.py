@@ -32,7 +32,7 @@ class Task(NamedTuple):
     """
 
     reads: Sequence[Read]
-    do: Callable[[Attempts], None]
+    do: Callable[[Attempts], object]
 
 
 class Readers:
@@ -92,6 +92,13 @@ class Readers:
         until = time.monotonic() + MOST_SECONDS
         self._helpers.join(until)
         self._watch.join(until)
+
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _Call:

@@ -62,7 +62,6 @@ class Run:
         # Before zarr stops the loop that its stores are read in, which was there earlier: what
         # waits for it then would wait for ever.
         atexit.register(self.close)
-        job.pool.restart_peak()
         self._has_started = False
         self._threads = Threads("xloader")
 

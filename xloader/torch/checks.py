@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 from xloader.errors import OptionError
+from xloader.nans import OnNan
+from xloader.options import check_choice
 from xloader.recipe import Recipe
 
 
@@ -30,6 +32,31 @@ def require_samples(samples: Any, door: str) -> None:
         allowed="xloader.Samples",
         remedy=remedy,
     )
+
+
+def check_on_nan(on_nan: Any) -> OnNan:
+    """What is to be done about NaN, where there is no report to count it in.
+
+    Raises
+    ------
+    OptionError
+        If it is none of the choices, or ``"count"``.
+
+    Examples
+    --------
+    >>> check_on_nan("raise")
+    'raise'
+    """
+    if on_nan == "count":
+        raise OptionError(
+            "there is no report here in which NaN could be counted",
+            given='on_nan="count"',
+            allowed='"warn", "raise" or "ignore"',
+            remedy="use samples.loader(...), which has report().num_nan",
+        )
+    check_choice("on_nan", on_nan, ("warn", "raise", "ignore"))
+    checked: OnNan = on_nan
+    return checked
 
 
 def refuse_batches_of_batches() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from xloader.errors import OptionError, WorkersWarning, warn_caller
+from xloader.nans import OnNan
 from xloader.options import parse_nbytes
 from xloader.torch.collating import collate
 from xloader.torch.map_dataset import MapDataset
@@ -42,6 +43,7 @@ def data_loader(
     transform: Callable[..., Any] | None = None,
     target_transform: Callable[..., Any] | None = None,
     transforms: Callable[..., Any] | None = None,
+    on_nan: OnNan = "warn",
     **kwargs: Any,
 ) -> DataLoader[Any]:
     """A stock ``DataLoader`` that reads each chunk once, by one worker.
@@ -68,9 +70,12 @@ def data_loader(
         Makes a batch of a list of samples, each a tuple of arrays; :func:`collate` by default.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
+    on_nan : {"warn", "raise", "ignore"}
+        As for :class:`MapDataset`.
     **kwargs
         ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
-        ``spread``, ``read_timeout`` and ``max_retries``, as for :meth:`Samples.loader`. All others go to the ``DataLoader``.
+        ``spread``, ``read_timeout`` and ``max_retries``, as for :meth:`Samples.loader`. All others
+        go to the ``DataLoader``.
 
     Returns
     -------
@@ -128,6 +133,7 @@ def data_loader(
         threads=planned.get("threads"),
         read_timeout=planned.get("read_timeout"),
         max_retries=planned.get("max_retries"),
+        on_nan=on_nan,
     )
     loader: DataLoader[Any] = DataLoader(
         dataset,

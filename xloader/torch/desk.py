@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning, warn_
 from xloader.grid import Ints
 from xloader.itinerary import Itinerary
 from xloader.layout import make_layouts
+from xloader.nans import OnNan, look_for_nans, warn_of_nans
 from xloader.options import usable_cores
 from xloader.recipe import Recipe
 from xloader.torch.orphans import end_with_training
@@ -56,12 +57,19 @@ class Desk:
         Of all workers of a rank: this one has its share.
     threads : int, optional
         Threads that load and gather; by default this worker's share of the cores.
+    on_nan : {"warn", "raise", "ignore"}
+        What to do about NaN.
     """
 
-    def __init__(self, recipe: Recipe, memory_nbytes: int, threads: int | None) -> None:
+    def __init__(
+        self, recipe: Recipe, memory_nbytes: int, threads: int | None, on_nan: OnNan = "warn"
+    ) -> None:
         self._recipe = recipe
         self._memory_nbytes = memory_nbytes
         self._threads = threads
+        self._on_nan = on_nan
+        self._num_read = 0
+        self._has_warned_of_nans = False
         self._pid = os.getpid()
         end_with_training()
         info = get_worker_info()
@@ -109,6 +117,11 @@ class Desk:
         """Any samples, read through a cache of decoded chunks."""
         arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
+        nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
+        self._num_read += 1
+        if nans and self._on_nan == "warn" and not self._has_warned_of_nans:
+            self._has_warned_of_nans = True
+            warn_of_nans(nans)
         return Batch(arrays.values(), arrays, ids)
 
     def close(self) -> None:
@@ -134,7 +147,9 @@ class Desk:
             )
         self._stop()
         self._agreement = agreement
-        self._itinerary = Itinerary(self._recipe, agreement.options, plan=agreement.plan)
+        # Batches are made here, so what becomes of them is for the dataset to say.
+        options = replace(agreement.options, on_nan=self._on_nan)
+        self._itinerary = Itinerary(self._recipe, options, plan=agreement.plan)
         planned = agreement.plan.workers
         if planned != self._num_workers:
             is_fine = planned % self._num_workers == 0

@@ -12,10 +12,16 @@ from xloader.augment import sample_keys
 from xloader.errors import OptionError, WorkersWarning, warn_caller
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
+from xloader.nans import OnNan
 from xloader.options import check_epoch
 from xloader.rows import Rows
 from xloader.state import Stand
-from xloader.torch.checks import refuse_batches_of_batches, refuse_state, require_samples
+from xloader.torch.checks import (
+    check_on_nan,
+    refuse_batches_of_batches,
+    refuse_state,
+    require_samples,
+)
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
 from xloader.torch.orphans import end_with_training
@@ -60,6 +66,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         As of the ``DataLoader``.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
+    on_nan : {"warn", "raise", "ignore"}
+        As for :class:`MapDataset`.
     **options
         ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout`` and
         ``max_retries``, as for
@@ -95,6 +103,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         transform: Callable[..., Any] | None = None,
         target_transform: Callable[..., Any] | None = None,
         transforms: Callable[..., Any] | None = None,
+        on_nan: OnNan = "warn",
         **options: Any,
     ) -> None:
         check_options(options)
@@ -112,6 +121,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             "prefetch": prefetch_factor,
             "rank": rank,
             "world_size": world_size,
+            "on_nan": check_on_nan(on_nan),
             **options,
         }
         self._stand = SharedStand()

@@ -11,8 +11,9 @@ from torch.utils.data import Dataset
 
 from xloader.augment import sample_keys
 from xloader.choosing import listed_ids, normal_ids
+from xloader.nans import OnNan
 from xloader.options import parse_nbytes
-from xloader.torch.checks import require_samples
+from xloader.torch.checks import check_on_nan, require_samples
 from xloader.torch.desk import Desk, as_batch
 from xloader.torch.items import ItemTransforms
 from xloader.torch.parcels import sendable_errors
@@ -46,11 +47,15 @@ class MapDataset(Dataset[Any]):
         Threads of each worker that load and gather; its share of the cores by default.
     read_timeout, max_retries
         As for :meth:`Samples.loader`, under other samplers than ours.
+    on_nan : {"warn", "raise", "ignore"}
+        As for :meth:`Samples.loader`: in each process, of what it reads before ``transform``.
+        Under other samplers than ours, the first eight batches are those of the process.
 
     Raises
     ------
     OptionError
-        If the memory is no number of bytes, or the functions cannot be called.
+        If the memory is no number of bytes, ``on_nan`` is none of the choices, or the functions
+        cannot be called.
 
     Examples
     --------
@@ -72,6 +77,7 @@ class MapDataset(Dataset[Any]):
         threads: int | None = None,
         read_timeout: float | None = None,
         max_retries: int | None = None,
+        on_nan: OnNan = "warn",
     ) -> None:
         require_samples(samples, "MapDataset")
         self.samples = samples
@@ -80,6 +86,7 @@ class MapDataset(Dataset[Any]):
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
         self._threads = threads
+        self._on_nan = check_on_nan(on_nan)
         self._desk: Desk | None = None
 
     def __len__(self) -> int:
@@ -142,6 +149,7 @@ class MapDataset(Dataset[Any]):
         if self._desk is None or self._desk.is_foreign:
             recipe = replace(self.samples.recipe, patience=self._patience)
             self._desk = Desk(recipe, self._memory_nbytes, self._threads)
+            self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads, self._on_nan)
         ticket = ticket_of(ids)
         delivery = None if ticket is None else self._desk.step(ticket, ids)
         if delivery is None:

@@ -167,6 +167,8 @@ class Reader:
             threads=self._threads,
             rank=0,
             world_size=1,
+            # Batches are xarray's, and a function of the user's makes tensors of them later.
+            on_nan="ignore",
         )
 
     @staticmethod
