@@ -86,6 +86,11 @@ def make_samples(kind: str, folder: Path | None = None, **options: Any) -> xload
     return xloader.open(KINDS[kind](store), **options).window(time=1)
 
 
+def say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def main(kind: str, door: str, what: str, folder: str) -> None:
     options = {"read_timeout": 0.3, "max_retries": 1} if what == "error" else {}
     samples = make_samples(kind, Path(folder), **options)
@@ -99,14 +104,14 @@ def main(kind: str, door: str, what: str, folder: str) -> None:
     if what == "exit":
         next(iterator)
     if what == "exit":
-        print("leaving", flush=True)
+        say("leaving")
         return
     if what == "error":
         try:
             for _ in iterator:
                 pass
         except xloader.errors.ReadTimeoutError:
-            print("timed out", flush=True)
+            say("timed out")
         return
 
     def interrupt() -> None:
@@ -119,7 +124,7 @@ def main(kind: str, door: str, what: str, folder: str) -> None:
         for _ in iterator:
             pass
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        say("interrupted")
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ from xloader.demands import make_footprint
 from xloader.engine.blocks import BlockReader
 from xloader.engine.cached import CachedReader
 from xloader.engine.crew import Crew
-from xloader.engine.readers import Readers
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
 from xloader.engine.loads import MOST_REQUESTS
+from xloader.engine.readers import Readers
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,

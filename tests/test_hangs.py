@@ -62,9 +62,7 @@ def test_all_batches_before_it_come(kind: str) -> None:
     options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0, "shuffle": False}
     ids: list[int] = []
     with make_samples(kind).loader(batch_size=5, **options) as loader:
-        with pytest.raises(ReadTimeoutError):
-            for batch in loader:
-                ids += batch.ids.tolist()
+        read_until_error(ids.extend(batch.ids.tolist()) for batch in loader)
         assert ids == list(range(15))
 
 
@@ -86,11 +84,13 @@ def test_the_error_comes_without_a_plan(kind: str) -> None:
     from xloader.torch import MapDataset
 
     samples = make_samples(kind, read_timeout=0.2, max_retries=1)
-    for read in (samples.__getitem__, samples.to_xarray, MapDataset(samples).__getitem__):
+    dataset = MapDataset(samples)
+    for read in (samples.__getitem__, samples.to_xarray, dataset.__getitem__):
         with pytest.raises(ReadTimeoutError, match=r"chunk \(3, 0\)"):
             read(17)
         # Others are there.
         read(40)
+    dataset.close()
 
 
 @kinds
@@ -173,17 +173,16 @@ def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch
 def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xloader.engine.watch.LONG_SECONDS", 0.05)
     options = {"output": "numpy", "read_timeout": 0.5, "max_retries": 0}
-    with make_samples("sync").loader(batch_size=4, **options) as loader:
-        with pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0"):
-            read_until_error(loader)
+    told = pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0")
+    with make_samples("sync").loader(batch_size=4, **options) as loader, told:
+        read_until_error(loader)
 
 
 def test_who_does_not_wait_long_is_told_nothing() -> None:
     options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0}
-    with make_samples("sync").loader(batch_size=4, **options) as loader:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", SlowReadWarning)
-            read_until_error(loader)
+    with make_samples("sync").loader(batch_size=4, **options) as loader, warnings.catch_warnings():
+        warnings.simplefilter("error", SlowReadWarning)
+        read_until_error(loader)
 
 
 def test_shards_whose_index_never_comes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Final
+from typing import Any, Final
 
 from xloader.errors import OptionError
 
@@ -42,7 +42,8 @@ class Patience:
     max_retries: int = 4
 
     def __post_init__(self) -> None:
-        seconds, retries = self.read_timeout, self.max_retries
+        seconds: Any = self.read_timeout
+        retries: Any = self.max_retries
         is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
         if not (is_number and 0 < seconds <= _LONGEST_TIMEOUT):
             raise OptionError(

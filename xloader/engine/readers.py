@@ -93,7 +93,6 @@ class Readers:
         self._helpers.join(until)
         self._watch.join(until)
 
-
     def __enter__(self) -> Readers:
         return self
 

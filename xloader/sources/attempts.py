@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Final, TypeVar
 
 from xloader.errors import ReadTimeoutError, XloaderError
@@ -120,7 +121,7 @@ class Attempts:
             finally:
                 # `ask_async` counts what it asks for on behalf of the call.
                 self.num_requests -= self.num_requests > num_counted
-            self._wait(lambda: time.sleep(pause), None)
+            self._wait(partial(time.sleep, pause), None)
 
     async def ask_async(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
         """The same within an event loop, for which a thread may wait in `ask`."""

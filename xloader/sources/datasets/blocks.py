@@ -117,9 +117,7 @@ class XarraySource(Described):
         """What a read gives; whatever xarray raises passes."""
         array = self._handle.get().variables[read.variable]
         variable = self._variables[read.variable]
-        return current().ask(
-            self._key, lambda: self._values(array, variable, read.chunk, read.cut)
-        )
+        return current().ask(self._key, lambda: self._values(array, variable, read.chunk, read.cut))
 
     def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):

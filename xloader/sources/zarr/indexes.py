@@ -70,8 +70,8 @@ class IndexCache:
                 return self._kept[name], 0
             coming, reader = self._coming.get(name, (None, attempts))
             if coming is None or reader.is_given_up:
-                coming, mine = None, Future()
-                self._coming[name] = mine, attempts
+                mine: Future[Index | None] = Future()
+                coming, self._coming[name] = None, (mine, attempts)
         if coming is not None:
             return attempts.wait_for(reader.key, coming.result), 0
         try:
