@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.lookout import Lookout
 from xloader.grid import Axis, Ints
 from xloader.layout import FieldLayout, Part
 from xloader.recipe import Recipe
@@ -43,6 +44,8 @@ def read_samples(
         If an id lies outside ``[0, num_samples)``.
     ChunkError
         If a chunk cannot be had.
+    StoreChangedError
+        If the store is no longer what was opened.
     """
     windows = recipe.require_windows()
     firsts = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
@@ -54,6 +57,7 @@ def read_samples(
             for row, first in enumerate(firsts):
                 _read_part(recipe, part, first, view[row, ...])
         arrays[layout.name] = array
+    Lookout(recipe.source, {part.variable for own in layouts for part in own.parts}).check()
     return arrays
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.lookout import Lookout
 from xloader.footprint import Group
 from xloader.grid import Axis, Ints
 from xloader.packing import Packing
@@ -116,6 +117,11 @@ class BlockReader:
         Every variable that samples need.
     most_nbytes : int
         Stored chunks of more decoded bytes are read in parts, though they are of one bundle.
+
+    Attributes
+    ----------
+    lookout : Lookout
+        Whether what is read is still what was opened.
     """
 
     def __init__(
@@ -129,6 +135,7 @@ class BlockReader:
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
+        self.lookout = Lookout(source, stored)
 
     @property
     def is_waiting(self) -> bool:

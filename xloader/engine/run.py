@@ -63,12 +63,17 @@ class Run:
         ------
         ChunkError
             If a chunk of this batch cannot be had.
+        StoreChangedError
+            If the store is no longer what was opened.
         ForkError
             If this is the child of the process that made the run.
         ClosedError
             If the run is closed.
         """
         self._check_process()
+        lookout = self._job.reader.lookout
+        if not (self._threads or self._is_closed):
+            lookout.begin()
         begin = time.perf_counter()
         with self._bell.lock:
             self._start()
@@ -93,6 +98,8 @@ class Run:
             self.tally.mark(is_awaited=False)
         if filling.error is not None:
             raise filling.error
+        # After the last read of the batch: what was read of another store is not handed out.
+        lookout.check(is_last=filling.step.index + 1 == self._job.walker.num_steps)
         return self._fillings.delivery(filling)
 
     def close(self) -> None:
