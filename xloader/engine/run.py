@@ -71,10 +71,10 @@ class Run:
             If the run is closed.
         """
         self._check_process()
+        begin = time.perf_counter()
         lookout = self._job.reader.lookout
         if not (self._threads or self._is_closed):
             lookout.begin()
-        begin = time.perf_counter()
         with self._bell.lock:
             self._start()
             self._fillings.is_wanted = True

@@ -98,11 +98,11 @@ def _facts(metadata: Metadata) -> dict[str, str]:
 
 def _facts_of_v2(said: dict[str, Any]) -> dict[str, Any]:
     return {
-        "chunks": said["chunks"],
-        "dtype": said["dtype"],
-        "codecs": [said["filters"], said["compressor"], said["order"]],
+        "chunks": said.get("chunks"),
+        "dtype": said.get("dtype"),
+        "codecs": [said.get("filters"), said.get("compressor"), said.get("order")],
         "dimensions": (said.get("attributes") or {}).get("_ARRAY_DIMENSIONS"),
-        "separator of keys": said["dimension_separator"],
+        "separator of keys": said.get("dimension_separator"),
     }
 
 
@@ -115,10 +115,10 @@ def _facts_of_v3(said: dict[str, Any]) -> dict[str, Any]:
         facts = {"shards": _sizes(grid), "chunks": inner.pop("chunk_shape")}
         codecs = [inner]
     return facts | {
-        "dtype": said["data_type"],
+        "dtype": said.get("data_type"),
         "codecs": [*codecs, *said.get("storage_transformers", ())],
         "dimensions": said.get("dimension_names"),
-        "keys of chunks": said["chunk_key_encoding"],
+        "keys of chunks": said.get("chunk_key_encoding"),
     }
 
 
