@@ -306,7 +306,7 @@ def test_a_closed_reader_reads_no_more_and_has_no_threads() -> None:
     reader.read(np.arange(23))
     mine = set(threading.enumerate()) - before
     names = {t.name.rpartition("-")[0] for t in mine}
-    assert names == {"xloader-read", "xloader-watch"}
+    assert names == {"xloader-read", "xloader-deadline"}
     reader.close()
     reader.close()
     assert not any(thread.is_alive() for thread in mine)

@@ -171,7 +171,7 @@ def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch
 
 
 def test_who_waits_long_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.engine.watch.LONG_SECONDS", 0.05)
+    monkeypatch.setattr("xloader.engine.deadlines.LONG_SECONDS", 0.05)
     options = {"output": "numpy", "read_timeout": 0.5, "max_retries": 0}
     told = pytest.warns(SlowReadWarning, match=r"chunk \(3, 0\) of variable 't'.*t/c/3/0")
     with make_samples("sync").loader(batch_size=4, **options) as loader, told:
@@ -320,7 +320,7 @@ def is_waited_for(loader: xloader.Loader) -> bool:
     """Whether some thread waits for the chunk that never comes."""
     run = loader._run
     return run is not None and any(
-        own.key == KEY and own.since is not None for own in list(run._watch._under_way)
+        own.key == KEY and own.since is not None for own in list(run._deadlines._under_way)
     )
 
 

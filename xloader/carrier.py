@@ -162,6 +162,7 @@ class Carrier:
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
         stored = stored_variables(recipe, footprint)
+        patience = options.patience_after(recipe.patience)
         gatherer = Gatherer(footprint, layouts, self._fields, stored)
         walker = Walker(
             footprint,
@@ -180,7 +181,7 @@ class Carrier:
             walker=walker,
             groups=footprint.groups,
             fields=self._fields,
-            reader=BlockReader(recipe.source, stored, self._together_nbytes),
+            reader=BlockReader(recipe.source, stored, self._together_nbytes, patience),
             gatherer=gatherer,
             finish=lambda arrays, ids, occurrences=None: finish(
                 recipe, layouts, arrays, ids, Chance(options.seed, epoch.epoch, occurrences)
@@ -193,6 +194,6 @@ class Carrier:
             shelf=shelf,
             is_resident=plan.is_resident,
             in_flight_nbytes=self._in_flight_nbytes,
-            patience=options.patience_after(recipe.patience),
+            patience=patience,
             on_nan=options.on_nan,
         )

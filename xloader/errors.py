@@ -268,7 +268,7 @@ class ReadTimeoutError(ChunkError, TimeoutError):
 
 
 class StoreChangedError(XloaderError, RuntimeError):
-    """The store no longer has the shape or chunks it had when it was opened."""
+    """The store is no longer what was opened: its metadata changed, or it is gone."""
 
 
 class ForkError(XloaderError, RuntimeError):

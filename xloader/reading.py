@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.lookout import Lookout
 from xloader.engine.readers import Readers, Task
 from xloader.grid import Axis, Ints
 from xloader.layout import FieldLayout, Part
@@ -46,6 +47,8 @@ def read_samples(
         If an id lies outside ``[0, num_samples)``.
     ChunkError
         If a chunk cannot be had.
+    StoreChangedError
+        If the store is no longer what was opened.
     """
     windows = recipe.require_windows()
     firsts = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
@@ -60,6 +63,7 @@ def read_samples(
     with Readers(recipe.patience, recipe.source.name) as readers:
         for name, own in uses.items():
             _read_variable(recipe, name, own, readers)
+    Lookout(recipe.source, set(uses), recipe.patience).check()
     return arrays
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from xloader.sources.base import Outcome, Read, Source
 from xloader.sources.fetched import Deferred
 from xloader.sources.joined.concat import ConcatSource, concat_sources
 from xloader.sources.opening import open_source
+from xloader.sources.watching import Watch
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
 
@@ -192,6 +193,9 @@ class PackedPart:
 
     def is_waiting(self, variable: str) -> bool:
         return self._packing.scale == 2.0
+
+    def watches(self, variables: Iterable[str]) -> list[Watch]:
+        return []
 
     def _read(self, reads: Sequence[Read], outs: Sequence[np.ndarray]) -> Outcome:
         for read, out in zip(reads, outs, strict=True):

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.engine.lookout import Lookout
 from xloader.footprint import Group
 from xloader.grid import Axis, Ints
 from xloader.packing import Packing
+from xloader.patience import Patience
 from xloader.sources.base import Fetched, Read, Source
 
 
@@ -125,6 +127,13 @@ class BlockReader:
         Every variable that samples need.
     most_nbytes : int
         Stored chunks of more decoded bytes are read in parts, though they are of one bundle.
+    patience : Patience, optional
+        How long looks at the store are waited for.
+
+    Attributes
+    ----------
+    lookout : Lookout
+        Whether what is read is still what was opened.
     """
 
     def __init__(
@@ -132,12 +141,14 @@ class BlockReader:
         source: Source,
         stored: Mapping[str, Stored],
         most_nbytes: int,
+        patience: Patience | None = None,
     ) -> None:
         self._most_nbytes = most_nbytes
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
+        self.lookout = Lookout(source, stored, patience)
 
     @property
     def name(self) -> str:

@@ -156,6 +156,8 @@ class CachedReader:
         ------
         ChunkError
             If a chunk cannot be had. A later read tries again.
+        StoreChangedError
+            If the store is no longer what was opened.
         SampleIndexError
             If an id lies outside ``[0, num_samples)``.
         ClosedError
@@ -171,6 +173,7 @@ class CachedReader:
                     self._read_part(held, ids[begin : begin + size])
                     for begin in range(0, max(len(ids), 1), size)
                 ]
+                self._reader.lookout.check()
             except ChunkError:
                 if held.readers.is_spoilt:
                     held.begin_anew()

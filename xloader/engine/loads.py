@@ -26,10 +26,10 @@ from functools import partial
 from typing import NamedTuple
 
 from xloader.engine.blocks import Bundle
+from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.engine.waiters import Waiters
-from xloader.engine.watch import Watch
 from xloader.errors import CorruptChunkError
 from xloader.sources.attempts import Abandoned, Attempts
 from xloader.sources.base import Outcome
@@ -80,7 +80,7 @@ class Loads:
     job : Job
     tally : Tally
     bell : Bell
-    watch : Watch
+    deadlines : Deadlines
         Gives up threads that wait too long.
     on_loaded : callable
         Called with the lock held, once for each block.
@@ -93,7 +93,7 @@ class Loads:
         job: Job,
         tally: Tally,
         bell: Bell,
-        watch: Watch,
+        deadlines: Deadlines,
         *,
         on_loaded: Callable[[Block, Filling], None],
         on_stuck: Callable[[threading.Thread], None],
@@ -101,7 +101,7 @@ class Loads:
         self._job = job
         self._tally = tally
         self._bell = bell
-        self._watch = watch
+        self._deadlines = deadlines
         self._on_loaded = on_loaded
         self._on_stuck = on_stuck
         self._without_memory: deque[_Load] = deque()
@@ -245,7 +245,7 @@ class Loads:
     def _fetch_one(self, load: _Load, bundle: Bundle) -> None:
         begin = time.perf_counter()
         fetched, error = None, None
-        attempts = self._watch.begin(
+        attempts = self._deadlines.begin(
             bundle.reads, bundle.num_hung, partial(self._on_left_fetch, load, bundle)
         )
         try:
@@ -255,14 +255,14 @@ class Loads:
             raise
         except BaseException as problem:
             error = problem
-        self._watch.end(attempts)
+        self._deadlines.end(attempts)
         with self._bell.lock:
             bundle.fetched, bundle.error = fetched, error
             bundle.fetch_seconds += time.perf_counter() - begin
             self._go_on(load, bundle, attempts)
 
     def _on_left_fetch(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
-        """Fetch anew what a thread was given up for; it is the watch's that calls."""
+        """Fetch anew what a thread was given up for; called by the thread of deadlines."""
         with self._bell.lock:
             assert self._fetchers is not None
             self._fetchers.give_up(attempts.thread)
@@ -293,7 +293,7 @@ class Loads:
     def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
         """Count an attempt that hung; after the last one, the bundle has an error."""
         bundle.num_hung = attempts.num_failed
-        if bundle.num_hung > self._watch.patience.max_retries:
+        if bundle.num_hung > self._deadlines.patience.max_retries:
             bundle.error = attempts.timeout_error(bundle.num_hung)
         else:
             self._tally.num_retries += 1
@@ -321,7 +321,7 @@ class Loads:
                 self._finish(load, bundle)
 
     def _on_left_decode(self, claim: _Claim, attempts: Attempts) -> None:
-        """Let others do what a worker was given up for; it is the watch's thread that calls."""
+        """Let others do what a worker was given up for; called by the thread of deadlines."""
         with self._bell.lock:
             number = len(claim.done)
             _, bundle = claim.claimed[number]
@@ -340,7 +340,7 @@ class Loads:
         self, load: _Load, bundle: Bundle, on_left: Callable[[Attempts], None]
     ) -> _Done:
         begin, held, outcome = time.perf_counter(), 0, _NOTHING
-        attempts = self._watch.begin(bundle.reads, bundle.num_hung, on_left)
+        attempts = self._deadlines.begin(bundle.reads, bundle.num_hung, on_left)
         try:
             if bundle.error is None:
                 with attempts:
@@ -354,14 +354,14 @@ class Loads:
                     )
         except Exception as problem:
             bundle.error = problem
-        self._watch.end(attempts)
+        self._deadlines.end(attempts)
         bundle.fetched = None
         return _Done(outcome, attempts, held, time.perf_counter() - begin)
 
     def _is_fetched_again(self, bundle: Bundle) -> bool:
         """Whether the bytes of a bundle did not decode, and may have come short over a network."""
         is_worth = bundle.is_waiting and isinstance(bundle.error, CorruptChunkError)
-        if not is_worth or bundle.is_refetched or not self._watch.patience.max_retries:
+        if not is_worth or bundle.is_refetched or not self._deadlines.patience.max_retries:
             return False
         bundle.error, bundle.is_refetched = None, True
         self._tally.num_retries += 1

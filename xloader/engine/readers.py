@@ -11,9 +11,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from xloader.engine.deadlines import Deadlines
 from xloader.engine.threads import MOST_SECONDS
 from xloader.engine.waiters import Waiters
-from xloader.engine.watch import Watch
 from xloader.errors import SlowReadWarning, warn_caller
 from xloader.patience import Patience
 from xloader.sources.attempts import Abandoned, Attempts
@@ -55,10 +55,10 @@ class Readers:
 
     def __init__(self, patience: Patience, store: str) -> None:
         self._calls: deque[_Call] = deque(maxlen=1)
-        self._watch = Watch(patience, store, partial(_tell, self._calls))
+        self._deadlines = Deadlines(patience, store, partial(_tell, self._calls))
         self._helpers = Waiters("xloader-read")
         self.is_spoilt = False
-        self._dismiss = weakref.finalize(self, _dismiss, self._watch, self._helpers)
+        self._dismiss = weakref.finalize(self, _dismiss, self._deadlines, self._helpers)
 
     def do(self, tasks: Sequence[Task], num_threads: int) -> None:
         """Do some tasks in any order, and return when nobody works on them any more.
@@ -74,8 +74,8 @@ class Readers:
         BaseException
             The first that a task raised. Those that had not begun by then never do.
         """
-        self._watch.start()
-        call = _Call(tasks, self._watch, self._helpers)
+        self._deadlines.start()
+        call = _Call(tasks, self._deadlines, self._helpers)
         self._calls.append(call)
         try:
             call.begin(num_threads)
@@ -91,7 +91,7 @@ class Readers:
         self._dismiss()
         until = time.monotonic() + MOST_SECONDS
         self._helpers.join(until)
-        self._watch.join(until)
+        self._deadlines.join(until)
 
     def __enter__(self) -> Readers:
         return self
@@ -103,9 +103,9 @@ class Readers:
 class _Call:
     """Some tasks under way."""
 
-    def __init__(self, tasks: Sequence[Task], watch: Watch, helpers: Waiters) -> None:
+    def __init__(self, tasks: Sequence[Task], deadlines: Deadlines, helpers: Waiters) -> None:
         self._tasks = tasks
-        self._watch = watch
+        self._deadlines = deadlines
         self._helpers = helpers
         # The task, and how many attempts at it have hung.
         self._todo = deque((number, 0) for number in range(len(tasks)))
@@ -158,7 +158,7 @@ class _Call:
             except IndexError:
                 return
             task = self._tasks[number]
-            attempts = self._watch.begin(task.reads, num_hung, partial(self._on_left, number))
+            attempts = self._deadlines.begin(task.reads, num_hung, partial(self._on_left, number))
             self._under_way[attempts] = None
             news: BaseException | None = None
             try:
@@ -169,7 +169,7 @@ class _Call:
             except BaseException as error:
                 news = error
                 self._todo.clear()
-            self._watch.end(attempts)
+            self._deadlines.end(attempts)
             self._under_way.pop(attempts, None)
             self.ended.put(news)
             del task, news
@@ -177,7 +177,7 @@ class _Call:
     def _on_left(self, number: int, attempts: Attempts) -> None:
         """Have a task done by another thread, if there is to be one more attempt."""
         self._let_go(attempts)
-        if attempts.num_failed > self._watch.patience.max_retries:
+        if attempts.num_failed > self._deadlines.patience.max_retries:
             self._todo.clear()
             self.ended.put(attempts.timeout_error(attempts.num_failed))
             return
@@ -197,8 +197,8 @@ def _tell(calls: deque[_Call], notice: str) -> None:
         call.ended.put(notice)
 
 
-def _dismiss(watch: Watch, helpers: Waiters) -> None:
-    watch.close()
-    for thread in watch.abandon():
+def _dismiss(deadlines: Deadlines, helpers: Waiters) -> None:
+    deadlines.close()
+    for thread in deadlines.abandon():
         helpers.give_up(thread)
     helpers.close()

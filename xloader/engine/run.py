@@ -22,12 +22,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xloader.engine.deadlines import Deadlines
 from xloader.engine.fillings import Fillings
 from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.loads import Loads
 from xloader.engine.steps import Begin, Step
 from xloader.engine.threads import MOST_SECONDS, SOME_SECONDS, Threads
-from xloader.engine.watch import Watch
 from xloader.errors import ClosedError, ForkError, SlowReadWarning, warn_caller
 from xloader.sources.attempts import Abandoned
 
@@ -44,12 +44,12 @@ class Run:
         self._pid = os.getpid()
         self._bell = Bell()
         self._fillings = Fillings(job, self.tally, self._bell)
-        self._watch = Watch(job.patience, job.reader.name, self._bell.tell)
+        self._deadlines = Deadlines(job.patience, job.reader.name, self._bell.tell)
         self._loads = Loads(
             job,
             self.tally,
             self._bell,
-            self._watch,
+            self._deadlines,
             on_loaded=self._fillings.on_loaded,
             on_stuck=self._replace,
         )
@@ -74,6 +74,8 @@ class Run:
         ------
         ChunkError
             If a chunk of this batch cannot be had.
+        StoreChangedError
+            If the store is no longer what was opened.
         ForkError
             If this is the child of the process that made the run.
         ClosedError
@@ -81,6 +83,9 @@ class Run:
         """
         self._check_process()
         begin = time.perf_counter()
+        lookout = self._job.reader.lookout
+        if not (self._has_started or self._is_closed):
+            lookout.begin()
         with self._bell.lock:
             self._start()
             self._fillings.is_wanted = True
@@ -102,6 +107,8 @@ class Run:
             self.tally.mark(is_awaited=False)
         if filling.error is not None:
             raise filling.error
+        # After the last read of the batch: what was read of another store is not handed out.
+        lookout.check(is_last=filling.step.index + 1 == self._job.walker.num_steps)
         return self._fillings.delivery(filling)
 
     def close(self) -> None:
@@ -151,7 +158,7 @@ class Run:
             return
         self._has_started = True
         self.tally.mark(workers=self._job.num_threads)
-        self._watch.start()
+        self._deadlines.start()
         for _ in range(self._job.num_threads):
             self._threads.begin(self._work)
 
@@ -172,17 +179,17 @@ class Run:
             self._is_closed = True
             self._loads.close()
             self._bell.ring()
-        self._watch.close()
+        self._deadlines.close()
 
     def _join(self) -> None:
         now = time.monotonic()
         if not self._have_ended(now + SOME_SECONDS):
             # They write nowhere any more, if they ever come back.
-            for thread in self._watch.abandon():
+            for thread in self._deadlines.abandon():
                 self._threads.give_up(thread)
                 self._loads.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
-        self._watch.join(now + MOST_SECONDS)
+        self._deadlines.join(now + MOST_SECONDS)
         with self._bell.lock:
             if self._is_dropped:
                 # By now the shelf and the pool may be those of a later run.

@@ -211,7 +211,7 @@ class Attempts:
         )
 
     def __str__(self) -> str:
-        what = "a chunk"
+        what = "metadata"
         if self.read is not None:
             what = f"chunk {self.read.chunk} of variable {self.read.variable!r}"
         return f"{what} (key {self.key!r}) of {self.store}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -12,6 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.packing import Packing
+from xloader.sources.watching import Watch
 
 Cut = tuple[slice | NDArray[np.int64], ...]
 """Per dimension, the elements of a chunk that are wanted, counted from the chunk's start."""
@@ -133,6 +134,8 @@ class Fetched(Protocol):
             If the bytes of a chunk do not decode to its values.
         MissingChunkError
             If a chunk is absent and the source was opened with ``on_missing="raise"``.
+        StoreChangedError
+            If a chunk is absent or does not decode, and the store is not what was opened.
         ChunkError
             If a chunk cannot be read.
         """
@@ -189,6 +192,21 @@ class Source(Protocol):
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading a variable mostly waits, so that many fetches at once pay."""
+        ...
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """What tells whether some variables are still what was opened, in this process.
+
+        Parameters
+        ----------
+        variables : iterable of str
+
+        Returns
+        -------
+        sequence of Watch
+            The same ones for as long as the process reads the source. Each takes note of the
+            reads that it is about.
+        """
         ...
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:

@@ -26,6 +26,7 @@ from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.opened import from_dataset
+from xloader.sources.stamps import StampedFiles
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.files import FileOpener, Gate
 from xloader.sources.stores.groups import from_zarr, refuse_empty
@@ -159,6 +160,8 @@ def _from_file(
     opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
 ) -> Source:
     name, secrets = safe_name(opener.path), secrets_of(opener.kwargs)
+    # Before it is opened: what is written from then on counts as a change.
+    files = None if "://" in opener.path else StampedFiles.now(opener.path)
     try:
         dataset = opener()
     except FileNotFoundError as error:
@@ -189,7 +192,12 @@ def _from_file(
         with Gate.of_process().opening():
             dataset.close()
     return XarraySource(
-        described, open_dataset=opener, name=name, key=os.path.basename(name), secrets=secrets
+        described,
+        open_dataset=opener,
+        name=name,
+        key=os.path.basename(name),
+        secrets=secrets,
+        files=files,
     )
 
 

@@ -6,13 +6,14 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
+from xloader.sources.watching import Watch
 from xloader.testing.tally import SharedTally, Tally
 
 
@@ -78,6 +79,10 @@ class SourceRecorder:
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the source; see `Source.bundle_of`."""
         return self._source.bundle_of(variable, chunk)
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Watches of the source; what they read is no chunk."""
+        return self._source.watches(variables)
 
     def weigh(self, nbytes: int) -> None:
         """Note that so many more bytes are being decoded into."""

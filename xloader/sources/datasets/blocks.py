@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -24,9 +24,11 @@ from xloader.sources.datasets.computed import compute_blocks, is_on_cluster
 from xloader.sources.datasets.lazy import held_by, is_loaded
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.handles import PerProcess
+from xloader.sources.stamps import StampedFiles
 from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.files import Gate
 from xloader.sources.stores.naming import Secrets
+from xloader.sources.watching import FileWatch, Watch
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""
@@ -55,6 +57,8 @@ class XarraySource(Described):
         Whether ``open_dataset`` gives a dataset that this process already uses.
     secrets : tuple of str
         Texts that no error may tell.
+    files : StampedFiles, optional
+        The files that are read, as they were opened: none of them may change.
     """
 
     def __init__(
@@ -69,7 +73,9 @@ class XarraySource(Described):
         is_forkable: bool = False,
         is_shared: bool = False,
         secrets: tuple[str, ...] = (),
+        files: StampedFiles | None = None,
     ) -> None:
+        self._watch = None if files is None else FileWatch(name, files)
         self._variables = dict(variables)
         self._name = name
         self._words = dict(words or {})
@@ -97,6 +103,10 @@ class XarraySource(Described):
         """The coordinates, lazily, with no data variable."""
         return self._coordinates.get().coords.to_dataset()
 
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """One for all files that are read, where it is known which."""
+        return [] if self._watch is None else [self._watch]
+
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The same for blocks of variables that share dask tasks; see `Source.bundle_of`."""
         return self._together.get(variable, variable), chunk
@@ -107,6 +117,7 @@ class XarraySource(Described):
             return Deferred(partial(self._read, reads))
         begin = time.perf_counter()
         values = list(self._values_of(reads))
+        self._note_read()
         return Values(values, Outcome(0, len(reads), time.perf_counter() - begin))
 
     def is_waiting(self, variable: str) -> bool:
@@ -123,7 +134,16 @@ class XarraySource(Described):
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
             with self._blame(read):
                 np.copyto(out, values, casting="same_kind")
+        self._note_read()
         return Outcome(num_missing=0, num_requests=len(reads))
+
+    def _note_read(self) -> None:
+        if self._watch is not None:
+            self._watch.note_read()
+
+    def _look(self) -> None:
+        if self._watch is not None:
+            self._watch.look()
 
     def _values_of(self, reads: Sequence[Read]) -> Iterator[NDArray[Any]]:
         """What each read gives, in their order: dask tasks that they share run once."""
@@ -162,6 +182,7 @@ class XarraySource(Described):
         except (XloaderError, MemoryError):
             raise
         except (TimeoutError, ConnectionError, PermissionError, FileNotFoundError) as error:
+            self._look()
             raise ChunkError(
                 f"a block could not be read ({type(error).__name__})",
                 chunk=read.chunk,
@@ -169,6 +190,7 @@ class XarraySource(Described):
                 **place,
             ) from cause_of(error, self._secrets)
         except Exception as error:
+            self._look()
             raise CorruptChunkError(
                 f"a block does not decode ({told_of(error, self._secrets)})",
                 chunk=read.chunk,

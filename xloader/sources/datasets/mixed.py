@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import xarray as xr
 
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Read, Source
 from xloader.sources.fetched import fetch_from
+from xloader.sources.watching import Watch
 
 
 class MixedSource(Described):
@@ -38,6 +39,10 @@ class MixedSource(Described):
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Get some chunks, those of one source together; see `Source.fetch`."""
         return fetch_from([(self._owners[read.variable], read) for read in reads])
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Those of the variables' own sources."""
+        return [watch for v in variables for watch in self._owners[v].watches([v])]
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading from the variable's own source mostly waits."""

@@ -24,6 +24,7 @@ from xloader.sources.datasets.lazy import UnrecognisedError, View, held_by, view
 from xloader.sources.datasets.lazy_dask import view_of_graph
 from xloader.sources.datasets.mixed import MixedSource
 from xloader.sources.datasets.selected import Selected, SelectedSource
+from xloader.sources.stamps import StampedFiles
 from xloader.sources.stores.known import place_of
 from xloader.sources.stores.naming import safe_name
 from xloader.sources.stores.openers import Given
@@ -112,7 +113,26 @@ def _rest(dataset: xr.Dataset, reasons: dict[str, str], name: str, key: str) -> 
         together=share_tasks(kept, names),
         is_forkable=all(is_in_memory(kept.variables[variable]) for variable in names),
         is_shared=True,
+        files=_files_of(kept, names),
     )
+
+
+def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
+    """The files that variables say they were opened from, and are still read from."""
+    said: set[str] = set()
+    for variable in (dataset.variables[name] for name in names):
+        found = {str(part.encoding.get("source") or "") for part in (dataset, variable)}
+        paths = set(filter(os.path.isfile, found))
+        if paths and _is_lazy(variable):
+            said |= set(map(os.path.abspath, paths))
+    return StampedFiles.now(*sorted(said)) if said else None
+
+
+def _is_lazy(variable: xr.Variable) -> bool:
+    """Whether values are got as they are read: a persisted block is one task, which is its data."""
+    if variable.chunks is None:
+        return not is_in_memory(variable)
+    return effort_of(variable.data).num_tasks > 1
 
 
 def _stored(
@@ -136,6 +156,7 @@ def _stored(
         on_missing=on_missing,
         is_shared=True,
         version=place.version,
+        is_frozen=place.is_frozen,
         secrets=place.secrets,
     )
     return SelectedSource(base, {v: one.selected for v, one in found.items()}, dims)

@@ -10,7 +10,7 @@ Blocks are the stored chunks that the selection touches, cut down to what it kee
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from xloader.grid import Axis, Ints, Selection
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunking import Sizes, compact
+from xloader.sources.watching import Watch
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,10 @@ class SelectedSource(Described):
         views = [self._views[read.variable] for read in reads]
         stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
         return _Turned(self._base.fetch(stored), views)
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Those of the stored variables."""
+        return self._base.watches([self._views[v].selected.base for v in variables])
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading the stored variable mostly waits."""

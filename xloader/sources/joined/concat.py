@@ -8,7 +8,7 @@ import json
 import pickle
 import zlib
 from bisect import bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,6 +25,7 @@ from xloader.sources.fetched import fetch_from
 from xloader.sources.handles import PerProcess
 from xloader.sources.joined.continuity import check_coordinates, join_coordinates
 from xloader.sources.joined.joining import join_variable, require_names
+from xloader.sources.watching import Watch
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB: pickled parts beyond this hold data and not descriptions, and stay as they are."""
@@ -158,6 +159,13 @@ class ConcatSource:
             packings.append(self._packing_undone(number, read.variable))
         fetched = fetch_from(owned)
         return _Unpacked(fetched, packings) if any(packings) else fetched
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Those of each source that has some of the variables' chunks."""
+        names = list(variables)
+        joined = [name for name in names if self._axes[name] is not None]
+        first, *others = self._parts
+        return [*first.watches(names), *(w for part in others for w in part.watches(joined))]
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading from any of the sources mostly waits."""

@@ -89,6 +89,8 @@ def _from_zarr(
         is_shared=opener.place.is_shared,
         is_forkable=opener.place.is_forkable,
         version=opener.place.version,
+        is_frozen=opener.place.is_frozen,
+        is_behind=group.metadata.consolidated_metadata is not None,
         secrets=opener.place.secrets,
     )
 

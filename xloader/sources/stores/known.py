@@ -110,7 +110,9 @@ def _place_of_session(session: Any, where: str = "", *, is_in_memory: bool = Fal
     if not session.read_only:
         # A copy: what its owner writes from now on is not seen here, and it travels.
         session = session.fork()
-    return GivenPlace(session.store, name, session.snapshot_id, is_in_memory=is_in_memory)
+    return GivenPlace(
+        session.store, name, session.snapshot_id, is_frozen=True, is_in_memory=is_in_memory
+    )
 
 
 def _where_of(repository: Any) -> str:

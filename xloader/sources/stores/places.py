@@ -44,6 +44,11 @@ class Place(Protocol):
         ...
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether what is read cannot change, as a snapshot."""
+        ...
+
+    @property
     def is_shared(self) -> bool:
         """Whether the store is one that this process already has open."""
         ...
@@ -86,6 +91,7 @@ class PathPlace(_OneWay):
 
     secrets = ()
     version = ""
+    is_frozen = False
     is_shared = False
     is_forkable = True
 
@@ -124,6 +130,7 @@ class UrlPlace:
     home: Home = field(default_factory=Home, init=False, repr=False, compare=False)
 
     version = ""
+    is_frozen = False
     is_shared = False
     is_forkable = False
 
@@ -194,6 +201,8 @@ class GivenPlace(_OneWay):
         The place, for messages; by default what the store calls itself.
     version : str, optional
         Which of its versions the store shows.
+    is_frozen : bool, default False
+        Whether that version cannot change.
     is_in_memory : bool, default False
         Whether its values are known to lie in this process alone.
     """
@@ -201,11 +210,18 @@ class GivenPlace(_OneWay):
     is_shared = True
 
     def __init__(
-        self, store: Store, name: str = "", version: str = "", *, is_in_memory: bool = False
+        self,
+        store: Store,
+        name: str = "",
+        version: str = "",
+        *,
+        is_frozen: bool = False,
+        is_in_memory: bool = False,
     ) -> None:
         self.secrets = secrets_of(_options_of(store))
         self.name = name or _name_of(store, self.secrets)
         self.version = version
+        self.is_frozen = is_frozen
         self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
@@ -250,6 +266,7 @@ class GivenPlace(_OneWay):
         return {
             "name": self.name,
             "version": self.version,
+            "is_frozen": self.is_frozen,
             "secrets": self.secrets,
             "_packed": packed,
             "_home": home,

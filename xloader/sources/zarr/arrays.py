@@ -21,6 +21,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.attempts import current
 from xloader.sources.base import Cut
 from xloader.sources.cuts import shift, take
+from xloader.sources.watching import Watch
 from xloader.sources.zarr.chains import Chain, Sharding
 from xloader.sources.zarr.codec_chains import chain_of, sharding_of
 from xloader.sources.zarr.codecs import Metadata
@@ -86,9 +87,14 @@ class StoredArray:
         The array's metadata as it was when the source was opened: it is not read again.
     grid : StoredGrid
         How the array is cut into chunks.
+    watch : Watch
+        Tells whether the metadata are still those.
     """
 
-    def __init__(self, store: Store, path: str, metadata: Metadata, grid: StoredGrid) -> None:
+    def __init__(
+        self, store: Store, path: str, metadata: Metadata, grid: StoredGrid, watch: Watch
+    ) -> None:
+        self.watch = watch
         self._store = store
         self._path = path
         self._metadata = metadata

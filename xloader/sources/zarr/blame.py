@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import lzma
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
 from xloader.sources.base import Read
 from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.naming import Secrets
@@ -55,6 +56,8 @@ class Blame:
 
         Raises
         ------
+        StoreChangedError
+            If the array is no longer what was opened, which is why the chunk does not decode.
         CorruptChunkError
             If the chunk does not decode.
         ChunkError
@@ -71,7 +74,12 @@ class Blame:
         }
         cause = cause_of(error, self.secrets)
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
-        if not is_of_codecs and not isinstance(error, DamagedShardError):
+        is_damaged = is_of_codecs or isinstance(error, DamagedShardError)
+        if is_damaged or isinstance(error, FileNotFoundError | NotADirectoryError):
+            # Where the store does not answer, the chunk's own error says enough.
+            with suppress(SourceAccessError):
+                array.watch.look()
+        if not is_damaged:
             # The text of a store's own error may carry a signed URL, so only its kind is told.
             raise ChunkError(
                 f"a chunk could not be read ({type(error).__name__})",

@@ -49,7 +49,7 @@ class _Chunks:
     def _put(self, read: Read, data: Bytes | None, out: NDArray[Any]) -> bool:
         """Decode one chunk into its place, or fill that: whether the chunk is there."""
         if data is None:
-            self._missing.note(read, self._array.key(read.chunk))
+            self._missing.note(read, self._array.key(read.chunk), self._array.watch)
             self._array.fill(out)
             return False
         try:
@@ -75,6 +75,7 @@ class SingleChunks(_Chunks):
         for number, (read, out) in enumerate(zip(self._reads, outs, strict=True)):
             # No name is bound to the bytes, so that they are gone before the next ones come.
             num_missing += not self._put(read, self._take(number), out)
+        self._array.watch.note_read()
         return Outcome(num_missing, len(self._reads), self._seconds)
 
     def _take(self, number: int) -> Bytes | None:
@@ -114,6 +115,7 @@ class ShardChunks(_Chunks):
                 del data
             # What was decoded is gone before more comes.
             del part
+        self._array.watch.note_read()
         return Outcome(num_missing, num_requests, self._seconds)
 
     def _get(self) -> Iterator[Part]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from xloader.errors import MissingChunkError, MissingChunkWarning
 from xloader.sources.base import Read
+from xloader.sources.watching import Watch
 
 OnMissing = Literal["warn", "raise", "fill"]
 
@@ -29,14 +30,20 @@ class Missing:
         self._lock = threading.Lock()
         self.count = 0
 
-    def note(self, read: Read, key: str) -> None:
-        """Count an absent chunk, which lies under ``key``.
+    def note(self, read: Read, key: str, watch: Watch) -> None:
+        """Count an absent chunk, which lies under ``key``, unless its array changed.
 
         Raises
         ------
+        StoreChangedError
+            If the array is no longer what was opened: so it may well be absent.
         MissingChunkError
             If absent chunks are to be refused.
         """
+        watch.look_for_missing(
+            is_news=self._on_missing == "raise" or not self.count,
+            is_meant=self._on_missing == "fill",
+        )
         with self._lock:
             self.count += 1
             is_first = self.count == 1

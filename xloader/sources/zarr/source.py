@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,8 @@ from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.handles import PerProcess
 from xloader.sources.stores.naming import Secrets
+from xloader.sources.watching import Watch
+from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.arrays import StoredArray, check_keys, metadata_in_json
 from xloader.sources.zarr.blame import Blame
 from xloader.sources.zarr.codecs import check_codecs
@@ -35,10 +37,16 @@ from xloader.sources.zarr.routes import Route, make_route, make_variable
 class _Handle:
     """The open store of one process, and what hangs on it."""
 
-    def __init__(self, open_store: Callable[[], Store], routes: Mapping[str, Route]) -> None:
-        store = open_store()
+    def __init__(
+        self,
+        store: PerProcess[Store],
+        routes: Mapping[str, Route],
+        watches: PerProcess[dict[str, Watch]],
+    ) -> None:
         self.arrays = {
-            name: StoredArray(store, route.path, route.metadata, route.grid)
+            name: StoredArray(
+                store.get(), route.path, route.metadata, route.grid, watches.get()[name]
+            )
             for name, route in routes.items()
         }
 
@@ -75,6 +83,10 @@ class ZarrSource(Described):
         Whether a forked child may open the store anew: true of plain files.
     version : str, optional
         Which version of the store it is, where there are several.
+    is_frozen : bool, default False
+        Whether what is read cannot change, as a snapshot.
+    is_behind : bool, default True
+        Whether the arrays may be larger by now than the metadata say, as consolidated ones do.
     secrets : tuple of str
         Texts that no error may tell.
     """
@@ -92,6 +104,8 @@ class ZarrSource(Described):
         is_shared: bool,
         is_forkable: bool = False,
         version: str = "",
+        is_frozen: bool = False,
+        is_behind: bool = True,
         secrets: tuple[str, ...] = (),
     ) -> None:
         _check_release(on_missing)
@@ -111,8 +125,16 @@ class ZarrSource(Described):
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
         )
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
+        store = PerProcess(open_store, name, is_remade=is_forkable)
+        openings = Openings.now(
+            arrays, name, self._blame.secrets, is_frozen=is_frozen, is_behind=is_behind
+        )
+        # Apart from what reads, so that looking for what changed opens no store that is not read.
+        self._watches = PerProcess(
+            partial(_make_watches, openings, self._routes, store), name, is_remade=True
+        )
         self._handle = PerProcess(
-            partial(_Handle, open_store, self._routes), name, is_remade=is_forkable
+            partial(_Handle, store, self._routes, self._watches), name, is_remade=is_forkable
         )
         self._coordinates, self._labels = (
             PerProcess(
@@ -163,6 +185,11 @@ class ZarrSource(Described):
         """Whether the store is one that is waited for; see `Source.is_waiting`."""
         return self._is_waiting
 
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """A watch for each variable's array; see `Source.watches`."""
+        watches = self._watches.get()
+        return [watches[variable] for variable in variables]
+
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The variable with the index of the shard, or of the chunk; see `Source.bundle_of`."""
         route = self._routes[variable]
@@ -187,14 +214,24 @@ class ZarrSource(Described):
                 is_there = array.is_there(read.chunk)
                 if not is_there:
                     num_missing += 1
-                    self._missing.note(read, array.key(read.chunk))
+                    self._missing.note(read, array.key(read.chunk), array.watch)
                 if self._routes[read.variable].kind == "indexed":
                     array.index(read.chunk, read.cut, out)
                 else:
                     np.copyto(out, self._decoded.values(read), casting="same_kind")
             except Exception as error:
                 self._blame.tell(error, read, array, is_decoding=True)
+        array.watch.note_read()
         return Outcome(num_missing, num_requests=len(reads))
+
+
+def _make_watches(
+    openings: Openings, routes: Mapping[str, Route], store: PerProcess[Store]
+) -> dict[str, Watch]:
+    return {
+        name: openings.watch(name, route.path, route.metadata, store.get)
+        for name, route in routes.items()
+    }
 
 
 def _check_release(on_missing: OnMissing) -> None:

@@ -18,7 +18,7 @@ Left = Callable[[Attempts], None]
 """Called for a read whose thread was given up."""
 
 
-class Watch:
+class Deadlines:
     """Looks after the reads of one owner, on a thread of its own.
 
     Parameters
@@ -37,7 +37,7 @@ class Watch:
         self._under_way: dict[Attempts, Left] = {}
         self._told: dict[Attempts, float] = {}
         self._is_closed = threading.Event()
-        self._threads = Threads("xloader-watch")
+        self._threads = Threads("xloader-deadline")
 
     def begin(self, reads: Sequence[Read], num_hung: int, on_left: Left) -> Attempts:
         """Read some chunks on this thread, within what is returned; `end` is to follow.
@@ -50,7 +50,7 @@ class Watch:
         on_left : callable
             Called, on another thread, if this one is given up.
         """
-        attempts = Attempts(self.patience, self._store, reads[0], num_hung)
+        attempts = Attempts(self.patience, self._store, next(iter(reads), None), num_hung)
         self._under_way[attempts] = on_left
         if self._is_closed.is_set():
             attempts.end()

@@ -1,0 +1,555 @@
+"""A store that changes while it is read: an error that says what, and no wrong value before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from zarr.storage import LocalStore, MemoryStore, ZipStore
+
+import xloader
+from tests.sources import servers, store_kinds
+from xloader.errors import (
+    CorruptChunkError,
+    MissingChunkWarning,
+    SourceAccessError,
+    StoreChangedError,
+)
+from xloader.sources import watching
+from xloader.testing import CountingStore, FaultyStore, LatencyStore, garble, write_store
+
+TIMES, WIDTH, CHUNK = 96, 8, (8, 8)
+PACKED = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -1}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"),
+]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "v3": {},
+    "v2": {"zarr_format": 2},
+    "v2 consolidated": {"zarr_format": 2, "is_consolidated": True},
+    "v3 consolidated": {"is_consolidated": True},
+    "shards": {"shards": (16, 8)},
+    "packed v2": {"zarr_format": 2, **PACKED},
+}
+
+
+def make_dataset(first: float = 0.0, times: int = TIMES, width: int = WIDTH) -> xr.Dataset:
+    values = first + np.arange(times * width, dtype="f4").reshape(times, width)
+    return xr.Dataset({"t": (("time", "x"), values)})
+
+
+def write(
+    path: Path,
+    dataset: xr.Dataset,
+    chunks: tuple[int, int] = CHUNK,
+    *,
+    zarr_format: int = 3,
+    is_consolidated: bool = False,
+    **encoding: Any,
+) -> None:
+    write_store(dataset, {"t": chunks}, path, zarr_format=zarr_format, encoding={"t": encoding})
+    if is_consolidated:
+        zarr.consolidate_metadata(str(path))
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None], name: str = "") -> None:
+    """Change one document of the array, as its writer would."""
+    name = name or ("zarr.json" if (path / "t" / "zarr.json").exists() else ".zarray")
+    document = json.loads((path / "t" / name).read_text())
+    change(document)
+    put(path / "t" / name, json.dumps(document))
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file as zarr does: beside it, and then in its place."""
+    other = path.with_suffix(".partial")
+    other.write_text(text)
+    other.replace(path)
+
+
+def anew(path: Path, kind: dict[str, Any], *args: Any, **more: Any) -> None:
+    """Put another store in the place of this one, of other values.
+
+    In one step: threads that read while files go one by one may find chunks absent first.
+    """
+    write(beside := path.with_name(path.name + ".new"), *args, **{**kind, **more})
+    away(path)
+    beside.rename(path)
+
+
+def away(path: Path) -> None:
+    path.rename(path.with_name(path.name + ".old"))
+
+
+def other_chunks(path: Path, kind: dict[str, Any]) -> str:
+    anew(path, kind, make_dataset(5000), (4, 8), **({"shards": (8, 8)} if "shards" in kind else {}))
+    return "chunks were (8, 8), are now (4, 8)"
+
+
+def other_shape_of_chunks(path: Path, kind: dict[str, Any]) -> str:
+    """As many bytes in each, which decode, to other elements."""
+    anew(path, kind, make_dataset(5000), (16, 4))
+    return "chunks were (8, 8), are now (16, 4)"
+
+
+def larger(path: Path, kind: dict[str, Any]) -> str:
+    zarr.open_array(str(path / "t"), mode="r+").resize((TIMES + 8, WIDTH))
+    return "shape was (96, 8), is now (104, 8)"
+
+
+def smaller(path: Path, kind: dict[str, Any]) -> str:
+    edit(path, lambda document: document.update(shape=[TIMES // 2, WIDTH]))
+    return "shape was (96, 8), is now (48, 8)"
+
+
+def other_dtype(path: Path, kind: dict[str, Any]) -> str:
+    anew(path, kind, make_dataset(5000), dtype="u2" if "dtype" in kind else "i4", _FillValue=1)
+    return "dtype was "
+
+
+def other_scale(path: Path, kind: dict[str, Any]) -> str:
+    zarr.open_array(str(path / "t"), mode="r+").attrs["scale_factor"] = 0.25
+    before = "0.5" if "dtype" in kind else "none"
+    return f"scale_factor was {before}, is now 0.25"
+
+
+def other_fill_value(path: Path, kind: dict[str, Any]) -> str:
+    edit(path, lambda document: document.update(fill_value=7))
+    return "fill value was "
+
+
+def other_codec(path: Path, kind: dict[str, Any]) -> str:
+    anew(path, kind, make_dataset(5000), compressors=None)
+    return "codecs were "
+
+
+def other_format(path: Path, kind: dict[str, Any]) -> str:
+    version = 5 - kind.get("zarr_format", 3)
+    if version == 2:
+        kind = {key: value for key, value in kind.items() if key != "shards"}
+    anew(path, kind, make_dataset(5000), zarr_format=version)
+    return f"the Zarr format was {5 - version}, is now {version}"
+
+
+def deleted(path: Path, kind: dict[str, Any]) -> str:
+    away(path)
+    return "variable 't' is gone"
+
+
+def deleted_array(path: Path, kind: dict[str, Any]) -> str:
+    away(path / "t")
+    return "variable 't' is gone"
+
+
+def no_array(path: Path, kind: dict[str, Any]) -> str:
+    name = ".zarray" if kind.get("zarr_format") == 2 else "zarr.json"
+    put(path / "t" / name, '{"zarr_format"')
+    return "its metadata cannot be read any more"
+
+
+CHANGES = [
+    other_chunks,
+    other_shape_of_chunks,
+    larger,
+    smaller,
+    other_dtype,
+    other_scale,
+    other_fill_value,
+    other_codec,
+    other_format,
+    deleted,
+    deleted_array,
+    no_array,
+]
+
+
+def replaced(path: Path, kind: dict[str, Any]) -> str:
+    """Another store with the same metadata in its place. The old one stays elsewhere."""
+    anew(path, kind, make_dataset(5000))
+    return "variable 't' was deleted and written again"
+
+
+def take(batches: Iterator[Any], expected: np.ndarray, num: int | None = None) -> int:
+    """Take batches, all of which must be right: how many came."""
+    count = 0
+    for batch in batches:
+        np.testing.assert_array_equal(np.asarray(batch.t)[:, 0], expected[np.asarray(batch.ids)])
+        count += 1
+        if count == num:
+            break
+    return count
+
+
+def expect_change(
+    samples: xloader.Samples, change: Callable[[], str], num_before: int = 3, **options: Any
+) -> None:
+    """Take some batches, change the store, and see the epoch end at an error that says what."""
+    expected = np.stack([samples[i][0][0] for i in range(len(samples))])
+    with samples.loader(batch_size=4, output="numpy", **options) as loader:
+        batches = iter(loader)
+        if num_before:
+            take(batches, expected, num_before)
+        told = change()
+        # A warning of an absent chunk would be another error.
+        with pytest.raises(StoreChangedError) as caught:
+            take(batches, expected)
+    text = str(caught.value)
+    # Threads read on while stores change places.
+    assert told in text or " is gone" in text, (told, text)
+    for part in ("Given: ", "Allowed: ", "open the store again"):
+        assert part in text
+
+
+@pytest.mark.parametrize("change", [*CHANGES, replaced], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_folder_before_a_wrong_value(
+    kind: str, change: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset(), **KINDS[kind])
+    samples = xloader.open(path).window(time=1)
+    expect_change(samples, lambda: change(path, KINDS[kind]))
+    # What was opened stays refused, also by what reads single samples.
+    with pytest.raises(StoreChangedError), samples.loader(batch_size=4) as loader:
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("num_before", [0, 1, 20])
+@pytest.mark.parametrize("change", [other_chunks, other_shape_of_chunks])
+def test_with_few_chunks_in_memory(
+    change: Callable[..., str], num_before: int, threads: int, tmp_path: Path
+) -> None:
+    """Chunks are read before the change and after it, whenever that comes."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    samples = xloader.open(path).window(time=1)
+    options = {"memory": "3KiB", "shuffle": True, "threads": threads, "prefetch": 1}
+    expect_change(samples, lambda: change(path, {}), num_before, **options)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_over_http_before_the_epoch_ends(zarr_format: int, change: Callable[..., str]) -> None:
+    root, url = servers.http_server()
+    name = store_kinds.unique("changing.zarr")
+    kind = {"zarr_format": zarr_format, "is_consolidated": True}
+    write(root / name, make_dataset(), **kind)
+    samples = xloader.open(f"{url}/{name}").window(time=1)
+    with samples.loader(batch_size=4, output="numpy", prefetch=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        told = change(root / name, kind)
+        with pytest.raises(StoreChangedError) as caught:
+            list(batches)
+        assert told in str(caught.value) or " is gone" in str(caught.value)
+        assert f"{url}/{name}" in str(caught.value)
+
+
+def test_over_http_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, url = servers.http_server()
+    name = store_kinds.unique("changing.zarr")
+    write(root / name, make_dataset())
+    samples = xloader.open(f"{url}/{name}").window(time=1)
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    expect_change(samples, lambda: other_scale(root / name, {}), prefetch=0, memory="3KiB")
+
+
+def test_far_away_a_look_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the epoch begins, and before its last batch; no chunk is read for it."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", float("inf"))
+    counting = CountingStore(write_store(make_dataset(), {"t": CHUNK}))
+    samples = xloader.open(LatencyStore(counting, 0.0)).window(time=1)
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        counting.reset()
+        assert len(list(loader)) == 24
+        assert counting.metadata_reads == {"t/zarr.json": 2}
+        assert counting.num_reads == loader.report().num_reads == 12
+        # By then nothing is read any more, and it was looked at just now.
+        assert len(list(loader)) == 24
+        assert counting.metadata_reads == {"t/zarr.json": 2}
+
+
+@pytest.mark.parametrize("change", [other_chunks, deleted, smaller])
+def test_as_the_epoch_begins(change: Callable[..., str], tmp_path: Path) -> None:
+    """Also where the second epoch would read nothing."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    samples = xloader.open(path).window(time=1)
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        assert loader.plan.is_resident
+        assert len(list(loader)) == 24
+        told = change(path, {})
+        with pytest.raises(StoreChangedError) as caught:
+            next(iter(loader))
+        assert told in str(caught.value)
+
+
+def test_other_values_and_attributes_are_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    samples = xloader.open(path).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", memory="3KiB") as loader:
+        batches = iter(loader)
+        next(batches)
+        array = zarr.open_array(str(path / "t"), mode="r+")
+        array.attrs["history"] = "looked at"
+        array[:8] = np.arange(64.0).reshape(8, 8)
+        part = make_dataset().isel(time=slice(8, 16))
+        part.to_zarr(path, region={"time": slice(8, 16)}, consolidated=False)
+        os.utime(path / "t" / "zarr.json", (1, 1))
+        assert len(list(batches)) == 23
+
+
+def test_touched_documents_are_no_change(tmp_path: Path) -> None:
+    """As by those who keep a scratch disk from being cleaned."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    samples = xloader.open(path).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", memory="3KiB") as loader:
+        batches = iter(loader)
+        next(batches)
+        for file in path.rglob("*"):
+            os.utime(file, (1, 1))
+        assert len(list(batches)) == 23
+
+
+def test_a_chunk_that_is_absent_since_the_store_was_written_again(tmp_path: Path) -> None:
+    """The metadata is the same, and the chunks are not there yet."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    samples = xloader.open(path).window(time=1)
+    assert samples[17][0][0, 0] == 17 * WIDTH
+    text = (path / "t" / "zarr.json").read_text()
+    shutil.rmtree(path / "t")
+    (path / "t").mkdir()
+    (path / "t" / "zarr.json").write_text(text)
+    os.utime(path / "t" / "zarr.json", (1, 1))
+    with pytest.raises(StoreChangedError, match="was deleted and written again"):
+        samples[30]
+
+
+def test_absent_chunks_of_a_store_that_is_still_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    samples = xloader.open(path).window(time=1)
+    (path / "t" / "c" / "3" / "0").unlink()
+    with samples.loader(batch_size=4, output="numpy", on_nan="ignore") as loader:
+        with pytest.warns(MissingChunkWarning, match="is absent"):
+            assert len(list(loader)) == 24
+        assert loader.report().num_missing == 1
+
+
+def test_damage_is_told_apart_from_change() -> None:
+    inner = write_store(make_dataset(), {"t": CHUNK})
+    store = FaultyStore(inner, {"t/c/3/0": garble})
+    samples = xloader.open(store).window(time=1)
+    with pytest.raises(CorruptChunkError):
+        samples[24]
+    write_store(make_dataset(), {"t": (4, 8)})
+    document = json.loads(inner._store_dict["t/zarr.json"].to_bytes())
+    document["fill_value"] = 5
+    text = json.dumps(document).encode()
+    inner._store_dict["t/zarr.json"] = type(inner._store_dict["t/zarr.json"]).from_bytes(text)
+    with pytest.raises(StoreChangedError, match="fill value was"):
+        samples[24]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, replaced], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_samples(kind: str, change: Callable[..., str], tmp_path: Path) -> None:
+    """Nothing reads meanwhile, so that what is told is what changed."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset(), **KINDS[kind])
+    samples = xloader.open(path).window(time=1)
+    assert samples[17][0][0, 0] == 17 * WIDTH
+    told = change(path, KINDS[kind])
+    with pytest.raises(StoreChangedError) as caught:
+        samples[17]
+    assert told in str(caught.value)
+
+
+def test_a_copy_in_another_process_knows_what_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    data = pickle.dumps(xloader.open(path).window(time=1))
+    assert pickle.loads(data)[17][0][0, 0] == 17 * WIDTH
+    told = other_shape_of_chunks(path, {})
+    with pytest.raises(StoreChangedError) as caught:
+        pickle.loads(data)[17]
+    assert told in str(caught.value)
+
+
+def test_copies_on_another_machine_have_stamps_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dataset().to_netcdf(tmp_path / "a.nc")
+    write(tmp_path / "a.zarr", make_dataset())
+    sent = [pickle.dumps(xloader.open(tmp_path / n).window(time=1)) for n in ("a.nc", "a.zarr")]
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    for name in ("a.nc", "a.zarr/t/zarr.json"):
+        shutil.copyfile(tmp_path / name, tmp_path / "copy")
+        os.replace(tmp_path / "copy", tmp_path / name)
+    for data in sent:
+        assert pickle.loads(data)[17][0][0, 0] == 17 * WIDTH
+
+
+@pytest.mark.parametrize("kind", ["lazy", "dask", "cut"])
+def test_open_datasets(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset())
+    ds = xr.open_zarr(path, chunks={} if kind == "dask" else None, consolidated=False)
+    samples = xloader.open(ds.isel(x=slice(2, 6)) if kind == "cut" else ds).window(time=1)
+    expect_change(samples, lambda: other_shape_of_chunks(path, {}))
+
+
+def test_joined_stores(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.zarr" for number in range(4)]
+    for number, path in enumerate(paths):
+        write(path, make_dataset(1000.0 * number))
+    samples = xloader.concat([str(path) for path in paths], dim="time").window(time=1)
+
+    def change() -> str:
+        return f"{other_chunks(paths[2], {})}. Given: {paths[2]}"
+
+    expect_change(samples, change, memory="8KiB", shuffle=True)
+
+
+@pytest.mark.parametrize("kind", ["path", "dataset", "dask", "computed"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_files_that_xarray_opens(kind: str, is_gone: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    make_dataset().to_netcdf(path)
+    source: Any = path
+    if kind != "path":
+        source = xr.open_dataset(path, chunks={"time": 8} if kind != "dataset" else None)
+    samples = xloader.open(source + 1 if kind == "computed" else source).window(time=1)
+
+    def change() -> str:
+        if is_gone:
+            path.unlink()
+            return f"file {path} is gone"
+        make_dataset(5000).to_netcdf(tmp_path / "b.nc")
+        os.replace(tmp_path / "b.nc", path)
+        return f"file {path} was written again"
+
+    expect_change(samples, change)
+    if kind != "path":
+        source.close()
+
+
+def test_datasets_in_memory_need_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    make_dataset().to_netcdf(path)
+    with xr.open_dataset(path) as ds:
+        opened = [ds.load(), xr.open_dataset(path, chunks={"time": 8}).persist()]
+    path.unlink()
+    for ds in opened:
+        with xloader.open(ds).window(time=1).loader(batch_size=4, output="numpy") as loader:
+            assert len(list(loader)) == 24
+
+
+def test_zip_files(tmp_path: Path) -> None:
+    def pack(first: float) -> None:
+        write(tmp_path / "a", make_dataset(first))
+        shutil.make_archive(str(tmp_path / "new"), "zip", tmp_path / "a")
+        os.replace(tmp_path / "new.zip", tmp_path / "a.zip")
+
+    pack(0)
+    for source in (tmp_path / "a.zip", ZipStore(tmp_path / "a.zip", mode="r")):
+        samples = xloader.open(source).window(time=1)
+
+        def change() -> str:
+            pack(5000)
+            return f"file {tmp_path / 'a.zip'} was written again"
+
+        expect_change(samples, change)
+
+
+def test_stores_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    store = write_store(make_dataset(), {"t": CHUNK})
+    assert isinstance(store, MemoryStore)
+    samples = xloader.open(store).window(time=1)
+
+    def change() -> str:
+        make_dataset(5000).to_zarr(
+            store, mode="w", zarr_format=3, consolidated=False, encoding={"t": {"chunks": (16, 4)}}
+        )
+        return "chunks were (8, 8), are now (16, 4)"
+
+    expect_change(samples, change, memory="3KiB", prefetch=0)
+
+
+def test_snapshots_are_not_looked_at(tmp_path: Path) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    made = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")))
+    session = made.writable_session("main")
+    make_dataset().to_zarr(session.store, zarr_format=3, consolidated=False)
+    session.commit("first")
+    samples = xloader.open(made).window(time=1)
+    with samples.loader(batch_size=4, output="numpy") as loader:
+        batches = iter(loader)
+        next(batches)
+        session = made.writable_session("main")
+        make_dataset(5000, times=8).to_zarr(
+            session.store, mode="w", zarr_format=3, consolidated=False
+        )
+        session.commit("second")
+        assert take(batches, make_dataset().t.values) == 23
+
+
+@pytest.mark.parametrize("kind", ["folder", "far"])
+def test_consolidated_metadata_that_is_behind_is_believed(kind: str, tmp_path: Path) -> None:
+    """Sizes of before an appending are fine; other chunks would be read as what they are not."""
+    path = tmp_path / "a.zarr"
+    for change, is_fine in ((larger, True), (other_scale, False)):
+        write(path, make_dataset(), is_consolidated=True)
+        told = change(path, {})
+        store = LocalStore(path, read_only=True)
+        samples = xloader.open(store if kind == "folder" else LatencyStore(store, 0)).window(time=1)
+        with samples.loader(batch_size=4, output="numpy") as loader:
+            if is_fine:
+                assert take(iter(loader), make_dataset().t.values) == 24
+                continue
+            with pytest.raises(StoreChangedError) as caught:
+                list(loader)
+            assert told in str(caught.value)
+
+
+def test_consolidated_metadata_alone(tmp_path: Path) -> None:
+    """There is nothing to look at, and nothing is said to be gone."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset(), is_consolidated=True)
+    (path / "t" / "zarr.json").unlink()
+    for store in (path, LatencyStore(LocalStore(path, read_only=True), 0)):
+        with xloader.open(store).window(time=1).loader(batch_size=4, output="numpy") as loader:
+            assert len(list(loader)) == 24
+
+
+def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks in between are left out; the last one is not."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    faults: dict[str, Any] = {}
+    store = FaultyStore(write_store(make_dataset(), {"t": CHUNK}), faults)
+    samples = xloader.open(store).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", memory="3KiB", prefetch=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        store._faults["t/zarr.json"] = OSError("no answer")
+        expected = make_dataset().t.values
+        assert take(batches, expected, 22) == 22
+        with pytest.raises(SourceAccessError, match="its metadata was asked for again"):
+            next(batches)

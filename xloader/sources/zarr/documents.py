@@ -1,0 +1,133 @@
+"""The metadata documents of Zarr arrays: what they say, and in which way two of them differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from xloader.sources import zarr_adapter
+from xloader.sources.zarr.codecs import Metadata
+
+_NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
+"""By version of the format, the documents of an array; the first of them has to be there."""
+
+_DECODING: Final = (
+    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
+    "dtype",
+)
+"""Attributes that say what stored numbers stand for. Others may change while a store is read."""
+
+_PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
+
+
+def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
+    """Keys of an array's documents.
+
+    Examples
+    --------
+    >>> keys_of("deep/t2m", 2)
+    ('deep/t2m/.zarray', 'deep/t2m/.zattrs')
+    """
+    prefix = f"{path}/" if path else ""
+    return tuple(prefix + name for name in _NAMES[zarr_format])
+
+
+def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
+    """The metadata that documents hold, as zarr understands them.
+
+    Parameters
+    ----------
+    texts : sequence of (bytes or None)
+        One for each of `keys_of`; None for one that is not there.
+    opened : ArrayV2Metadata or ArrayV3Metadata
+        Metadata of the same version of the format.
+
+    Raises
+    ------
+    Exception
+        If these are no documents of an array, or of one that zarr cannot read.
+    """
+    document, *attributes = (json.loads(text) if text else {} for text in texts)
+    if attributes:
+        document["attributes"] = attributes[0]
+    with zarr_adapter.allow_rectilinear_chunks():
+        return cast("Metadata", type(opened).from_dict(document))
+
+
+def differences(opened: Metadata, now: Metadata) -> list[str]:
+    """In words, whatever of an array's metadata changes what is read.
+
+    Parameters
+    ----------
+    opened, now : ArrayV2Metadata or ArrayV3Metadata
+        Of one version of the format.
+
+    Returns
+    -------
+    list of str
+        Such as ``"chunks were (16, 64), are now (8, 64)"``; attributes are compared as far as
+        they say how values are decoded.
+    """
+    before, after = _facts(opened), _facts(now)
+    found = []
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name, "none"), after.get(name, "none")
+        if one != other:
+            was, are = ("were", "are") if name in _PLURAL else ("was", "is")
+            found.append(f"{name} {was} {one}, {are} now {other}")
+    return found
+
+
+def is_grown(opened: Metadata, now: Metadata) -> bool:
+    """Whether an array is larger and otherwise the same: what was there lies where it was."""
+    before, after = _facts(opened), _facts(now)
+    sizes = zip(opened.shape, now.shape, strict=False)
+    return before | {"shape": ""} == after | {"shape": ""} and all(a <= b for a, b in sizes)
+
+
+def _facts(metadata: Metadata) -> dict[str, str]:
+    """What is compared, by name, in words."""
+    said: dict[str, Any] = metadata.to_dict()
+    attributes = said.get("attributes") or {}
+    own = _facts_of_v2(said) if metadata.zarr_format == 2 else _facts_of_v3(said)
+    facts = {"shape": said["shape"], **own, "fill value": said["fill_value"]}
+    facts |= {name: attributes[name] for name in _DECODING if name in attributes}
+    return {name: _told(value) for name, value in facts.items()}
+
+
+def _facts_of_v2(said: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "chunks": said.get("chunks"),
+        "dtype": said.get("dtype"),
+        "codecs": [said.get("filters"), said.get("compressor"), said.get("order")],
+        "dimensions": (said.get("attributes") or {}).get("_ARRAY_DIMENSIONS"),
+        "separator of keys": said.get("dimension_separator"),
+    }
+
+
+def _facts_of_v3(said: dict[str, Any]) -> dict[str, Any]:
+    grid, codecs = said["chunk_grid"], list(said["codecs"])
+    facts = {"chunks": _sizes(grid)}
+    sharding = codecs[0] if len(codecs) == 1 else {}
+    if sharding.get("name") == "sharding_indexed":
+        inner = dict(sharding["configuration"])
+        facts = {"shards": _sizes(grid), "chunks": inner.pop("chunk_shape")}
+        codecs = [inner]
+    return facts | {
+        "dtype": said.get("data_type"),
+        "codecs": [*codecs, *said.get("storage_transformers", ())],
+        "dimensions": said.get("dimension_names"),
+        "keys of chunks": said.get("chunk_key_encoding"),
+    }
+
+
+def _sizes(grid: dict[str, Any]) -> Any:
+    return grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else grid
+
+
+def _told(value: Any) -> str:
+    """Numbers of a shape as Python writes them, all else as JSON does."""
+    if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
+        return str(tuple(value))
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
