@@ -96,10 +96,35 @@ def test_a_new_iterator_ends_the_one_before() -> None:
         next(old)
         new = iter(loader)
         next(new)
-        with pytest.raises(ClosedError, match=r"closed.*To mend it: iterate over the loader again"):
+        with pytest.raises(ClosedError, match=r"another one of the same loader began.*To mend it"):
             next(old)
         assert sum(1 for _ in new) == len(loader) - 1
         assert loader.epoch == 1
+
+
+def test_a_loop_within_a_loop_over_the_same_loader_says_what_happened() -> None:
+    """The inner loop runs whole; the outer one is told that a loader has one iteration at a time."""
+    with make_loader() as loader:
+        inner: list[int] = []
+        words = (
+            r"^this iteration has ended, because another one of the same loader began. Given: .*"
+            r"nested loops. Allowed: one iteration of a loader at a time. "
+            r"To mend it: make a second loader with samples.loader\(...\), and iterate over that one"
+        )
+        with pytest.raises(ClosedError, match=words):
+            for _ in loader:
+                inner = ids_of(loader)
+        assert sorted(inner) == list(range(STEPS))
+
+
+def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
+    with make_loader() as loader:
+        old = iter(loader)
+        next(old)
+        new = iter(loader)
+        next(new)
+    with pytest.raises(ClosedError, match=r"^the iterator is closed. To mend it: iterate over the"):
+        next(new)
 
 
 def test_explain_speaks_of_what_comes_next() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -77,6 +78,8 @@ class Loader:
         self._step = 0
         self._is_resuming = False
         self._pass_number = 0
+        # Weakly: an iterator that is thrown away ends its run.
+        self._pass: weakref.ref[Pass] | None = None
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
@@ -253,11 +256,15 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         self._check_open()
+        if self._pass is not None and (previous := self._pass()) is not None:
+            previous.replace()
         self._stop()
         expected = self.explain()
         self._roster.itinerary.warn(expected)
         self._roster.begin(expected, Stand(self._epoch_number, self._first_step))
-        return Pass(self._begin, self._deliver)
+        started = Pass(self._begin, self._deliver)
+        self._pass = weakref.ref(started)
+        return started
 
     def __reduce__(self) -> tuple[object, ...]:
         # A loader travels as what it was asked for; threads, memory and progress stay behind.
