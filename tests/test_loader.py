@@ -127,6 +127,16 @@ def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
         next(new)
 
 
+def test_explain_says_nothing_untrue_of_what_was_read() -> None:
+    """After a batch there has been reading, and the prediction of it is still one."""
+    with make_loader() as loader:
+        batches = iter(loader)
+        next(batches)
+        for told in (str(loader.explain()), loader.explain()._repr_html_()):
+            assert "has been read" not in told
+            assert "Explanation: a prediction, for which no data is read" in told
+
+
 def test_explain_speaks_of_what_comes_next() -> None:
     with make_loader(memory="12kB", batch_size=4) as loader:
         explanations = []

@@ -277,7 +277,7 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
                  "tile", "run", "streams", "spread", "lanes"):  # fmt: skip
         assert name in figures
     shown = (
-        "nothing has been read", "35 in 9 batches", f"{explanation.num_reads} chunks",
+        "no data is read", "35 in 9 batches", f"{explanation.num_reads} chunks",
         f"{explanation.read_amplification:.3f} reads a chunk", "a full shuffle has",
         f"{explanation.mixing:.1f} regions a batch", f"spread {explanation.spread}", "tile time",
         "zarr v3",

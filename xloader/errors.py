@@ -123,6 +123,8 @@ class EmptySamplesError(OptionError):
 class MemoryBudgetError(OptionError):
     """The memory budget cannot carry even the smallest plan.
 
+    Its text ends with a ``memory=`` that would do; ``remedy`` is what else would.
+
     Attributes
     ----------
     minimum_nbytes : int
@@ -131,7 +133,12 @@ class MemoryBudgetError(OptionError):
     """
 
     def __init__(
-        self, what: str, *, given: object = None, minimum_nbytes: int = 0, remedy: str = ""
+        self,
+        what: str,
+        *,
+        given: object = None,
+        minimum_nbytes: int = 0,
+        remedy: str = "a smaller batch",
     ) -> None:
         self.minimum_nbytes = minimum_nbytes
         if not minimum_nbytes:
@@ -141,9 +148,35 @@ class MemoryBudgetError(OptionError):
         super().__init__(
             what,
             given=given,
-            allowed=f"at least {minimum_nbytes} bytes ({minimum_nbytes / 2**20:.1f} MiB)",
-            remedy=remedy or f'pass memory="{-(-minimum_nbytes // 2**20)}MiB" or a smaller batch',
+            allowed=f"at least {minimum_nbytes} bytes{_in_larger_unit(minimum_nbytes)}",
+            remedy=f'pass memory="{_at_least(minimum_nbytes)}", or {remedy}',
         )
+
+
+def _in_larger_unit(nbytes: int) -> str:
+    """The same number of bytes in parentheses, where it has another unit."""
+    size, unit = _unit_of(nbytes)
+    return f" ({nbytes / size:.1f} {unit})" if size > 1 else ""
+
+
+def _at_least(nbytes: int) -> str:
+    """A round number of bytes as ``memory=`` takes it, never fewer than these.
+
+    Examples
+    --------
+    >>> _at_least(1000), _at_least(1025), _at_least(3 << 20)
+    ('1000B', '2KiB', '3MiB')
+    """
+    size, unit = _unit_of(nbytes)
+    return f"{-(-nbytes // size)}{unit}"
+
+
+def _unit_of(nbytes: int) -> tuple[int, str]:
+    # No GiB: rounding up to whole ones would ask for far more than is needed.
+    for size, unit in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= size:
+            return size, unit
+    return 1, "B"
 
 
 class StackError(OptionError):

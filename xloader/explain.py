@@ -40,7 +40,7 @@ class Explanation(Figures):
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def _title(self) -> str:
-        return "Explanation: nothing has been read"
+        return "Explanation: a prediction, for which no data is read"
 
     def _rows(self) -> list[tuple[str, str]]:
         by_path: dict[str, list[str]] = {}

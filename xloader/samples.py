@@ -336,7 +336,7 @@ class Samples(Loading):
                 "the samples do not fit in memory, or not with what it takes to read them",
                 given=f"memory={memory_nbytes}, {len(self)} samples of {sample_nbytes} bytes",
                 minimum_nbytes=whole_nbytes + error.minimum_nbytes,
-                remedy="pass more memory, .select fewer, or iterate over .loader(...), which "
+                remedy=".select fewer, or iterate over .loader(...), which "
                 "needs no more than a few chunks",
             ) from error
 
