@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from xloader.errors import OptionError
@@ -41,14 +42,38 @@ def refuse_batches_of_batches() -> None:
         With what to pass to the ``DataLoader``.
     """
     frame = sys._getframe(2)
-    is_fetcher = frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
-    if is_fetcher and frame.f_locals.get("auto_collation"):
+    if _is_fetcher(frame) and frame.f_locals.get("auto_collation"):
         raise OptionError(
             "a DataLoader would make batches of whole batches",
             given="an IterableDataset of batches, and a DataLoader with a batch_size",
             allowed="DataLoader(dataset, batch_size=None): the dataset makes the batches",
             remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
         )
+
+
+def collate_by_default(default: Any, collate: Any) -> None:
+    """Have a ``DataLoader`` that was given no ``collate_fn`` use another than PyTorch's own.
+
+    With ``batch_size=None``, PyTorch's own takes a batch, which is a tuple, apart into a list: names
+    and ids would be lost. Called where the ``DataLoader`` asks a dataset for its iterator.
+
+    Parameters
+    ----------
+    default : callable
+        PyTorch's own, ``default_convert``.
+    collate : callable
+        What takes its place.
+    """
+    frame = sys._getframe(2)
+    # A dataset of the user's around ours may give other things than batches: its frame is none.
+    fetcher = frame.f_locals.get("self") if _is_fetcher(frame) else None
+    if fetcher is not None and getattr(fetcher, "collate_fn", None) is default:
+        fetcher.collate_fn = collate
+
+
+def _is_fetcher(frame: FrameType) -> bool:
+    """Whether code runs there with which a ``DataLoader`` gets items of a dataset."""
+    return frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
 
 
 def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import default_convert, get_worker_info
 
 from xloader.augment import sample_keys
 from xloader.errors import OptionError, WorkersWarning, warn_caller
@@ -15,7 +15,13 @@ from xloader.itinerary import Itinerary
 from xloader.options import check_epoch
 from xloader.rows import Rows
 from xloader.state import Stand
-from xloader.torch.checks import refuse_batches_of_batches, refuse_state, require_samples
+from xloader.torch.checks import (
+    collate_by_default,
+    refuse_batches_of_batches,
+    refuse_state,
+    require_samples,
+)
+from xloader.torch.collating import collate
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
 from xloader.torch.orphans import end_with_training
@@ -37,8 +43,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     """Iterates over batches; each rank and each worker of a ``DataLoader`` has its own.
 
     Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``: the batches are made
-    here. Give that ``collate_fn=xloader.torch.collate`` for a :class:`xloader.Batch` of tensors,
-    or leave it out for a list of them.
+    here. Each arrives as a :class:`xloader.Batch` of tensors, as :func:`collate` makes it, unless
+    the ``DataLoader`` has a ``collate_fn`` of yours, which gets a batch of arrays.
 
     Parameters
     ----------
@@ -216,6 +222,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
             refuse_batches_of_batches()
+            collate_by_default(default_convert, collate)
         end_with_training()
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
