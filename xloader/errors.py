@@ -29,7 +29,9 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     XloaderWarning (UserWarning)
     |-- MixingWarning                       the shuffle is far from a full one
     |-- AmplificationWarning                chunks will be read more often than asked
+    |-- EmptyEpochWarning                   with drop_last, not one batch is full
     |-- WorkersWarning                      a DataLoader is not what its sampler planned for
+    |-- UnplannedWarning                    a DataLoader reads samples without a plan
     |-- MissingChunkWarning                 absent chunks were read as the fill value
     `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
 """
@@ -145,38 +147,16 @@ class MemoryBudgetError(OptionError):
             # PyTorch makes an error of a worker anew, from its text alone.
             super().__init__(what)
             return
+        # No GiB: rounding up to whole ones would ask for far more than is needed.
+        units = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+        size, unit = next(own for own in units if minimum_nbytes >= own[0])
+        shown = f" ({minimum_nbytes / size:.1f} {unit})" * (size > 1)
         super().__init__(
             what,
             given=given,
-            allowed=f"at least {minimum_nbytes} bytes{_in_larger_unit(minimum_nbytes)}",
-            remedy=f'pass memory="{_at_least(minimum_nbytes)}", or {remedy}',
+            allowed=f"at least {minimum_nbytes} bytes{shown}",
+            remedy=f'pass memory="{-(-minimum_nbytes // size)}{unit}", or {remedy}',
         )
-
-
-def _in_larger_unit(nbytes: int) -> str:
-    """The same number of bytes in parentheses, where it has another unit."""
-    size, unit = _unit_of(nbytes)
-    return f" ({nbytes / size:.1f} {unit})" if size > 1 else ""
-
-
-def _at_least(nbytes: int) -> str:
-    """A round number of bytes as ``memory=`` takes it, never fewer than these.
-
-    Examples
-    --------
-    >>> _at_least(1000), _at_least(1025), _at_least(3 << 20)
-    ('1000B', '2KiB', '3MiB')
-    """
-    size, unit = _unit_of(nbytes)
-    return f"{-(-nbytes // size)}{unit}"
-
-
-def _unit_of(nbytes: int) -> tuple[int, str]:
-    # No GiB: rounding up to whole ones would ask for far more than is needed.
-    for size, unit in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= size:
-            return size, unit
-    return 1, "B"
 
 
 class StackError(OptionError):
@@ -294,6 +274,14 @@ class AmplificationWarning(XloaderWarning):
 
 class WorkersWarning(XloaderWarning):
     """A ``DataLoader`` takes batches otherwise than its sampler planned for."""
+
+
+class EmptyEpochWarning(XloaderWarning):
+    """There are fewer samples than one batch, and ``drop_last`` leaves them out."""
+
+
+class UnplannedWarning(XloaderWarning):
+    """A ``DataLoader`` takes samples themselves, whose chunks are read anew for each of them."""
 
 
 class MissingChunkWarning(XloaderWarning):

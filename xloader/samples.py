@@ -24,6 +24,7 @@ from xloader.options import parse_nbytes
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
+from xloader.torch.checks import warn_of_no_plan
 from xloader.torch.tensors import tensor_maker
 from xloader.transforms import Output, finish, finish_frame, make_outputs
 
@@ -225,7 +226,14 @@ class Samples(Loading):
     @overload
     def __getitem__(self, key: slice | list[int] | NDArray[Any]) -> Batch: ...
     def __getitem__(self, key: Any) -> tuple[NDArray[Any], ...] | Batch:
-        """Read one sample as a tuple of arrays, or several as a batch, without a plan."""
+        """Read one sample as a tuple of arrays, or several as a batch, without a plan.
+
+        Warns
+        -----
+        UnplannedWarning
+            Once in a process, where a PyTorch ``DataLoader`` asks.
+        """
+        warn_of_no_plan()
         ids = listed_ids(len(self), key)
         checked = normal_ids(len(self), np.atleast_1d(ids))
         arrays = read_samples(self.recipe, self._layouts, checked)
