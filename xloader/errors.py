@@ -22,6 +22,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |   `-- MissingChunkError               it is absent, and on_missing="raise"
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
+    |-- WorkersError (RuntimeError)         workers that would start workers of their own
     |-- TransformError (RuntimeError)       a function of the user's raised something
     |-- RanksError (RuntimeError)           ranks that do not do the same, or do it twice over
     `-- ClosedError (RuntimeError)          used after close()
@@ -246,6 +247,10 @@ class StoreChangedError(XloaderError, RuntimeError):
 
 class ForkError(XloaderError, RuntimeError):
     """A handle was carried over a ``fork``, where it would hang or read garbage."""
+
+
+class WorkersError(XloaderError, RuntimeError):
+    """A worker process is about to start worker processes of its own."""
 
 
 class TransformError(XloaderError, RuntimeError):
