@@ -103,18 +103,18 @@ def test_a_new_iterator_ends_the_one_before() -> None:
 
 
 def test_a_loop_within_a_loop_over_the_same_loader_says_what_happened() -> None:
-    """The inner loop runs whole; the outer one is told that a loader has one iteration at a time."""
+    """The inner loop runs whole; the outer one is told that a loader has one at a time."""
     with make_loader() as loader:
-        inner: list[int] = []
         words = (
             r"^this iteration has ended, because another one of the same loader began. Given: .*"
-            r"nested loops. Allowed: one iteration of a loader at a time. "
-            r"To mend it: make a second loader with samples.loader\(...\), and iterate over that one"
+            r"nested loops. Allowed: one iteration of a loader at a time. To mend it: "
+            r"make a second loader with samples.loader\(...\), and iterate over that one"
         )
+        # As nested loops do it: a whole inner one within each turn of the outer one.
+        nested = (ids_of(loader) for _ in loader)
+        assert sorted(next(nested)) == list(range(STEPS))
         with pytest.raises(ClosedError, match=words):
-            for _ in loader:
-                inner = ids_of(loader)
-        assert sorted(inner) == list(range(STEPS))
+            next(nested)
 
 
 def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:

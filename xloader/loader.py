@@ -208,17 +208,14 @@ class Loader:
             If the scope is none of these.
         """
         itinerary = self._roster.settle()
+        if scope == "rank":
+            return itinerary.with_notes(self._expected())
         left = self._left()
-        if scope != "rank":
-            expected = explain_rest(itinerary, left, scope)
-            carried = carried_out(itinerary, left, scope)
-            blocks = shared_blocks(carried, itinerary.processes(scope))
-            return replace(expected, shared_chunks=name_chunks(itinerary, blocks))
-        kept = self._carrier().loaded()
-        key = self._epoch_number, self._first_step, len(kept)
-        if key not in self._explained:
-            self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
-        return self._explained[key]
+        expected = explain_rest(itinerary, left, scope)
+        carried = carried_out(itinerary, left, scope)
+        blocks = shared_blocks(carried, itinerary.processes(scope))
+        shared = replace(expected, shared_chunks=name_chunks(itinerary, blocks))
+        return itinerary.with_notes(shared)
 
     def report(self) -> Report:
         """What was read and how fast, of the epoch under way or last ended.
@@ -259,7 +256,7 @@ class Loader:
         if self._pass is not None and (previous := self._pass()) is not None:
             previous.replace()
         self._stop()
-        expected = self.explain()
+        expected = self._expected()
         self._roster.itinerary.warn(expected)
         self._roster.begin(expected, Stand(self._epoch_number, self._first_step))
         started = Pass(self._begin, self._deliver)
@@ -293,10 +290,19 @@ class Loader:
         """What the next pass yields."""
         return self._roster.itinerary.remainder(self._epoch_number, self._first_step)
 
+    def _expected(self) -> Explanation:
+        """What the next pass of this rank will cost, for which no label is read."""
+        itinerary, left = self._roster.settle(), self._left()
+        kept = self._carrier().loaded()
+        key = self._epoch_number, self._first_step, len(kept)
+        if key not in self._explained:
+            self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
+        return self._explained[key]
+
     def _begin(self) -> Leg:
         """Make what the next pass carries out, in the place of what was under way."""
         self._stop()
-        expected, number, itinerary = self.explain(), self._epoch_number, self._roster.itinerary
+        expected, number, itinerary = self._expected(), self._epoch_number, self._roster.itinerary
         numbers = itinerary.sublanes()
         part, num_passed = rest_of(self._left(), numbers)
         job = self._carrier().job(part, numbers)

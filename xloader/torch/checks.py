@@ -59,8 +59,8 @@ def refuse_batches_of_batches() -> None:
 def collate_by_default(default: Any, collate: Any) -> None:
     """Have a ``DataLoader`` that was given no ``collate_fn`` use another than PyTorch's own.
 
-    With ``batch_size=None``, PyTorch's own takes a batch, which is a tuple, apart into a list: names
-    and ids would be lost. Called where the ``DataLoader`` asks a dataset for its iterator.
+    With ``batch_size=None``, PyTorch's own takes a batch, which is a tuple, apart into a list:
+    names and ids would be lost. Called where the ``DataLoader`` asks a dataset for its iterator.
 
     Parameters
     ----------

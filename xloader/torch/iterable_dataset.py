@@ -204,7 +204,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
         itinerary = self._itinerary(num_workers)
         stand = self._stand.coming(Process())
-        return explain_rest(itinerary, itinerary.remainder(stand.epoch, stand.step), scope, kept)
+        left = itinerary.remainder(stand.epoch, stand.step)
+        return itinerary.with_notes(explain_rest(itinerary, left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
@@ -230,6 +231,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
         is_single = self.batch_size is None
         itinerary = self._itinerary(num_workers)
+        if info is None or info.id == 0:
+            itinerary.warn_if_empty()
         return Stream(
             itinerary, self._stand, Process.of(info), self._open_steps, is_single=is_single
         )
