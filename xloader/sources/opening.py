@@ -25,6 +25,7 @@ from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.opened import from_dataset
+from xloader.sources.joined.joining import MERGED
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.files import FileOpener, Gate
 from xloader.sources.stores.groups import from_zarr, refuse_empty
@@ -144,7 +145,8 @@ def open_source(
         "this is no source of data",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
         allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
-        remedy="open many files as one with xloader.concat([...])"
+        remedy="open what follows on along a dimension with xloader.concat([...]), and stores of "
+        f"other variables with {MERGED}"
         if isinstance(source, list | tuple)
         else "open it with xarray first and pass the Dataset",
     )
