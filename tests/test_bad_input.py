@@ -257,7 +257,9 @@ def test_too_little_memory_is_told_in_a_unit_that_fits(num_points: int) -> None:
 
 
 MIXED = pytest.mark.filterwarnings(
-    "ignore::xloader.errors.MixingWarning", "ignore::xloader.errors.AmplificationWarning"
+    "ignore::xloader.errors.MixingWarning",
+    "ignore::xloader.errors.AmplificationWarning",
+    "ignore::xloader.errors.EmptyEpochWarning",
 )
 
 

@@ -27,6 +27,7 @@ from xloader.testing import SourceRecorder, write_store
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 KINDS = {**kinds.KINDS, "concat": concat_kind}
