@@ -195,7 +195,7 @@ class Loader:
         self._is_resuming = self._step > 0
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next ``iter`` will cost. Nothing is read.
+        """What the next ``iter`` will cost. No value is read.
 
         Parameters
         ----------

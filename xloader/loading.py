@@ -121,7 +121,7 @@ class Loading(Choosing):
         num_workers: int = 1,
         **options: Any,
     ) -> Explanation:
-        """What an epoch would cost. Nothing is read.
+        """What an epoch would cost. No value is read.
 
         Parameters
         ----------

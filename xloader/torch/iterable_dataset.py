@@ -190,7 +190,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
     ) -> Explanation:
-        """What the next iteration will cost, summed over so many workers. Nothing is read.
+        """What the next iteration will cost, summed over so many workers. No value is read.
 
         Parameters
         ----------
