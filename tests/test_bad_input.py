@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,8 +240,26 @@ def test_nothing_is_read_by_a_refusal() -> None:
         assert {key.split("/")[0] for key in store.reads} <= {"time", "lat"}, kind
 
 
+@pytest.mark.parametrize("num_points", [1, 30, 30_000])
+def test_too_little_memory_is_told_in_a_unit_that_fits(num_points: int) -> None:
+    """And the memory= that the remedy names will do, whether bytes, KiB or MiB."""
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((24, num_points), np.float32))})
+    samples = xloader.open(write_store(ds, {"t": (4, num_points)})).window(time=2)
+    with pytest.raises(MemoryBudgetError) as caught:
+        samples.loader(batch_size=4, output="numpy", memory=1)
+    told = str(caught.value)
+    unit = {1: "B", 30: "KiB", 30_000: "MiB"}[num_points]
+    assert re.search(rf"Allowed: at least \d+ bytes( \([1-9][\d.]* {unit}\))?\.", told)
+    found = re.search(rf'To mend it: pass memory="(\d+{unit})", or a smaller batch', told)
+    assert found is not None
+    with samples.loader(batch_size=4, output="numpy", memory=found[1]) as loader:
+        assert sum(len(batch.ids) for batch in loader) == 12
+
+
 MIXED = pytest.mark.filterwarnings(
-    "ignore::xloader.errors.MixingWarning", "ignore::xloader.errors.AmplificationWarning"
+    "ignore::xloader.errors.MixingWarning",
+    "ignore::xloader.errors.AmplificationWarning",
+    "ignore::xloader.errors.EmptyEpochWarning",
 )
 
 

@@ -27,6 +27,7 @@ from xloader.working import Worker
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 Draw = tuple[int, int]

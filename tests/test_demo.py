@@ -446,17 +446,85 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
             picture=tmp_path / "map.png",
             memory="8MiB",
             batch_size=8,
-            seconds=60.0,
-            epochs=2,
+            steps=35,
+            # It is steps that count: a busy machine takes longer, and does no worse.
+            seconds=3600.0,
             plain_seconds=0.5,
         )
     )
     assert [score.name for score in result.scores] == [*VARIABLE_ATTRS, "all, normalised"]
     assert result.scores[-1].gain > 0.1
-    assert result.explanation.num_reads == result.report.num_reads
+    training = result.training
+    # An epoch has 16 batches.
+    assert (training.num_steps, training.num_epochs, training.num_cut) == (35, 2, 3)
+    assert training.explanation.num_reads == training.report.num_reads
     assert result.speed.is_whole_epoch
     assert result.speed.delivered_nbytes == 122 * 2 * 4 * 19 * 36 * 4
     assert result.picture.stat().st_size > 10_000
     printed = capsys.readouterr().out
+    assert "Time ran out" not in printed
+    for words in (
+        "35 of 35 steps",
+        "2 whole epochs, and 3 of the 16 batches",
+        "last whole training",
+    ):
+        assert words in printed
     for words in ("The plan", "RMSE 36 h ahead on 26 of 26", "measured", "x as fast", "Picture"):
         assert words in printed
+
+
+class Clock:
+    """A clock that a training looks at after each step, which takes so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._now, self._seconds = 0.0, seconds
+
+    def perf_counter(self) -> float:
+        self._now += self._seconds
+        return self._now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_steps", "words"),
+    [
+        (
+            1000.0,
+            7,
+            ["Trained 7 of 7 steps", "1 whole epoch, and 2 of the 5 batches of one that was"],
+        ),
+        (5.0, 5, ["Trained 5 of 7 steps", "1 whole epoch\n", "Time ran out", "more --seconds"]),
+        (3.0, 3, ["Trained 3 of 7 steps", "0 whole epochs, and 3 of the 5", "Time ran out"]),
+    ],
+    ids=["all steps", "time for an epoch", "time for a part of one"],
+)
+def test_training_counts_steps_and_says_where_time_ran_out(
+    monkeypatch, capsys, seconds, num_steps, words
+):
+    torch = pytest.importorskip("torch")
+    from xloader.demo import run, training
+    from xloader.demo.assembly import make_net
+
+    monkeypatch.setattr(training, "time", Clock(1.0))
+    dataset = make_dataset(50)
+    task = find_task(dataset, variables=["sst"], lead=1)
+    climate = measure_climate(dataset, task)
+    net, spread = make_net(dataset, task, climate, seed=0)
+    samples = dataset[["sst"]].isel(time=slice(0, 41)).astype("float32").xloader
+    samples = samples.window(time=2, stride=1).inputs("sst", time=0).targets("sst", time=1)
+    with samples.loader(batch_size=8, memory="8MiB") as loader:
+        trained = training.train(
+            net,
+            loader,
+            calendar=training.Calendar(torch.zeros(50, dtype=torch.int64), lead=1),
+            weights=np.ones((1, 4, 6)),
+            spread=spread,
+            steps=7,
+            seconds=seconds,
+            on_progress=lambda progress: None,
+        )
+    assert trained.num_steps == num_steps
+    for word in words:
+        assert word in trained.describe()
+    assert ("Time ran out" in trained.describe()) == (num_steps < 7)
+    is_cut = "3 of 5 batches of an epoch that was cut off"
+    assert (is_cut in run._measured(trained)) == (num_steps < 5)

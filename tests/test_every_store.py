@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 KINDS = {**kinds.KINDS, "concat": concat_kind}

@@ -30,6 +30,7 @@ from xloader.testing import CountingStore, write_store
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 MANY = settings(max_examples=max(100, settings().max_examples))

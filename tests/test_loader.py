@@ -96,10 +96,45 @@ def test_a_new_iterator_ends_the_one_before() -> None:
         next(old)
         new = iter(loader)
         next(new)
-        with pytest.raises(ClosedError, match=r"closed.*To mend it: iterate over the loader again"):
+        with pytest.raises(ClosedError, match=r"another one of the same loader began.*To mend it"):
             next(old)
         assert sum(1 for _ in new) == len(loader) - 1
         assert loader.epoch == 1
+
+
+def test_a_loop_within_a_loop_over_the_same_loader_says_what_happened() -> None:
+    """The inner loop runs whole; the outer one is told that a loader has one at a time."""
+    with make_loader() as loader:
+        words = (
+            r"^this iteration has ended, because another one of the same loader began. Given: .*"
+            r"nested loops. Allowed: one iteration of a loader at a time. To mend it: "
+            r"make a second loader with samples.loader\(...\), and iterate over that one"
+        )
+        # As nested loops do it: a whole inner one within each turn of the outer one.
+        nested = (ids_of(loader) for _ in loader)
+        assert sorted(next(nested)) == list(range(STEPS))
+        with pytest.raises(ClosedError, match=words):
+            next(nested)
+
+
+def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
+    with make_loader() as loader:
+        old = iter(loader)
+        next(old)
+        new = iter(loader)
+        next(new)
+    with pytest.raises(ClosedError, match=r"^the iterator is closed. To mend it: iterate over the"):
+        next(new)
+
+
+def test_explain_says_nothing_untrue_of_what_was_read() -> None:
+    """After a batch there has been reading, and the prediction of it is still one."""
+    with make_loader() as loader:
+        batches = iter(loader)
+        next(batches)
+        for told in (str(loader.explain()), loader.explain()._repr_html_()):
+            assert "has been read" not in told
+            assert "Explanation: a prediction, for which no data is read" in told
 
 
 def test_explain_speaks_of_what_comes_next() -> None:

@@ -33,6 +33,7 @@ from xloader.testing import CountingStore, write_store
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 

@@ -22,6 +22,7 @@ from xloader.working import Worker, explain_rest
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 

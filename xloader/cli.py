@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from xloader.errors import MissingDependencyError, XloaderError, extra_remedy
+from xloader.errors import MissingDependencyError, XloaderError
+from xloader.telling import extra_remedy
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 
@@ -55,18 +56,18 @@ def _split_names(
     "--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Samples."
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=75.0,
+    "--steps",
+    type=click.IntRange(min=1),
+    default=180,
     show_default=True,
-    help="Train for this long.",
+    help="Train on this many batches.",
 )
 @click.option(
-    "--epochs",
-    type=click.IntRange(min=1),
-    default=60,
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
     show_default=True,
-    help="Stop after this many epochs if there is time left.",
+    help="Stop training after this long all the same.",
 )
 @click.option(
     "--plain-seconds",
@@ -96,14 +97,14 @@ def demo(
     lead: int,
     memory: str | None,
     batch_size: int,
+    steps: int,
     seconds: float,
-    epochs: int,
     plain_seconds: float,
     seed: int,
     picture: Path,
     cache: Path | None,
 ) -> None:
-    """Train a small forecast model from a chunked store, in about two minutes.
+    """Train a small forecast model from a chunked store, in a few minutes.
 
     Prints the plan, the forecast's errors beside those of persistence and climatology, what
     was read and how fast, and the speed of a plain torch dataset; writes a picture.
@@ -121,9 +122,9 @@ def demo(
             lead=lead,
             batch_size=batch_size,
             memory=memory,
+            steps=steps,
             seconds=seconds,
             plain_seconds=plain_seconds,
-            epochs=epochs,
             seed=seed,
             picture=picture,
             cache=cache,

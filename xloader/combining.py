@@ -38,7 +38,7 @@ def concat(
 
     Of each, the metadata and the labels of the dimensions are looked at; chunks are read by
     what opened them. Windows run across the borders, and across what lies between: a year
-    that was left out is not missed.
+    that was left out is not missed, but ``explain()`` names the step across it.
 
     Parameters
     ----------

@@ -39,6 +39,14 @@ def last_verb(recipe: Recipe) -> str:
     return "window" if recipe.windows else "open"
 
 
+def overlap_note(recipe: Recipe) -> str:
+    """What overlapping windows would give where nobody asked for a stride; else nothing."""
+    if recipe.windows is None:
+        return ""
+    # With a subset, samples are some of the windows.
+    return recipe.windows.overlap_note("samples" if recipe.subset is None else "windows")
+
+
 def _title(recipe: Recipe) -> str:
     if recipe.windows is None:
         return "<xloader.Samples, no windows yet>"
@@ -65,6 +73,8 @@ def _rows(recipe: Recipe) -> Rows:
         many = windows.num_dropped > 1
         words = "windows that leave" if many else "window that leaves"
         rows.append(("dropped", f"{windows.num_dropped:,} {words} the array"))
+    if note := overlap_note(recipe):
+        rows.append(("note", note))
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
     rows += _field_rows(recipe)

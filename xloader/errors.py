@@ -24,6 +24,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
     |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
     |-- NanError (ValueError)               a batch holds NaN, and on_nan="raise"
+    |-- WorkersError (RuntimeError)         workers that would start workers of their own
     |-- TransformError (RuntimeError)       a function of the user's raised something
     |-- RanksError (RuntimeError)           ranks that do not do the same, or do it twice over
     `-- ClosedError (RuntimeError)          used after close()
@@ -31,19 +32,16 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     XloaderWarning (UserWarning)
     |-- MixingWarning                       the shuffle is far from a full one
     |-- AmplificationWarning                chunks will be read more often than asked
+    |-- EmptyEpochWarning                   with drop_last, not one batch is full
     |-- WorkersWarning                      a DataLoader is not what its sampler planned for
     |-- NanWarning                          a batch holds NaN
+    |-- UnplannedWarning                    a DataLoader reads samples without a plan
     |-- MissingChunkWarning                 absent chunks were read as the fill value
     |-- SlowReadWarning                     a batch has waited long for a chunk
     `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
 """
 
 from __future__ import annotations
-
-import sys
-import warnings
-from collections.abc import Iterable
-from difflib import get_close_matches
 
 _MOST_CHARACTERS = 2000
 """Of what was given or is allowed, as an error prints it."""
@@ -127,6 +125,8 @@ class EmptySamplesError(OptionError):
 class MemoryBudgetError(OptionError):
     """The memory budget cannot carry even the smallest plan.
 
+    Its text ends with a ``memory=`` that would do; ``remedy`` is what else would.
+
     Attributes
     ----------
     minimum_nbytes : int
@@ -135,18 +135,27 @@ class MemoryBudgetError(OptionError):
     """
 
     def __init__(
-        self, what: str, *, given: object = None, minimum_nbytes: int = 0, remedy: str = ""
+        self,
+        what: str,
+        *,
+        given: object = None,
+        minimum_nbytes: int = 0,
+        remedy: str = "a smaller batch",
     ) -> None:
         self.minimum_nbytes = minimum_nbytes
         if not minimum_nbytes:
             # PyTorch makes an error of a worker anew, from its text alone.
             super().__init__(what)
             return
+        # No GiB: rounding up to whole ones would ask for far more than is needed.
+        units = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+        size, unit = next(own for own in units if minimum_nbytes >= own[0])
+        shown = f" ({minimum_nbytes / size:.1f} {unit})" * (size > 1)
         super().__init__(
             what,
             given=given,
-            allowed=f"at least {minimum_nbytes} bytes ({minimum_nbytes / 2**20:.1f} MiB)",
-            remedy=remedy or f'pass memory="{-(-minimum_nbytes // 2**20)}MiB" or a smaller batch',
+            allowed=f"at least {minimum_nbytes} bytes{shown}",
+            remedy=f'pass memory="{-(-minimum_nbytes // size)}{unit}", or {remedy}',
         )
 
 
@@ -302,6 +311,10 @@ class NanError(XloaderError, ValueError):
         super().__init__(what, given=given, allowed=allowed, remedy=remedy)
 
 
+class WorkersError(XloaderError, RuntimeError):
+    """A worker process is about to start worker processes of its own."""
+
+
 class TransformError(XloaderError, RuntimeError):
     """A function of the user's raised an error, which is the cause of this one."""
 
@@ -334,6 +347,14 @@ class NanWarning(XloaderWarning):
     """A batch holds NaN, which spreads to the weights of whatever is trained on it."""
 
 
+class EmptyEpochWarning(XloaderWarning):
+    """There are fewer samples than one batch, and ``drop_last`` leaves them out."""
+
+
+class UnplannedWarning(XloaderWarning):
+    """A ``DataLoader`` takes samples themselves, whose chunks are read anew for each of them."""
+
+
 class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
 
@@ -344,87 +365,3 @@ class SlowReadWarning(XloaderWarning):
 
 class ZarrReleaseWarning(XloaderWarning):
     """The installed zarr is not known here, so arrays are read through its own indexing."""
-
-
-class names_function:
-    """Turn whatever a function of the user's raises into an error that names the function.
-
-    An exception that is let out may mean something else where it arrives: a ``StopIteration``
-    would end an epoch as if it were complete.
-
-    Parameters
-    ----------
-    what : str
-        The function, and what it was called for.
-
-    Raises
-    ------
-    TransformError
-        From what the function raised, unless that is an error of xloader's own.
-
-    Examples
-    --------
-    >>> with names_function("map(speed)"):
-    ...     next(iter(()))
-    Traceback (most recent call last):
-    xloader.errors.TransformError: map(speed) failed (StopIteration). To mend it: ...
-    """
-
-    # No generator: contextlib takes a RuntimeError out of a StopIteration for that itself.
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, XloaderError):
-            return
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise TransformError(
-            f"{self._what} failed ({told})",
-            remedy="mend the function; what it raised is the cause of this error",
-        ) from error
-
-
-def warn_caller(message: str, category: type[XloaderWarning]) -> None:
-    """Warn at the line that called xloader, though it be by way of PyTorch's loaders.
-
-    Parameters
-    ----------
-    message : str
-    category : type of XloaderWarning
-    """
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
-
-
-def _is_ours(module: str) -> bool:
-    return f"{module}.".startswith(("xloader.", "torch.utils.data.", "torchdata."))
-
-
-def extra_remedy(extras: str) -> str:
-    """What to do where a library of an extra is missing.
-
-    Examples
-    --------
-    >>> extra_remedy("torch")
-    'install the extra "torch": pip install ".[torch]", in a clone of xloader'
-    """
-    # There is no release to install by its name yet.
-    return f'install the extra "{extras}": pip install ".[{extras}]", in a clone of xloader'
-
-
-def closest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one most likely stands for, if there is one.
-
-    Examples
-    --------
-    >>> closest("SST", ["sst", "msl"]), closest("wind", ["sst", "msl"])
-    ('sst', None)
-    """
-    by_lower = {one.lower(): one for one in known}
-    found = get_close_matches(str(name).lower(), by_lower, n=1)
-    return by_lower[found[0]] if found else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -33,14 +33,21 @@ class Explanation(Figures):
         too; 0 for one process.
     shared_chunks : tuple of (str, tuple of int)
         Of all ranks, the chunks that several of them read: variable and index.
+    irregular_steps : dict of str to str
+        Per windowed dimension whose labels do not go on by equal steps, how many do not, and where
+        first: windows run across them.
+    notes : tuple of str
+        What else may come as a surprise, each a sentence.
     """
 
     paths: Mapping[str, str]
     num_shared_reads: int = 0
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    irregular_steps: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def _title(self) -> str:
-        return "Explanation: nothing has been read"
+        return "Explanation: a prediction, for which no data is read"
 
     def _rows(self) -> list[tuple[str, str]]:
         by_path: dict[str, list[str]] = {}
@@ -55,6 +62,9 @@ class Explanation(Figures):
             named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
             more = len(self.shared_chunks) - len(named)
             read.append(("", "; ".join(named) + (f" and {more:,} more" if more else "")))
+        for dim, steps in self.irregular_steps.items():
+            read.append(("note", f"{dim}: steps are irregular: {steps}; windows run across them"))
+        read += [("note", note) for note in self.notes]
         if not self.is_exact:
             read.append(("note", "counted on the first part of the order only"))
         return [*super()._rows(), *read]

@@ -12,6 +12,7 @@ from typing import Any
 from xloader.advice import advise
 from xloader.engine.job import Delivery, Job, Tally
 from xloader.engine.run import Run
+from xloader.errors import ClosedError
 from xloader.explain import Explanation
 from xloader.headroom import Effort
 from xloader.plan import Budget
@@ -192,6 +193,7 @@ class Pass:
         self._deliver = deliver
         self._is_over = False
         self._has_begun = False
+        self._is_replaced = False
         # Whoever has it may take it again: a collate_fn may close, or ask for a length.
         self._lock = threading.RLock()
         self._take_up(begin())
@@ -228,6 +230,11 @@ class Pass:
                 self._num_passed -= 1
                 run.take()
             delivery = None if self._is_over else run.take()
+        except ClosedError as error:
+            self._is_over = True
+            if self._is_replaced:
+                raise _replaced() from error
+            raise
         except BaseException:
             self._is_over = True
             self.close()
@@ -250,6 +257,10 @@ class Pass:
         """Stop the threads. More than once is fine."""
         self._close()
 
+    def replace(self) -> None:
+        """Note that another iteration of the same loader begins, which ends this one."""
+        self._is_replaced = True
+
     def _take_up(self, leg: Leg) -> None:
         self._leg = leg
         self._num_passed = leg.num_passed
@@ -257,3 +268,12 @@ class Pass:
         self._close = weakref.finalize(self, leg.run.close)
         # The run sees to that itself, before what it reads with is taken down.
         self._close.atexit = False
+
+
+def _replaced() -> ClosedError:
+    return ClosedError(
+        "this iteration has ended, because another one of the same loader began",
+        given="a second iter(loader) before the first one was at its end, as in nested loops",
+        allowed="one iteration of a loader at a time",
+        remedy="make a second loader with samples.loader(...), and iterate over that one",
+    )

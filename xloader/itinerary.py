@@ -10,19 +10,21 @@ from typing import Literal
 from xloader.demands import make_footprint
 from xloader.errors import (
     AmplificationWarning,
+    EmptyEpochWarning,
     EmptySamplesError,
     MixingWarning,
     OptionError,
-    warn_caller,
 )
 from xloader.explain import Cached, Explanation, explain_epoch
 from xloader.figures import show_nbytes
 from xloader.layout import make_layouts
+from xloader.notes import with_notes
 from xloader.options import LoaderOptions
 from xloader.plan import Epoch, Plan
 from xloader.planning import enough_memory, make_plan, most_rows
 from xloader.recipe import Recipe
 from xloader.remainder import Remainder
+from xloader.telling import warn_caller
 
 
 class Itinerary:
@@ -156,6 +158,34 @@ class Itinerary:
         rows = most_rows(self.footprint, self.options)
         return rows * sum(layout.sample_nbytes for layout in self.layouts)
 
+    def with_notes(self, expected: Explanation) -> Explanation:
+        """A prediction with what may come as a surprise. Labels of windowed dimensions are read."""
+        return with_notes(expected, self.recipe, self._empty_note)
+
+    def warn_if_empty(self) -> None:
+        """Say once where an epoch has no batch, because ``drop_last`` leaves all samples out."""
+        if self._empty_note and not self._has_warned:
+            self._has_warned = True
+            warn_caller(
+                f"{self._empty_note}: pass drop_last=False or a smaller batch_size",
+                EmptyEpochWarning,
+            )
+
+    @property
+    def _empty_note(self) -> str:
+        if self.num_steps:
+            return ""
+        num_samples, options = self.num_samples, self.options
+        are = "sample is" if num_samples == 1 else "samples are"
+        batch = f"batch of {options.global_batch}"
+        if options.world.world_size > 1:
+            ranks = options.world.world_size
+            batch = (
+                f"global batch of {options.global_batch}, "
+                f"{options.batch_size} on each of {ranks} ranks"
+            )
+        return f"0 batches: {num_samples} {are} fewer than one {batch}, drop_last=True"
+
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
         """Per worker of this rank, or of all ranks, the numbers of its sublanes."""
         world = self.options.world
@@ -164,7 +194,8 @@ class Itinerary:
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
     def warn(self, expected: Explanation) -> None:
-        """Say once where a shuffle mixes poorly, or reads more than was allowed."""
+        """Say once where a shuffle mixes poorly, reads more than was allowed, or has no batch."""
+        self.warn_if_empty()
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -15,7 +16,7 @@ from xloader.batch import Batch
 from xloader.carrier import Carrier, name_chunks
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.errors import ClosedError, OptionError, names_function
+from xloader.errors import ClosedError, OptionError
 from xloader.explain import Explanation, shared_blocks
 from xloader.footprint import Footprint
 from xloader.iteration import Leg, Pass, Progress, make_leg
@@ -28,6 +29,7 @@ from xloader.remainder import Remainder
 from xloader.report import Report
 from xloader.rows import Rows
 from xloader.state import Stand
+from xloader.telling import names_function
 from xloader.working import carried_out, explain_rest, rest_of
 
 HandOver = Callable[[NDArray[Any]], Any]
@@ -80,6 +82,8 @@ class Loader:
         self._step = 0
         self._is_resuming = False
         self._pass_number = 0
+        # Weakly: an iterator that is thrown away ends its run.
+        self._pass: weakref.ref[Pass] | None = None
         self._run: Run | None = None
         self._progress: Progress | None = None
         self._is_closed = False
@@ -197,7 +201,7 @@ class Loader:
         self._is_resuming = self._step > 0
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next ``iter`` will cost. Nothing is read.
+        """What the next ``iter`` will cost. No value is read.
 
         Parameters
         ----------
@@ -210,17 +214,14 @@ class Loader:
             If the scope is none of these.
         """
         itinerary = self._roster.settle()
+        if scope == "rank":
+            return itinerary.with_notes(self._expected())
         left = self._left()
-        if scope != "rank":
-            expected = explain_rest(itinerary, left, scope)
-            carried = carried_out(itinerary, left, scope)
-            blocks = shared_blocks(carried, itinerary.processes(scope))
-            return replace(expected, shared_chunks=name_chunks(itinerary, blocks))
-        kept = self._carrier().loaded()
-        key = self._epoch_number, self._first_step, len(kept)
-        if key not in self._explained:
-            self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
-        return self._explained[key]
+        expected = explain_rest(itinerary, left, scope)
+        carried = carried_out(itinerary, left, scope)
+        blocks = shared_blocks(carried, itinerary.processes(scope))
+        shared = replace(expected, shared_chunks=name_chunks(itinerary, blocks))
+        return itinerary.with_notes(shared)
 
     def report(self) -> Report:
         """What was read and how fast, of the epoch under way or last ended.
@@ -264,11 +265,15 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
             self._check_open()
+            if self._pass is not None and (previous := self._pass()) is not None:
+                previous.replace()
             self._stop()
-            expected = self.explain()
+            expected = self._expected()
             self._roster.itinerary.warn(expected)
             self._roster.begin(expected, Stand(self._epoch_number, self._first_step))
-            return Pass(self._begin, self._deliver)
+            started = Pass(self._begin, self._deliver)
+            self._pass = weakref.ref(started)
+            return started
 
     def __reduce__(self) -> tuple[object, ...]:
         # A loader travels as what it was asked for; threads, memory and progress stay behind.
@@ -303,6 +308,15 @@ class Loader:
         """What the next pass yields."""
         return self._roster.itinerary.remainder(self._epoch_number, self._first_step)
 
+    def _expected(self) -> Explanation:
+        """What the next pass of this rank will cost, for which no label is read."""
+        itinerary, left = self._roster.settle(), self._left()
+        kept = self._carrier().loaded()
+        key = self._epoch_number, self._first_step, len(kept)
+        if key not in self._explained:
+            self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
+        return self._explained[key]
+
     def _begin(self) -> Leg:
         """Make what the next pass carries out, in the place of what was under way."""
         with self._lock:
@@ -310,7 +324,7 @@ class Loader:
 
     def _make_leg(self) -> Leg:
         self._stop()
-        expected, number, itinerary = self.explain(), self._epoch_number, self._roster.itinerary
+        expected, number, itinerary = self._expected(), self._epoch_number, self._roster.itinerary
         numbers = itinerary.sublanes()
         part, num_passed = rest_of(self._left(), numbers)
         job = self._carrier().job(part, numbers)

@@ -16,6 +16,7 @@ from xloader.explain import Explanation
 from xloader.layout import make_layouts
 from xloader.loader import Loader
 from xloader.nans import OnNan
+from xloader.notes import with_notes
 from xloader.options import LoaderOptions, make_options
 from xloader.torch.tensors import check_device, tensor_maker
 from xloader.transforms import make_outputs
@@ -134,7 +135,7 @@ class Loading(Choosing):
         num_workers: int = 1,
         **options: Any,
     ) -> Explanation:
-        """What an epoch would cost. Nothing is read.
+        """What an epoch would cost. No value is read.
 
         Parameters
         ----------
@@ -184,7 +185,9 @@ class Loading(Choosing):
             if order is None:
                 return loader.explain()
             ids = normal_ids(self.recipe.num_ids, np.asarray(order))
-            return explain_order(loader.footprint, loader.plan, ids, loader.explain())
+            told = explain_order(loader.footprint, loader.plan, ids, loader.explain())
+            # What drop_last leaves out of an epoch is not left out of an order.
+            return with_notes(told, self.recipe)
         if order is None:
             raise OptionError(
                 "a cache is simulated for an order of your own",
@@ -194,7 +197,7 @@ class Loading(Choosing):
         layouts = make_layouts(self.recipe)
         footprint = make_footprint(self.recipe, layouts)
         source = self.recipe.source
-        return explain_cached(
+        told = explain_cached(
             footprint,
             layouts,
             normal_ids(self.recipe.num_ids, np.asarray(order)),
@@ -204,6 +207,7 @@ class Loading(Choosing):
             prefetch=chosen.prefetch,
             num_workers=max(num_workers, 1),
         )
+        return with_notes(told, self.recipe)
 
     def _loader(self, options: LoaderOptions) -> Loader:
         if options.output == "numpy":

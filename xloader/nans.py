@@ -18,8 +18,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.errors import NanError, NanWarning, warn_caller
+from xloader.errors import NanError, NanWarning
 from xloader.grid import Ints
+from xloader.telling import warn_caller
 
 OnNan = Literal["warn", "count", "raise", "ignore"]
 

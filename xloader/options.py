@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from xloader.errors import LanesError, OptionError, closest
+from xloader.errors import LanesError, OptionError
 from xloader.nans import OnNan
 from xloader.patience import Patience
+from xloader.telling import closest
 from xloader.world import World, resolve_world
 
 

@@ -13,17 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from xloader.errors import (
-    EmptySamplesError,
-    OptionError,
-    StackError,
-    UnknownNameError,
-    closest,
-)
+from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
 from xloader.grid import Axis, Ints
 from xloader.patience import Patience
 from xloader.sources.base import Source, Variable
 from xloader.subset import Subset
+from xloader.telling import closest
 from xloader.windows import Windows
 
 Kept = range | tuple[int, ...] | int

@@ -26,6 +26,7 @@ from xloader.patience import Patience
 from xloader.reading import read_samples
 from xloader.recipe import Recipe, find
 from xloader.sources.opening import DEFAULT_DTYPE, open_source
+from xloader.torch.checks import warn_of_no_plan
 from xloader.torch.tensors import tensor_maker
 from xloader.transforms import Output, finish, finish_frame, make_outputs
 
@@ -241,7 +242,13 @@ class Samples(Loading):
         """Read one sample as a tuple of arrays, or several as a batch, without a plan.
 
         Each chunk is decoded once for all samples that are asked for together, on one thread.
+
+        Warns
+        -----
+        UnplannedWarning
+            Once in a process, where a PyTorch ``DataLoader`` asks.
         """
+        warn_of_no_plan()
         ids = listed_ids(len(self), key)
         checked = normal_ids(len(self), np.atleast_1d(ids))
         arrays = read_samples(self.recipe, self._layouts, checked)
@@ -366,7 +373,7 @@ class Samples(Loading):
                 "the samples do not fit in memory, or not with what it takes to read them",
                 given=f"memory={memory_nbytes}, {len(self)} samples of {sample_nbytes} bytes",
                 minimum_nbytes=whole_nbytes + error.minimum_nbytes,
-                remedy="pass more memory, .select fewer, or iterate over .loader(...), which "
+                remedy=".select fewer, or iterate over .loader(...), which "
                 "needs no more than a few chunks",
             ) from error
 

@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.augment import NO_EPOCH, Chance, Rng
-from xloader.errors import OptionError, TransformError, names_function
+from xloader.errors import OptionError, TransformError
 from xloader.filling import Fillna
 from xloader.frames import LABEL, SAMPLE, from_frame, to_frame, with_ids
 from xloader.grid import Ints
@@ -25,6 +25,7 @@ from xloader.layout import CHANNEL, FieldLayout
 from xloader.normalizing import Normalize
 from xloader.recipe import Recipe
 from xloader.stacking import stack_samples, unstack_samples
+from xloader.telling import names_function
 
 
 class _Pickled:

@@ -114,7 +114,8 @@ class Verbs(Recorded):
         """Say what one sample spans. Dimensions that are not named are taken whole.
 
         Windows count what is selected: after :meth:`isel` or :meth:`sel` with a list or a mask
-        they run across what was left out, as elements that were far apart are neighbours then.
+        they run across what was left out, as elements that were far apart are neighbours then:
+        ``explain()`` names steps between labels that are irregular.
 
         Parameters
         ----------

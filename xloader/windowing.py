@@ -62,6 +62,7 @@ def make_windows(
         window_sizes,
         _per_dim("stride", dims, stride, window_sizes),
         _per_dim("dilation", dims, dilation, (1,) * len(dims)),
+        default_dims=_without_stride(dims, stride),
     )
 
 
@@ -122,6 +123,14 @@ def _unknown_variable(recipe: Recipe, name: object) -> UnknownNameError:
         remedy = "pass one of these: variables that hold no numbers, such as text, dates or "
         remedy += "objects, are not offered, nor those that variables= leaves out"
     return UnknownNameError(error.what, given=error.given, allowed=error.allowed, remedy=remedy)
+
+
+def _without_stride(
+    dims: tuple[str, ...], stride: Mapping[str, int] | int | None
+) -> tuple[str, ...]:
+    if isinstance(stride, Mapping):
+        return tuple(dim for dim in dims if dim not in stride)
+    return dims if stride is None else ()
 
 
 def _per_dim(

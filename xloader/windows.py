@@ -14,7 +14,7 @@ the last named dimension running fastest.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,8 @@ class Windows:
     dim_sizes, window_sizes, strides, dilations : tuple of int
         Per dimension and in elements: its length, the number of elements that a window
         takes, the distance between windows, and the distance between a window's elements.
+    default_dims : tuple of str
+        Dimensions whose stride was not asked for, and is the window's size. Not compared.
 
     Raises
     ------
@@ -56,6 +58,8 @@ class Windows:
     window_sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
+    # Not in the repr, from which fingerprints are made: which samples there are is the same.
+    default_dims: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for word, values in (
@@ -109,6 +113,32 @@ class Windows:
             )
         ]
         return math.prod(begun) - len(self)
+
+    def overlap_note(self, what: str = "samples") -> str:
+        """What overlapping windows would give where nobody asked for a stride; else nothing.
+
+        Parameters
+        ----------
+        what : str
+            What is counted.
+
+        Examples
+        --------
+        >>> Windows(("time",), (720,), (6,), (6,), (1,), ("time",)).overlap_note()
+        'windows do not overlap: 120 samples; `stride={"time": 1}` gives 715'
+        """
+        rows = zip(self.dims, self.window_sizes, self.dilations, strict=True)
+        # Windows with a dilation lie within each other's gaps.
+        dims = [d for d, size, gap in rows if d in self.default_dims and size > 1 and gap == 1]
+        strides = zip(self.dims, self.strides, strict=True)
+        denser = replace(self, strides=tuple(1 if d in dims else own for d, own in strides))
+        if len(denser) == len(self):
+            return ""
+        asked = ", ".join(f'"{dim}": 1' for dim in dims)
+        return (
+            f"windows do not overlap: {len(self):,} {what}; "
+            f"`stride={{{asked}}}` gives {len(denser):,}"
+        )
 
     def positions_of(self, ids: Ints) -> Ints:
         """Positions, shape ``(len(ids), num_dims)``, of samples.

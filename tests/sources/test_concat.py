@@ -16,6 +16,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+import xloader
 from tests.sources import kinds
 from tests.sources.concat_kinds import concat_kind, pieces
 from xloader import Samples
@@ -440,17 +441,27 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a dim that one lacks": (
         lambda: concat([year(0, 4), year(4, 1).squeeze("time")]),
         UnknownNameError,
-        r"number 2 of 2.* has no dimension 'time'.*expand_dims\('time'\)",
+        r"2 of 2.* has no dimension 'time'.*expand_dims\('time'\).*other variables.*xr\.merge",
     ),
     "a variable that one lacks": (
         lambda: concat([year(0, 4), year(4, 4).drop_vars("oro")]),
         UnknownNameError,
-        r"number 2 of 2\) has no variable 'oro', and .*1 of 2.*pass variables=\['t2m'\]",
+        r"number 2 of 2\) has no variable 'oro', and .*1 of 2.*pass variables=\['t2m'\].*xr\.merge",
     ),
     "a variable that the first lacks": (
         lambda: concat([year(0, 4).drop_vars("oro"), year(4, 4)]),
         UnknownNameError,
         r"number 1 of 2\) has no variable 'oro', and .*2 of 2",
+    ),
+    "nothing in common": (
+        lambda: concat([year(0, 4)[["t2m"]], year(0, 4)[["oro"]].expand_dims(time=4)]),
+        UnknownNameError,
+        r"has no variable 'oro'.*put other variables beside each other with xloader.open\(xr.merge",
+    ),
+    "a list without a way to join it": (
+        lambda: xloader.open(["a.zarr", "b.zarr"]),
+        UnsupportedDataError,
+        r"Given: builtins.list.*xloader.concat\(\[...\]\), and stores.*open\(xr.merge\(\[xr",
     ),
     "another size": (
         lambda: concat([year(0, 4), year(4, 4).isel(lat=[0, 1])]),
@@ -546,3 +557,20 @@ def test_dates_of_one_calendar_join() -> None:
     samples = concat([_calendar(0, "noleap"), _calendar(4, "noleap")])
     assert samples.coordinates.indexes["time"].calendar == "noleap"
     assert samples.sizes["time"] == 8
+
+
+def test_other_variables_beside_each_other_are_read_directly(tmp_path: Path) -> None:
+    """As errors and the docs say it: a mask without a dimension of time, in a store of its own."""
+    mask = xr.Dataset({"mask": ("lat", [1.0, 0.0, 1.0])}, {"lat": year(0, 20)["lat"]})
+    for name, ds in (("a", year(0, 20)[["t2m"]]), ("b", mask)):
+        ds.to_zarr(tmp_path / name, zarr_format=3, consolidated=False)
+    parts = [xr.open_zarr(tmp_path / name, consolidated=False) for name in "ab"]
+    samples = xloader.open(xr.merge(parts, join="exact", compat="no_conflicts")).window(
+        time=3, stride=1
+    )
+    samples = samples.inputs("t2m", "mask").field("land", "mask")
+    paths = samples.explain(memory="1MiB").paths
+    assert [path.split(":")[0] for path in paths.values()] == ["direct", "direct"]
+    inputs, land = samples[4]
+    np.testing.assert_array_equal(inputs[1], [[1.0, 0.0, 1.0]] * 3)
+    np.testing.assert_array_equal(land, [[1.0, 0.0, 1.0]])

@@ -211,6 +211,42 @@ def test_an_iterable_dataset_reads_what_was_told(store: CountingStore, dataset: 
     assert list(sampler) == orders[0]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as read", "transformed"])
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_a_stream_gives_batches_without_a_collate_fn(
+    folder: Path, dataset: xr.Dataset, num_workers: int, is_changed: bool
+) -> None:
+    """PyTorch's default for batch_size=None makes lists of tuples, whose ids would be lost."""
+    own = IterableDataset(
+        samples_of(folder),
+        16,
+        memory=MEMORY,
+        transforms=(lambda x, y: (torch.from_numpy(x), y)) if is_changed else None,
+    )
+    loader = DataLoader(
+        own,
+        batch_size=None,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+        pin_memory=True,
+    )
+    batches = list(loader)
+    assert [type(batch) for batch in batches] == 30 * [xloader.Batch]
+    assert all(isinstance(array, torch.Tensor) for batch in batches for array in batch)
+    assert sorted(ids_of(batches)) == list(range(480))
+    check_values(dataset, batches[-1], 1)
+
+
+def test_a_collate_fn_and_single_samples_stay_as_they_are(folder: Path) -> None:
+    own = IterableDataset(samples_of(folder), 16, memory=MEMORY)
+    (batch, *_) = DataLoader(own, batch_size=None, collate_fn=lambda batch: batch)
+    assert isinstance(batch.inputs, np.ndarray)
+    single = IterableDataset(samples_of(folder), None, memory=MEMORY)
+    ((inputs, targets), *_) = DataLoader(single, batch_size=None)
+    assert inputs.shape == targets.shape == (1, 1, 6, 10)
+
+
 def test_a_random_sampler_reads_as_was_told_many_times_more(
     store: CountingStore, dataset: xr.Dataset
 ) -> None:

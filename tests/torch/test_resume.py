@@ -35,6 +35,7 @@ from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, da
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 from zarr.storage import LocalStore
 
 import xloader
@@ -20,11 +22,19 @@ from xloader import Samples
 from xloader.errors import (
     CorruptChunkError,
     RanksError,
+    UnplannedWarning,
     WorkersWarning,
 )
 from xloader.rows import Rows
 from xloader.testing import CountingStore, write_store
-from xloader.torch import ChunkSampler, IterableDataset, MapDataset, collate, data_loader
+from xloader.torch import (
+    ChunkSampler,
+    IterableDataset,
+    MapDataset,
+    checks,
+    collate,
+    data_loader,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -83,6 +93,54 @@ def test_ids_one_by_one_warn(samples: Samples) -> None:
     with pytest.warns(WorkersWarning, match=r"batches of 1, .* planned 16") as caught:
         assert sorted(int(sample[0].flatten()[0]) for sample in loader) == list(range(240))
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize("kind", ["samples", "a subset", "ids in lists"])
+def test_samples_without_a_door_warn_once(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(checks, "_has_warned", False)
+    loader: Any = {
+        "samples": lambda: DataLoader(samples, batch_size=16, shuffle=True),
+        "a subset": lambda: DataLoader(Subset(samples, range(240)), batch_size=16),
+        "ids in lists": lambda: DataLoader(
+            samples, batch_size=None, sampler=BatchSampler(range(240), 16, drop_last=False)
+        ),
+    }[kind]()
+    words = r"reads its chunks anew.*samples\.loader\(.*xloader\.torch\.data_loader\(samples"
+    with pytest.warns(UnplannedWarning, match=words) as caught:
+        assert len(list(loader)) == len(list(loader)) == 15
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_the_first_of_two_workers_warns_for_both(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(checks, "_has_warned", False)
+
+    def note(message: object, *_: object, **__: object) -> None:
+        (tmp_path / f"{os.getpid()}").write_text(str(message))
+
+    loader = DataLoader(samples, batch_size=16, num_workers=2, multiprocessing_context="fork")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", note)
+        assert len(list(loader)) == 15
+    (told,) = tmp_path.iterdir()
+    assert "data_loader(samples" in told.read_text()
+
+
+def test_samples_that_no_dataloader_asks_for_do_not_warn(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_has_warned", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert int(samples[3][0].flat[0]) == 3
+        # To look at a part is no epoch.
+        assert int(Subset(samples, [7, 3])[1][0].flat[0]) == 3
+        assert len(list(data_loader(samples, 16, memory="4MiB"))) == 15
 
 
 def test_an_epoch_is_over_with_its_last_batch(samples: Samples) -> None:

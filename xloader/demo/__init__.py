@@ -9,7 +9,7 @@ From the ground up::
     climate.py   mean, spread and mask of the training part
     scores.py    RMSE of the forecast, of persistence and of climatology
     model.py     the network
-    training.py  its training within a budget of seconds, and its evaluation
+    training.py  its training for a number of steps, and its evaluation
     baseline.py  the same epoch through a plain torch dataset
     picture.py   truth, forecast and errors as maps
     options.py   what the demo can be told

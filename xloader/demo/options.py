@@ -34,10 +34,12 @@ class DemoOptions:
     memory : str, optional
         The loader's budget, such as ``"512MiB"``; by default 128 MiB for the demo's own store
         and 1 GiB for a user's.
-    seconds, plain_seconds : float, optional
-        Wall time for training, and for the comparison with a plain dataset.
-    epochs : int, optional
-        Passes after which training ends if there is time left.
+    steps : int, optional
+        Batches to train on.
+    seconds : float, optional
+        Wall time after which training ends all the same.
+    plain_seconds : float, optional
+        Wall time for the comparison with a plain dataset.
     seed : int, optional
         Seed of the shuffle and of the network.
     picture : pathlib.Path, optional
@@ -54,9 +56,10 @@ class DemoOptions:
     lead: int = 6
     batch_size: int = 16
     memory: str | None = None
-    seconds: float = 75.0
+    # Two epochs of the demo's own store. 20 steps beat persistence by 40 %, 180 by 63 %.
+    steps: int = 180
+    seconds: float = 300.0
     plain_seconds: float = 10.0
-    epochs: int = 60
     seed: int = 0
     picture: Path = Path("xloader-demo.png")
     cache: Path | None = None

@@ -28,13 +28,19 @@ from xloader.demo.options import DemoOptions
 from xloader.demo.scores import Score, format_scores, make_scores
 from xloader.demo.store import default_cache_dir, ensure_store, store_path
 from xloader.demo.task import Task, find_task, open_dataset
-from xloader.demo.training import Calendar, Example, Progress, evaluate, loss_weights, train
+from xloader.demo.training import (
+    Calendar,
+    Example,
+    Progress,
+    Training,
+    evaluate,
+    loss_weights,
+    train,
+)
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
-    from xloader.explain import Explanation
     from xloader.loader import Loader
-    from xloader.report import Report
     from xloader.samples import Samples
 
 
@@ -46,8 +52,8 @@ class DemoResult:
     ----------
     scores : tuple of Score
         One a variable, and last one of all.
-    explanation, report : Explanation, Report
-        Prediction and measurement of the same training epoch.
+    training : Training
+        What was trained, with prediction and measurement of the same epoch.
     speed, plain : Speed
         An epoch without a model, through xloader and through a plain dataset.
     picture : pathlib.Path
@@ -55,8 +61,7 @@ class DemoResult:
     """
 
     scores: tuple[Score, ...]
-    explanation: Explanation
-    report: Report
+    training: Training
     speed: Speed
     plain: Speed
     picture: Path
@@ -95,18 +100,18 @@ def run_demo(options: DemoOptions) -> DemoResult:
         )
         with loader:
             print(f"\nThe plan, before the first read\n{loader.explain()}\n", flush=True)
-            net, explanation, report = _train(loader, dataset, task, climate, options)
+            net, training = _train(loader, dataset, task, climate, options)
         tests = test_part.loader(
             batch_size=options.batch_size, shuffle=False, memory=options.budget, output="torch"
         )
         with tests:
             scores, example = _score(net, tests, dataset, task, climate, options)
-        print(f"\nThe last training epoch, as measured\n{report}")
-        print(_agreement(explanation, report), flush=True)
+        print(f"\n{_measured(training)}\n{training.report}")
+        print(_agreement(training), flush=True)
         speed, plain = _compare(train_part, dataset, task, options)
         _draw(example, dataset, task, climate, options.picture)
     print(f"\nPicture: {options.picture.resolve()}")
-    return DemoResult(scores, explanation, report, speed, plain, options.picture)
+    return DemoResult(scores, training, speed, plain, options.picture)
 
 
 def _own_store(options: DemoOptions) -> Path:
@@ -141,7 +146,7 @@ def _print_data(path: str, dataset: xr.Dataset, task: Task, climate: Climate) ->
 
 def _train(
     loader: Loader, dataset: xr.Dataset, task: Task, climate: Climate, options: DemoOptions
-) -> tuple[ForecastNet, Explanation, Report]:
+) -> tuple[ForecastNet, Training]:
     """Train behind a progress bar."""
     net, spread = make_net(dataset, task, climate, options.seed)
     style = "{desc} {percentage:3.0f}% |{bar}| {elapsed} {postfix}"
@@ -160,16 +165,12 @@ def _train(
             calendar=Calendar(torch.from_numpy(climate.phases[: task.num_train]), task.lead),
             weights=loss_weights(row_weights(dataset, task.space_dims[0]), climate),
             spread=spread,
+            steps=options.steps,
             seconds=options.seconds,
-            epochs=options.epochs,
             on_progress=show,
         )
-    print(
-        f"Trained {training.num_steps} steps, {training.num_epochs} whole epochs, "
-        f"in {training.seconds:.0f} s",
-        flush=True,
-    )
-    return net, training.explanation, training.report
+    print(training.describe(), flush=True)
+    return net, training
 
 
 def _score(
@@ -204,10 +205,22 @@ def _score(
     return scores, example
 
 
-def _agreement(explanation: Explanation, report: Report) -> str:
-    """Predicted beside measured reads, in one line."""
+def _measured(training: Training) -> str:
+    """What the report is of."""
+    if training.num_epochs:
+        return "The last whole training epoch, as measured"
     return (
-        f"Predicted {explanation.num_reads} reads, amplification "
+        f"The first {training.num_cut} of {training.epoch_size} batches of an epoch that was cut "
+        "off, as measured"
+    )
+
+
+def _agreement(training: Training) -> str:
+    """Predicted beside measured reads, in one line."""
+    explanation, report = training.explanation, training.report
+    whole = "" if training.num_epochs else " for the whole of it"
+    return (
+        f"Predicted {explanation.num_reads} reads{whole}, amplification "
         f"{explanation.read_amplification:.3f}; measured {report.num_reads} reads, "
         f"{report.read_amplification:.3f}"
     )

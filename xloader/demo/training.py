@@ -1,4 +1,4 @@
-"""Training within a budget of seconds, and evaluation on held-out time."""
+"""Training for a number of steps, bounded by time, and evaluation on held-out time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Progress:
     Parameters
     ----------
     share : float
-        Of the budget, 0 to 1.
+        Of the steps or of the time, whichever is nearer to its end, 0 to 1.
     epoch, step : int
         Counted from 1.
     loss : float
@@ -76,8 +76,10 @@ class Training:
 
     Parameters
     ----------
-    num_steps, num_epochs : int
-        Batches trained on; complete passes over the training part.
+    num_steps, num_asked : int
+        Batches trained on, and those that were to be.
+    epoch_size : int
+        Batches of an epoch.
     seconds : float
         Wall time.
     explanation, report : Explanation, Report
@@ -85,10 +87,43 @@ class Training:
     """
 
     num_steps: int
-    num_epochs: int
+    num_asked: int
+    epoch_size: int
     seconds: float
     explanation: Explanation
     report: Report
+
+    @property
+    def num_epochs(self) -> int:
+        """Complete passes over the training part."""
+        return self.num_steps // self.epoch_size
+
+    @property
+    def num_cut(self) -> int:
+        """Batches of the last pass where it was cut off; else 0."""
+        return self.num_steps % self.epoch_size
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether time ran out before all steps were done."""
+        return self.num_steps < self.num_asked
+
+    def describe(self) -> str:
+        """What was trained, in plain words: whether time ran out, and an epoch was cut off."""
+        epochs = f"{self.num_epochs} whole epoch{'s' * (self.num_epochs != 1)}"
+        if self.num_cut:
+            epochs += (
+                f", and {self.num_cut} of the {self.epoch_size} batches of one that was cut off"
+            )
+        text = (
+            f"Trained {self.num_steps} of {self.num_asked} steps in {self.seconds:.0f} s: {epochs}"
+        )
+        if self.is_out_of_time:
+            text += (
+                "\nTime ran out: with all its steps the network would make smaller errors than "
+                "those below. Pass more --seconds"
+            )
+        return text
 
 
 def loss_weights(rows: NDArray[np.float64], climate: Climate) -> NDArray[np.float64]:
@@ -116,11 +151,13 @@ def train(
     calendar: Calendar,
     weights: NDArray[np.float64],
     spread: NDArray[np.float64],
+    steps: int,
     seconds: float,
-    epochs: int,
     on_progress: Callable[[Progress], None],
 ) -> Training:
-    """Train until the seconds or the epochs are used up, one step at least.
+    """Train for so many steps, or until time runs out: one step at least.
+
+    The learning rate falls to 0 by the last step, or by the end of the time if that comes sooner.
 
     Parameters
     ----------
@@ -134,10 +171,10 @@ def train(
         Weight of each grid point, shape (channel, row, column).
     spread : numpy.ndarray
         What an error of 1 is in each channel, in normalised units, shape (channel,).
+    steps : int
+        Batches to train on.
     seconds : float
-        Wall time after which no further step begins. The learning rate falls to 0 by then.
-    epochs : int
-        Passes after which training ends if there is time left.
+        Wall time after which no further step begins.
     on_progress : callable
         Called after each step.
 
@@ -154,27 +191,24 @@ def train(
     scale = weights / weights.mean() / np.square(spread)[:, None, None]
     point_scale = torch.from_numpy(scale.astype(np.float32)).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=_PEAK_RATE, weight_decay=1e-2)
-    num_total = max(1, epochs * len(loader))
     begin = time.perf_counter()
     smooth, step, share = 0.0, 0, 0.0
-    num_epochs = 0
     kept: tuple[Explanation, Report] | None = None
-    while kept is None or (share < 1 and num_epochs < epochs):
+    while kept is None or share < 1:
         predicted = loader.explain()
         for batch in loader:
             _set_rate(optimizer, share)
             loss = _step(net, optimizer, batch, calendar, point_scale)
             step += 1
             smooth += (loss - smooth) / min(step, 20)
-            share = max((time.perf_counter() - begin) / seconds, step / num_total)
-            on_progress(Progress(min(share, 1.0), num_epochs + 1, step, smooth**0.5))
-            if share >= 1 and step % len(loader):
+            share = max((time.perf_counter() - begin) / seconds, step / steps)
+            epoch = -(-step // len(loader))
+            on_progress(Progress(min(share, 1.0), epoch, step, smooth**0.5))
+            if share >= 1:
                 break
-        else:
-            num_epochs += 1
+        if kept is None or not step % len(loader):
             kept = predicted, loader.report()
-        kept = kept or (predicted, loader.report())
-    return Training(step, num_epochs, time.perf_counter() - begin, *kept)
+    return Training(step, steps, len(loader), time.perf_counter() - begin, *kept)
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:

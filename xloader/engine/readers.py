@@ -14,10 +14,11 @@ from typing import NamedTuple
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.threads import MOST_SECONDS
 from xloader.engine.waiters import Waiters
-from xloader.errors import SlowReadWarning, warn_caller
+from xloader.errors import SlowReadWarning
 from xloader.patience import Patience
 from xloader.sources.attempts import Abandoned, Attempts
 from xloader.sources.base import Read
+from xloader.telling import warn_caller
 
 
 class Task(NamedTuple):

@@ -28,8 +28,9 @@ from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.loads import Loads
 from xloader.engine.steps import Begin, Step
 from xloader.engine.threads import MOST_SECONDS, SOME_SECONDS, Threads
-from xloader.errors import ClosedError, ForkError, SlowReadWarning, warn_caller
+from xloader.errors import ClosedError, ForkError, SlowReadWarning
 from xloader.sources.attempts import Abandoned
+from xloader.telling import warn_caller
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Rows whose needs are known before their batches are open."""

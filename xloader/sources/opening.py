@@ -14,18 +14,13 @@ import xarray as xr
 import zarr
 from numpy.typing import DTypeLike
 
-from xloader.errors import (
-    OptionError,
-    SourceNotFoundError,
-    UnsupportedDataError,
-    XloaderError,
-    extra_remedy,
-)
+from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
 from xloader.patience import Patience
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.opened import from_dataset
+from xloader.sources.joined.joining import MERGED
 from xloader.sources.stamps import StampedFiles
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.files import FileOpener, Gate
@@ -35,6 +30,7 @@ from xloader.sources.stores.naming import safe_name, secrets_of
 from xloader.sources.stores.openers import ZarrOpener
 from xloader.sources.stores.places import Place, is_zip
 from xloader.sources.zarr.missing import OnMissing
+from xloader.telling import extra_remedy
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
 """What packed integers decode to unless asked: those of four bytes or more to float64."""
@@ -150,7 +146,8 @@ def open_source(
         "this is no source of data",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
         allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
-        remedy="open many files as one with xloader.concat([...])"
+        remedy="open what follows on along a dimension with xloader.concat([...]), and stores of "
+        f"other variables with {MERGED}"
         if isinstance(source, list | tuple)
         else "open it with xarray first and pass the Dataset",
     )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
-from xloader.errors import OptionError
+from xloader.errors import OptionError, UnplannedWarning
 from xloader.nans import OnNan
 from xloader.options import check_choice
 from xloader.recipe import Recipe
+from xloader.telling import warn_caller
+
+_TORCH_DATA = "torch.utils.data."
+
+_has_warned = False
+"""Whether this process was told of samples without a plan."""
 
 
 def require_samples(samples: Any, door: str) -> None:
@@ -68,14 +75,67 @@ def refuse_batches_of_batches() -> None:
         With what to pass to the ``DataLoader``.
     """
     frame = sys._getframe(2)
-    is_fetcher = frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
-    if is_fetcher and frame.f_locals.get("auto_collation"):
+    if _is_fetcher(frame) and frame.f_locals.get("auto_collation"):
         raise OptionError(
             "a DataLoader would make batches of whole batches",
             given="an IterableDataset of batches, and a DataLoader with a batch_size",
             allowed="DataLoader(dataset, batch_size=None): the dataset makes the batches",
             remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
         )
+
+
+def collate_by_default(default: Any, collate: Any) -> None:
+    """Have a ``DataLoader`` that was given no ``collate_fn`` use another than PyTorch's own.
+
+    With ``batch_size=None``, PyTorch's own takes a batch, which is a tuple, apart into a list:
+    names and ids would be lost. Called where the ``DataLoader`` asks a dataset for its iterator.
+
+    Parameters
+    ----------
+    default : callable
+        PyTorch's own, ``default_convert``.
+    collate : callable
+        What takes its place.
+    """
+    frame = sys._getframe(2)
+    # A dataset of the user's around ours may give other things than batches: its frame is none.
+    fetcher = frame.f_locals.get("self") if _is_fetcher(frame) else None
+    if fetcher is not None and getattr(fetcher, "collate_fn", None) is default:
+        fetcher.collate_fn = collate
+
+
+def warn_of_no_plan() -> None:
+    """Say once that a ``DataLoader`` takes items of samples themselves, if one does.
+
+    Called where samples are read one by one, and costs nothing beside that. PyTorch is not
+    imported: its code is recognised on the call stack.
+    """
+    global _has_warned
+    frame: FrameType | None = sys._getframe(2)
+    # By way of a Subset as well; but an item that was only looked at is no epoch.
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_TORCH_DATA):
+        if _is_fetcher(frame):
+            break
+        frame = frame.f_back
+    else:
+        return
+    if _has_warned:
+        return
+    _has_warned = True
+    worker = sys.modules["torch.utils.data"].get_worker_info()
+    if worker is None or worker.id == 0:
+        warn_caller(
+            "a DataLoader takes these samples one by one, and each of them reads its chunks anew: "
+            "iterate over samples.loader(...), or over xloader.torch.data_loader(samples, ...) "
+            "where a DataLoader is needed; with a sampler of your own, pass "
+            "xloader.torch.MapDataset(samples)",
+            UnplannedWarning,
+        )
+
+
+def _is_fetcher(frame: FrameType) -> bool:
+    """Whether code runs there with which a ``DataLoader`` gets items of a dataset."""
+    return frame.f_globals.get("__name__") == f"{_TORCH_DATA}_utils.fetch"
 
 
 def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from xloader.errors import OptionError, WorkersWarning, warn_caller
+from xloader.errors import OptionError, WorkersError, WorkersWarning
 from xloader.nans import OnNan
 from xloader.options import parse_nbytes
+from xloader.telling import warn_caller
 from xloader.torch.collating import collate
 from xloader.torch.map_dataset import MapDataset
 from xloader.torch.sampler import ChunkSampler
@@ -89,6 +90,8 @@ def data_loader(
         If the memory is too small, with the minimum that would do.
     OptionError
         If an option is outside its range, or a sampler is passed.
+    WorkersError
+        When it is iterated over in a worker that imports a script without a guard.
 
     Warns
     -----
@@ -135,7 +138,10 @@ def data_loader(
         max_retries=planned.get("max_retries"),
         on_nan=on_nan,
     )
-    loader: DataLoader[Any] = DataLoader(
+    kind: type[DataLoader[Any]] = DataLoader
+    if num_workers and _is_importing_script():
+        kind = _ImportedLoader
+    loader = kind(
         dataset,
         sampler.batch_size,
         sampler=sampler,
@@ -194,6 +200,26 @@ def batch_of(
         return max(min(sizes), 1)
 
     return size
+
+
+class _ImportedLoader(DataLoader[Any]):
+    """What a worker process gets that imports the script anew: it may have it, and not use it."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if _is_importing_script():
+            raise WorkersError(
+                "a worker process imports the script anew, and would start workers of its own",
+                given=f"a DataLoader with num_workers={self.num_workers}, iterated over where "
+                "the script is imported",
+                allowed="imports, functions, samples and loaders, outside of the guard",
+                remedy='put what trains, writes or prints under if __name__ == "__main__":',
+            )
+        return super().__iter__()
+
+
+def _is_importing_script() -> bool:
+    # Python's own mark for it: by the same, it refuses to start a process.
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:

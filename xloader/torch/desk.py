@@ -19,13 +19,14 @@ from xloader.engine.cached import CachedReader
 from xloader.engine.fields import Fields
 from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
-from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning, warn_caller
+from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.grid import Ints
 from xloader.itinerary import Itinerary
 from xloader.layout import make_layouts
 from xloader.nans import OnNan, look_for_nans, warn_of_nans
 from xloader.options import usable_cores
 from xloader.recipe import Recipe
+from xloader.telling import warn_caller
 from xloader.torch.orphans import end_with_training
 from xloader.torch.tickets import Agreement, Ticket
 from xloader.transforms import finish

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from xloader.batch import Batch
-from xloader.errors import OptionError, UnsupportedDataError, names_function
+from xloader.errors import OptionError, UnsupportedDataError
 from xloader.keyed import Words
 from xloader.rows import Rows
+from xloader.telling import names_function
 from xloader.torch.columns import refuse_device_tensors
 
 

@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import default_convert, get_worker_info
 
 from xloader.augment import sample_keys
-from xloader.errors import OptionError, WorkersWarning, warn_caller
+from xloader.errors import OptionError, WorkersWarning
 from xloader.explain import Explanation
 from xloader.itinerary import Itinerary
 from xloader.nans import OnNan
 from xloader.options import check_epoch
 from xloader.rows import Rows
 from xloader.state import Stand
+from xloader.telling import warn_caller
 from xloader.torch.checks import (
     check_on_nan,
+    collate_by_default,
     refuse_batches_of_batches,
     refuse_state,
     require_samples,
 )
+from xloader.torch.collating import collate
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
 from xloader.torch.orphans import end_with_training
@@ -43,8 +46,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     """Iterates over batches; each rank and each worker of a ``DataLoader`` has its own.
 
     Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``: the batches are made
-    here. Give that ``collate_fn=xloader.torch.collate`` for a :class:`xloader.Batch` of tensors,
-    or leave it out for a list of them.
+    here. Each arrives as a :class:`xloader.Batch` of tensors, as :func:`collate` makes it, unless
+    the ``DataLoader`` has a ``collate_fn`` of yours, which gets a batch of arrays.
 
     Parameters
     ----------
@@ -195,7 +198,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
     ) -> Explanation:
-        """What the next iteration will cost, summed over so many workers. Nothing is read.
+        """What the next iteration will cost, summed over so many workers. No value is read.
 
         Parameters
         ----------
@@ -209,7 +212,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
         itinerary = self._itinerary(num_workers)
         stand = self._stand.coming(Process())
-        return explain_rest(itinerary, itinerary.remainder(stand.epoch, stand.step), scope, kept)
+        left = itinerary.remainder(stand.epoch, stand.step)
+        return itinerary.with_notes(explain_rest(itinerary, left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
@@ -227,6 +231,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
             refuse_batches_of_batches()
+            collate_by_default(default_convert, collate)
         end_with_training()
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
@@ -234,6 +239,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
         is_single = self.batch_size is None
         itinerary = self._itinerary(num_workers)
+        if info is None or info.id == 0:
+            itinerary.warn_if_empty()
         return Stream(
             itinerary, self._stand, Process.of(info), self._open_steps, is_single=is_single
         )

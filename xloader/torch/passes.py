@@ -88,7 +88,8 @@ class Passes:
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
         """What the next pass will cost."""
         self.roster.settle()
-        return self._explain(self.coming, scope, self._shift_of(self.coming))
+        expected = self._explain(self.coming, scope, self._shift_of(self.coming))
+        return self.roster.itinerary.with_notes(expected)
 
     def begin(self, start: Stand | None) -> Iterator[list[int]]:
         """The ids of a pass, a list for each batch, with its ticket.

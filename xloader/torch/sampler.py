@@ -223,7 +223,7 @@ class ChunkSampler(DistributedSampler[int]):
         self._passes.resume(epoch, step)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next iteration will cost, summed over the workers. Nothing is read.
+        """What the next iteration will cost, summed over the workers. No value is read.
 
         Parameters
         ----------

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from xloader.errors import MissingDependencyError, OptionError, extra_remedy
+from xloader.errors import MissingDependencyError, OptionError
+from xloader.telling import extra_remedy
 
 if TYPE_CHECKING:
     import torch

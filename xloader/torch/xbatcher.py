@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
-from xloader.errors import (
-    MissingDependencyError,
-    UnsupportedDataError,
-    XloaderWarning,
-    extra_remedy,
-    warn_caller,
-)
+from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
+from xloader.telling import extra_remedy, warn_caller
 from xloader.torch.orphans import end_with_training
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of

@@ -8,8 +8,9 @@ from typing import Any
 
 import xarray as xr
 
-from xloader.errors import OptionError, XloaderWarning, warn_caller
+from xloader.errors import OptionError, XloaderWarning
 from xloader.samples import Samples
+from xloader.telling import warn_caller
 from xloader.xbatcher.frames import Frames
 from xloader.xbatcher.patches import make_patches
 from xloader.xbatcher.reading import Reader

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from xloader.errors import StackError, UnknownNameError
 from xloader.packing import Packing
 from xloader.sources.base import Source, Variable
 from xloader.sources.chunking import each, join_sizes
+
+MERGED: Final = "xloader.open(xr.merge([xr.open_zarr(a), xr.open_zarr(b)]))"
+"""How stores of other variables become one source: lazily, and read directly."""
 
 
 def require_names(sources: Sequence[Source], dim: str) -> None:
@@ -26,7 +30,8 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
                 f"{label_of(sources, number)} has no dimension {dim!r} to join along",
                 given=repr(dim),
                 allowed=", ".join(map(repr, dims)) or "none: its variables are single numbers",
-                remedy=f"open it with xarray, use .expand_dims({dim!r}), and pass the Dataset",
+                remedy=f"open it with xarray, use .expand_dims({dim!r}), and pass the Dataset; or, "
+                f"if it has other variables than the rest, use {MERGED}",
             )
     names = set(sources[0].variables)
     for number, source in enumerate(sources[1:], 1):
@@ -38,7 +43,10 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
                 f"and {label_of(sources, has)} has one",
                 given=f"{', '.join(lone)} in one of them only",
                 allowed=f"variables that all have: {', '.join(shared) or 'there are none'}",
-                remedy=f"pass variables={shared}" if shared else "join others",
+                remedy=f"pass variables={shared}, or for all variables beside each other, use "
+                f"{MERGED}"
+                if shared
+                else f"put other variables beside each other with {MERGED}",
             )
 
 

@@ -18,8 +18,6 @@ from xloader.errors import (
     SourceNotFoundError,
     UnsupportedDataError,
     XloaderError,
-    closest,
-    extra_remedy,
 )
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
@@ -29,6 +27,7 @@ from xloader.sources.stores.places import PathPlace
 from xloader.sources.zarr.codecs import unknown_codec_error
 from xloader.sources.zarr.missing import OnMissing
 from xloader.sources.zarr.source import ZarrSource
+from xloader.telling import closest, extra_remedy
 
 
 def from_zarr(
