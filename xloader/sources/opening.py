@@ -25,6 +25,7 @@ from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.opened import from_dataset
+from xloader.sources.ordinary_files import check_path
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.files import FileOpener, Gate
 from xloader.sources.stores.groups import from_zarr, refuse_empty
@@ -231,6 +232,8 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
             if any(mark in path for mark in "*?[")
             else f"check the path; it was looked for at {full}",
         )
+    # To open a fifo would wait for ever.
+    check_path(full)
     return str(full)
 
 

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from xloader.errors import ChunkError, CorruptChunkError, XloaderError
+from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
 from xloader.sources.base import Read
 from xloader.sources.stores.access import cause_of, told_of
 from xloader.sources.stores.naming import Secrets
@@ -60,7 +60,9 @@ class Blame:
         ChunkError
             If it cannot be read.
         """
-        if isinstance(error, XloaderError | MemoryError):
+        if isinstance(error, MemoryError):
+            raise error
+        if isinstance(error, XloaderError) and not isinstance(error, SourceAccessError):
             raise error
         # A shard that was written anew has another index.
         array.forget(read.chunk)
@@ -69,6 +71,9 @@ class Blame:
             "variable": read.variable,
             "key": array.key(read.chunk),
         }
+        if isinstance(error, SourceAccessError):
+            told = f"a chunk could not be read: {error.what}"
+            raise ChunkError(told, chunk=read.chunk, remedy=error.remedy, **place) from error
         cause = cause_of(error, self.secrets)
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
         if not is_of_codecs and not isinstance(error, DamagedShardError):
