@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from xloader.errors import OptionError, WorkersWarning, warn_caller
+from xloader.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
 from xloader.options import parse_nbytes
 from xloader.torch.collating import collate
 from xloader.torch.map_dataset import MapDataset
@@ -102,6 +103,9 @@ def data_loader(
                 given=f"{name}={kwargs[name]!r}",
                 remedy=remedy,
             )
+    num_workers = check_whole("num_workers", num_workers, 0, MOST)
+    check_callable("collate_fn", collate_fn)
+    check_callable("worker_init_fn", kwargs.get("worker_init_fn"))
     planned = {name: kwargs.pop(name) for name in _OF_THE_PLAN if name in kwargs}
     if num_workers:
         kwargs = _for_workers(num_workers, kwargs)
@@ -157,7 +161,7 @@ def batch_of(
     Raises
     ------
     OptionError
-        If neither is given.
+        If neither is given, or one is outside its range.
 
     Examples
     --------
@@ -171,6 +175,8 @@ def batch_of(
             "a batch is bounded by nothing", allowed="nbytes=, num_elements=, or both"
         )
     most_nbytes = None if nbytes is None else parse_nbytes(nbytes)
+    if num_elements is not None:
+        num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
 
     def size(samples: Samples) -> int:
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
@@ -180,7 +186,7 @@ def batch_of(
             sizes.append(most_nbytes // max(own, 1))
         if num_elements is not None:
             sizes.append(num_elements // max(sum(counts.values()), 1))
-        return max(min(sizes), 1)
+        return max(min(*sizes, MOST), 1)
 
     return size
 
