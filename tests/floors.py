@@ -14,7 +14,18 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 PURE = frozenset(
-    {"errors", "telling", "grid", "world", "windows", "keyed", "packing", "subset", "footprint", "cohorts"}
+    {
+        "errors",
+        "telling",
+        "grid",
+        "world",
+        "windows",
+        "keyed",
+        "packing",
+        "subset",
+        "footprint",
+        "cohorts",
+    }
     | {
         "schedule",
         "order",
@@ -30,7 +41,7 @@ PURE = frozenset(
         "mixing",
         "plan",
     }
-    | {"recipe", "layout", "lru", "capacity", "patience"}
+    | {"recipe", "layout", "lru", "capacity", "patience", "telling"}
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
 PURE_PROTOCOLS = ("xloader.sources.base",)

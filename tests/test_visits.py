@@ -182,10 +182,10 @@ def test_subsets_are_told_by_their_own_ids() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"cache": "fifo", "order": [0]}, r"no such cache.*'fifo'.*cache=\"lru\""),
+        ({"cache": "fifo", "order": [0]}, r"cache is none of the choices.*'fifo'.*cache=\"lru\""),
         ({"cache": "lru"}, r"an order of your own.*pass order="),
-        ({"cache": "lru", "order": [0], "num_workers": -1}, r"number of workers.*-1.*>= 0"),
-        ({"cache": "lru", "order": [0], "num_workers": 1.5}, r"number of workers.*1\.5"),
+        ({"cache": "lru", "order": [0], "num_workers": -1}, r"num_workers is too small.*-1.*>= 0"),
+        ({"cache": "lru", "order": [0], "num_workers": 1.5}, r"num_workers is no number.*1\.5"),
         ({"cache": "lru", "order": []}, r"names no samples"),
         ({"cache": "lru", "order": [0], "batchsize": 4}, r"did you mean 'batch_size'"),
         ({"cache": "lru", "order": [0], "memory": 100}, r"chunks of one sample.*memory=100"),

@@ -94,7 +94,11 @@ class XloaderError(Exception):
 
 def _shortened(value: object) -> str:
     """The beginning and the end of a long text: a list of a million ids helps nobody."""
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:
+        # Python writes no number of more than some thousand digits.
+        text = "a number of too many digits to write it"
     if len(text) <= _MOST_CHARACTERS:
         return text
     half = _MOST_CHARACTERS // 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from xloader.layout import make_layouts
 from xloader.loader import Loader
 from xloader.nans import OnNan
 from xloader.notes import with_notes
+from xloader.option_checks import MOST, check_choice, check_whole
 from xloader.options import LoaderOptions, make_options
 from xloader.torch.tensors import check_device, tensor_maker
 from xloader.transforms import make_outputs
@@ -60,7 +60,8 @@ class Loading(Choosing):
         shuffle : bool, default True
             Whether each epoch has an order of its own; if not, ids ascend.
         seed : int, default 0
-            With the epoch and the plan, it fixes the order.
+            With the epoch and the plan, it fixes the order. From -2**63 to 2**64 - 1, as
+            ``torch.manual_seed`` takes it.
         drop_last : bool, default False
             Whether samples that do not fill a global batch are left out. If not, the last batch
             is short on one rank, and padded on several: ``batch.is_padding`` says where.
@@ -74,7 +75,8 @@ class Loading(Choosing):
             Makes what is delivered from a list of samples, each a tuple with one array or
             tensor for each field, as in PyTorch.
         threads : int, optional
-            Threads that load and gather; the cores that the process may use by default.
+            Threads that load and gather, 4096 at most; the cores that the process may use by
+            default.
         processes : int, default 0
             Worker processes; there are none yet.
         prefetch : int, default 2
@@ -219,17 +221,6 @@ class Loading(Choosing):
 
 
 def _check_cache(cache: Any, num_workers: Any) -> None:
-    if cache not in (None, "lru"):
-        raise OptionError(
-            "there is no such cache",
-            given=f"cache={cache!r}",
-            allowed='None or "lru"',
-            remedy='pass cache="lru", which drops what was not used for longest',
-        )
-    is_whole = isinstance(num_workers, Integral) and not isinstance(num_workers, bool)
-    if not is_whole or num_workers < 0:
-        raise OptionError(
-            "num_workers is no number of workers",
-            given=repr(num_workers),
-            allowed="whole numbers >= 0",
-        )
+    remedy = 'pass cache="lru", which drops what was not used for longest'
+    check_choice("cache", cache, (None, "lru"), remedy)
+    check_whole("num_workers", num_workers, 0, MOST)

@@ -11,6 +11,15 @@ from typing import Any, Literal, get_args
 
 from xloader.errors import LanesError, OptionError
 from xloader.nans import OnNan
+from xloader.option_checks import (
+    MOST,
+    MOST_NBYTES,
+    MOST_THREADS,
+    check_callable,
+    check_choice,
+    check_number,
+    check_whole,
+)
 from xloader.patience import Patience
 from xloader.telling import closest
 from xloader.world import World, resolve_world
@@ -58,33 +67,17 @@ class LoaderOptions:
     memory_nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, kind, least in (
-            ("batch_size", Integral, 1),
-            ("seed", Integral, -math.inf),
-            ("prefetch", Integral, 0),
-            ("max_amplification", Real, 1.0),
-            ("threads", Integral, 1),
-            ("lanes", Integral, 1),
-            ("spread", Integral, 0),
-            ("rank", Integral, -math.inf),
-            ("world_size", Integral, -math.inf),
-        ):
-            self._check_number(name, kind, least)
-        for name, choices in (
-            ("output", ("torch", "numpy")),
-            ("on_error", ("raise",)),
-            ("on_nan", get_args(OnNan)),
-        ):
-            check_choice(name, getattr(self, name), choices)
+        self._check_numbers()
+        check_choice("output", self.output, ("torch", "numpy"))
+        check_choice("on_error", self.on_error, ("raise",))
+        check_choice("on_nan", self.on_nan, get_args(OnNan))
         for name in ("shuffle", "drop_last"):
-            if getattr(self, name) not in (True, False):
-                raise OptionError(
-                    f"{name} is neither True nor False",
-                    given=repr(getattr(self, name)),
-                    allowed="True or False",
-                )
+            check_choice(name, getattr(self, name), (True, False))
             object.__setattr__(self, name, bool(getattr(self, name)))
-        if self.processes != 0:
+        check_callable("collate_fn", self.collate_fn)
+        processes: Any = self.processes
+        has_none = isinstance(processes, Integral) and processes == 0
+        if not has_none:
             raise OptionError(
                 "worker processes are not there yet",
                 given=f"processes={self.processes}",
@@ -158,25 +151,28 @@ class LoaderOptions:
             return self.threads
         return usable_cores()
 
-    def _check_number(self, name: str, kind: type[Any], least: float) -> None:
-        value = getattr(self, name)
-        if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
-            return
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise OptionError(
-                f"{name} is no number of the kind it takes",
-                given=repr(value),
-                allowed="whole numbers" if kind is Integral else "numbers",
-            )
-        # Those of NumPy are no JSON, which a state is.
-        object.__setattr__(self, name, int(value) if kind is Integral else float(value))
-        # Not the other way round: NaN is too small as well.
-        if not value >= least:
-            raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
-        if value == math.inf:
-            raise OptionError(f"{name} has no end", given=value, allowed="numbers that have one")
+    def _check_numbers(self) -> None:
+        """Check the numbers, and keep them as Python's own: those of NumPy are no JSON."""
+        for name, least, most in (
+            ("batch_size", 1, MOST),
+            # What torch.manual_seed takes; beyond that, different seeds would be the same.
+            ("seed", -(2**63), 2**64 - 1),
+            ("prefetch", 0, MOST),
+            ("threads", 1, MOST_THREADS),
+            ("lanes", 1, MOST),
+            ("spread", 0, MOST),
+            ("rank", -MOST, MOST),
+            ("world_size", -MOST, MOST),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
+                continue
+            object.__setattr__(self, name, check_whole(name, value, least, most))
+        name = "max_amplification"
+        object.__setattr__(self, name, check_number(name, self.max_amplification, 1.0))
 
     def _check_lanes(self) -> None:
+        check_whole("batch_size * world_size", self.global_batch, 1, MOST)
         if self.num_lanes % self.world.world_size:
             raise LanesError(
                 "the ranks do not divide the lanes",
@@ -216,7 +212,8 @@ def divisors_of(number: int) -> list[int]:
     >>> divisors_of(8)
     [1, 2, 4, 8]
     """
-    return [n for n in range(1, number + 1) if number % n == 0]
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def usable_cores() -> int:
@@ -247,26 +244,6 @@ def make_options(**options: Any) -> LoaderOptions:
     return LoaderOptions(**options)
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of those that an option has.
-
-    Raises
-    ------
-    OptionError
-        With those that it has.
-
-    Examples
-    --------
-    >>> check_choice("output", "numpy", ("torch", "numpy"))
-    """
-    if not isinstance(value, str) or value not in choices:
-        raise OptionError(
-            f"{name} is none of the choices",
-            given=repr(value),
-            allowed=" or ".join(map(repr, choices)),
-        )
-
-
 def check_epoch(epoch: Any) -> int:
     """The number of an epoch, as it was named by a caller.
 
@@ -283,7 +260,7 @@ def check_epoch(epoch: Any) -> int:
     is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
     if not is_number or not 0 <= epoch < 1 << 63:
         raise OptionError(
-            "there is no such epoch", given=repr(epoch), allowed="whole numbers from 0 on"
+            "there is no such epoch", given=epoch, allowed="whole numbers from 0 to 2**63 - 1"
         )
     return int(epoch)
 
@@ -301,17 +278,30 @@ def parse_nbytes(memory: int | str) -> int:
     >>> parse_nbytes("1.5KiB"), parse_nbytes(7)
     (1536, 7)
     """
-    try:
-        nbytes = int(_parse(memory) if isinstance(memory, str) else memory)
-    except (ValueError, TypeError, OverflowError):
-        nbytes = 0
+    allowed = 'text such as "512MiB" or "2GB", or a whole number of bytes'
+    nbytes = _nbytes_of(memory)
     if nbytes <= 0:
+        raise OptionError("memory is no number of bytes", given=repr(memory), allowed=allowed)
+    if nbytes > MOST_NBYTES:
         raise OptionError(
-            "memory is no number of bytes",
-            given=repr(memory),
-            allowed='text such as "512MiB" or "2GB", or a whole number of bytes',
+            "memory is more than any machine has",
+            given=memory,
+            allowed=f"{allowed}, up to 1024 PiB",
+            remedy="pass what this process may use of its machine's memory",
         )
     return nbytes
+
+
+def _nbytes_of(memory: Any) -> int:
+    """The number of bytes; 0 where there is none to be understood."""
+    is_number = isinstance(memory, Real) and not isinstance(memory, bool)
+    if not is_number and not isinstance(memory, str):
+        return 0
+    try:
+        nbytes = _parse(memory) if isinstance(memory, str) else int(memory)
+    except (ValueError, OverflowError):
+        return 0
+    return nbytes if isinstance(memory, str) or nbytes == memory else 0
 
 
 def _parse(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from xloader.errors import OptionError, StateError
 from xloader.explain import Explanation
 from xloader.loader import Loader
+from xloader.option_checks import check_callable
 from xloader.plan import Plan
 from xloader.recipe import Recipe
 from xloader.report import Report
@@ -48,6 +49,7 @@ class Rollout:
     """
 
     def __init__(self, make: Callable[[int], Samples], **options: Any) -> None:
+        check_callable("make", make)
         self._make = make
         self._options = options
         self._loader = self._make_loader(0)

@@ -21,6 +21,7 @@ from xloader.sources.base import Source
 from xloader.sources.datasets.blocks import XarraySource, describe
 from xloader.sources.datasets.opened import from_dataset
 from xloader.sources.joined.joining import MERGED
+from xloader.sources.ordinary_files import check_path
 from xloader.sources.stamps import StampedFiles
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.files import FileOpener, Gate
@@ -241,6 +242,8 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
             if any(mark in path for mark in "*?[")
             else f"check the path; it was looked for at {full}",
         )
+    # To open a fifo would wait for ever.
+    check_path(full)
     return str(full)
 
 

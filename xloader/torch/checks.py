@@ -8,7 +8,7 @@ from typing import Any
 
 from xloader.errors import OptionError, UnplannedWarning
 from xloader.nans import OnNan
-from xloader.options import check_choice
+from xloader.option_checks import check_choice
 from xloader.recipe import Recipe
 from xloader.telling import warn_caller
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from xloader.errors import OptionError, WorkersError, WorkersWarning
 from xloader.nans import OnNan
+from xloader.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
 from xloader.options import parse_nbytes
 from xloader.telling import warn_caller
 from xloader.torch.collating import collate
@@ -113,6 +114,9 @@ def data_loader(
                 given=f"{name}={kwargs[name]!r}",
                 remedy=remedy,
             )
+    num_workers = check_whole("num_workers", num_workers, 0, MOST)
+    check_callable("collate_fn", collate_fn)
+    check_callable("worker_init_fn", kwargs.get("worker_init_fn"))
     planned = {name: kwargs.pop(name) for name in _OF_THE_PLAN if name in kwargs}
     if num_workers:
         kwargs = _for_workers(num_workers, kwargs)
@@ -174,7 +178,7 @@ def batch_of(
     Raises
     ------
     OptionError
-        If neither is given.
+        If neither is given, or one is outside its range.
 
     Examples
     --------
@@ -188,6 +192,8 @@ def batch_of(
             "a batch is bounded by nothing", allowed="nbytes=, num_elements=, or both"
         )
     most_nbytes = None if nbytes is None else parse_nbytes(nbytes)
+    if num_elements is not None:
+        num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
 
     def size(samples: Samples) -> int:
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
@@ -197,7 +203,7 @@ def batch_of(
             sizes.append(most_nbytes // max(own, 1))
         if num_elements is not None:
             sizes.append(num_elements // max(sum(counts.values()), 1))
-        return max(min(sizes), 1)
+        return max(min(*sizes, MOST), 1)
 
     return size
 

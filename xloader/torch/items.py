@@ -14,6 +14,7 @@ import torch
 from xloader.batch import Batch
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.keyed import Words
+from xloader.option_checks import check_callable
 from xloader.rows import Rows
 from xloader.telling import names_function
 from xloader.torch.columns import refuse_device_tensors
@@ -67,13 +68,9 @@ class ItemTransforms:
     def __post_init__(self) -> None:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, function in given.items():
-            if function is not None and not callable(function):
-                raise OptionError(
-                    f"{name} cannot be called",
-                    given=repr(function),
-                    allowed="functions, and other objects with __call__",
-                    remedy="compose several, as in torchvision.transforms.Compose([...])",
-                )
+            check_callable(
+                name, function, "compose several, as in torchvision.transforms.Compose([...])"
+            )
         if self.transforms is not None and (self.transform or self.target_transform):
             raise OptionError(
                 "transforms does the work of the other two",

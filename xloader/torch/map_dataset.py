@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from xloader.augment import sample_keys
 from xloader.choosing import listed_ids, normal_ids
 from xloader.nans import OnNan
+from xloader.option_checks import MOST_THREADS, check_whole
 from xloader.options import parse_nbytes
 from xloader.torch.checks import check_on_nan, require_samples
 from xloader.torch.desk import Desk, as_batch
@@ -54,8 +55,7 @@ class MapDataset(Dataset[Any]):
     Raises
     ------
     OptionError
-        If the memory is no number of bytes, ``on_nan`` is none of the choices, or the functions
-        cannot be called.
+        If an option is outside its range, or the functions cannot be called.
 
     Examples
     --------
@@ -85,7 +85,9 @@ class MapDataset(Dataset[Any]):
         self._memory_nbytes = parse_nbytes(memory)
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
-        self._threads = threads
+        self._threads = None
+        if threads is not None:
+            self._threads = check_whole("threads", threads, 1, MOST_THREADS)
         self._on_nan = check_on_nan(on_nan)
         self._desk: Desk | None = None
 
@@ -106,7 +108,7 @@ class MapDataset(Dataset[Any]):
         if np.ndim(ids):
             return self.__getitems__(index if isinstance(index, list) else ids.tolist())
         # The first id of a batch tells of a plan, also where ids come one by one.
-        (sample,) = self.__getitems__([index if isinstance(index, FirstId) else int(ids)])
+        (sample,) = self.__getitems__([index if isinstance(index, FirstId) else ids.item()])
         return sample
 
     def __getitems__(self, ids: Sequence[int]) -> list[Any]:
@@ -153,7 +155,7 @@ class MapDataset(Dataset[Any]):
         ticket = ticket_of(ids)
         delivery = None if ticket is None else self._desk.step(ticket, ids)
         if delivery is None:
-            batch = self._desk.read(normal_ids(len(self), np.asarray(ids, np.int64)))
+            batch = self._desk.read(normal_ids(len(self), np.asarray(ids)))
         else:
             batch = as_batch(delivery)
         keys = None

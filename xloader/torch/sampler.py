@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from xloader.errors import OptionError
 from xloader.explain import Explanation
+from xloader.option_checks import MOST, check_whole
 from xloader.options import check_epoch, make_options
 from xloader.ranks import Roster
 from xloader.torch.checks import refuse_state, require_samples
@@ -276,12 +277,7 @@ def plan_workers(samples: Samples, num_workers: int, **options: Any) -> Roster:
     OptionError
         If the number of workers is none, or leaves one with nothing but padding.
     """
-    if num_workers < 0:
-        raise OptionError(
-            "num_workers is no number of processes",
-            given=repr(num_workers),
-            allowed="0, for none beside this one, or more",
-        )
+    num_workers = check_whole("num_workers", num_workers, 0, MOST)
     asked = make_options(output="numpy", **options)
     return Roster(samples.recipe, asked, max(num_workers, 1))
 

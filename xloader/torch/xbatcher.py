@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import xarray as xr
 
 from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
+from xloader.option_checks import check_callable
 from xloader.telling import extra_remedy, warn_caller
 from xloader.torch.orphans import end_with_training
 from xloader.xbatcher.generator import BatchGenerator
@@ -82,6 +83,8 @@ class MapDataset(_MapBase):
         transform: Callable[[Any], torch.Tensor] = to_tensor,
         target_transform: Callable[[Any], torch.Tensor] = to_tensor,
     ) -> None:
+        check_callable("transform", transform)
+        check_callable("target_transform", target_transform)
         _warn_of_lengths(X_generator, y_generator)
         self.X_generator = X_generator
         self.y_generator = y_generator

@@ -16,6 +16,7 @@ from xloader.errors import UnsupportedDataError
 from xloader.patience import Patience
 from xloader.sources import zarr_adapter
 from xloader.sources.handles import Home, PerProcess
+from xloader.sources.ordinary_files import OrdinaryFiles, with_ordinary_files
 from xloader.sources.stores import object_stores
 from xloader.sources.stores.naming import safe_name, scrub, secrets_of, secrets_of_url
 from xloader.sources.stores.patient import PatientStore
@@ -104,7 +105,7 @@ class PathPlace(_OneWay):
         """Open the directory, or the zip file with a handle of its own."""
         if is_zip(self.path):
             return _open_zip(ZipStore(self.path, mode="r"))
-        return LocalStore(self.path, read_only=True)
+        return OrdinaryFiles(self.path, read_only=True)
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ class GivenPlace(_OneWay):
         is_frozen: bool = False,
         is_in_memory: bool = False,
     ) -> None:
+        store = with_ordinary_files(store)
         self.secrets = secrets_of(_options_of(store))
         self.name = name or _name_of(store, self.secrets)
         self.version = version

@@ -17,6 +17,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, ZipStore
 
 from xloader.sources import zarr_adapter
+from xloader.sources.ordinary_files import OrdinaryFiles
 from xloader.sources.stamps import Stamp, StampedFiles, stamp_of
 from xloader.sources.stores.access import access_error, cause_of
 from xloader.sources.stores.naming import Secrets
@@ -24,6 +25,9 @@ from xloader.sources.watching import FileWatch, Watch
 from xloader.sources.zarr.codecs import Metadata
 from xloader.sources.zarr.documents import differences, is_grown, keys_of, parse
 from xloader.sources.zarr.objects import objects_of
+
+_FOLDERS: Final = (LocalStore, OrdinaryFiles)
+"""Stores whose documents are files."""
 
 _OTHER: Final = {2: 3, 3: 2}
 """The other version of the format."""
@@ -236,7 +240,7 @@ def _has_documents(array: zarr.Array[Any]) -> bool:
 
 def _paths_of(store: Store, keys: Sequence[str]) -> list[str]:
     """The files of a folder that are behind some keys; nothing where the store is none."""
-    return [os.path.join(store.root, key) for key in keys] if type(store) is LocalStore else []
+    return [os.path.join(store.root, key) for key in keys] if type(store) in _FOLDERS else []
 
 
 def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:

@@ -63,7 +63,9 @@ class Blame:
         ChunkError
             If it cannot be read.
         """
-        if isinstance(error, XloaderError | MemoryError):
+        if isinstance(error, MemoryError):
+            raise error
+        if isinstance(error, XloaderError) and not isinstance(error, SourceAccessError):
             raise error
         # A shard that was written anew has another index.
         array.forget(read.chunk)
@@ -72,6 +74,9 @@ class Blame:
             "variable": read.variable,
             "key": array.key(read.chunk),
         }
+        if isinstance(error, SourceAccessError):
+            told = f"a chunk could not be read: {error.what}"
+            raise ChunkError(told, chunk=read.chunk, remedy=error.remedy, **place) from error
         cause = cause_of(error, self.secrets)
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
         is_damaged = is_of_codecs or isinstance(error, DamagedShardError)

@@ -22,7 +22,6 @@ import numcodecs.gzip
 import numcodecs.lz4
 import numcodecs.packbits
 import numcodecs.quantize
-import numcodecs.registry
 import numcodecs.shuffle
 import numcodecs.zlib
 import numcodecs.zstd
@@ -30,7 +29,7 @@ import numpy as np
 from zarr.abc.codec import Codec
 
 from xloader.sources.zarr.chains import Chain, Filtered, Sharding, Transposed, Turn, View
-from xloader.sources.zarr.codecs import Metadata
+from xloader.sources.zarr.codecs import Metadata, numcodec_of
 from xloader.sources.zarr.decoding import Checked, Compressed, Shuffled, Step
 
 NUMBERS: Final = "biuf"
@@ -67,9 +66,6 @@ _FILTERS: Final = frozenset(
 # numcodecs leaves it out where the library behind it is missing.
 if (_crc32c := getattr(numcodecs.checksum32, "CRC32C", None)) is not None:
     _CHECKSUMS[_crc32c] = "crc32c"
-
-_PREFIX: Final = "numcodecs."
-"""What the names of numcodecs' codecs begin with in metadata of Zarr v3."""
 
 _UNKNOWN: Final = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
 """What reading metadata in an unknown form raises."""
@@ -194,7 +190,7 @@ def _chain_v3(
             if axes != tuple(range(len(axes))):
                 turns.append(Transposed(axes))
             continue
-        inner = _numcodec_of(codec)
+        inner = numcodec_of(codec)
         if type(inner) not in _FILTERS:
             return None
         turns.append(Filtered(cast(Any, inner), shape))
@@ -207,17 +203,8 @@ def _chain_v3(
     if endian is not None:
         dtype = dtype.newbyteorder(">" if endian == "big" else "<")
     turns.append(View(dtype, shape))
-    steps = [_STEPS.get(codec["name"]) or _step_of(_numcodec_of(codec)) for codec in rest[1:]]
+    steps = [_STEPS.get(codec["name"]) or _step_of(numcodec_of(codec)) for codec in rest[1:]]
     return _make_chain(steps, math.prod(shape) * dtype.itemsize, turns)
-
-
-def _numcodec_of(codec: Mapping[str, Any]) -> object:
-    """The codec of numcodecs that metadata of Zarr v3 name; None where it is none of its."""
-    name = str(codec["name"])
-    if not name.startswith(_PREFIX):
-        return None
-    config = {"id": name.removeprefix(_PREFIX), **codec.get("configuration", {})}
-    return numcodecs.registry.get_codec(config)
 
 
 def _filtered(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
+import numcodecs.registry
 import zarr
 import zarr.errors
 from numcodecs.errors import UnknownCodecError
@@ -15,6 +16,9 @@ from xloader.errors import UnsupportedDataError
 
 Metadata: TypeAlias = Any
 """Metadata of a Zarr array, v2 or v3, as ``zarr.Array.metadata`` has them: no public class."""
+
+_PREFIX: Final = "numcodecs."
+"""What the names of numcodecs' codecs begin with in metadata of Zarr v3."""
 
 _NUMERIC: Final = frozenset(
     {"blosc", "zstd", "lz4", "gzip", "zlib", "bz2", "lzma", "pcodec", "zfpy", "base64"}
@@ -45,14 +49,40 @@ def check_codecs(array: zarr.Array[Any]) -> None:
     Raises
     ------
     UnsupportedDataError
-        If the array names such a codec anywhere.
+        If the array names such a codec anywhere, or one of numcodecs' with settings that cannot
+        be.
     """
     for codec in _codecs_of(array.metadata, with_index=True):
-        name = _name_of(codec).removeprefix("numcodecs.")
+        name = _name_of(codec).removeprefix(_PREFIX)
         package = type(codec).__module__.partition(".")[0]
         is_numeric = package != "numcodecs" or name in _NUMERIC
         if name in _OF_OBJECTS or not is_numeric:
             raise _refusal(f"array {array.path!r}", name)
+        if isinstance(codec, Codec) and package == "zarr":
+            _check_settings(array.path, cast("Mapping[str, Any]", codec.to_dict()))
+
+
+def numcodec_of(codec: Mapping[str, Any]) -> object:
+    """The codec of numcodecs that metadata of Zarr v3 name; None where it is none of its."""
+    name = str(codec["name"])
+    if not name.startswith(_PREFIX):
+        return None
+    config = {"id": name.removeprefix(_PREFIX), **codec.get("configuration", {})}
+    return numcodecs.registry.get_codec(config)
+
+
+def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
+    """Refuse a codec of numcodecs that cannot be made: zarr does not try before it decodes."""
+    try:
+        numcodec_of(codec)
+    # Each of them checks its settings in its own way, or lets NumPy do so.
+    except Exception as error:
+        raise UnsupportedDataError(
+            f"array {path!r} has a codec whose settings cannot be ({error})",
+            given=dict(codec),
+            allowed="the settings that numcodecs takes, such as a dtype for delta",
+            remedy="write the array again, or mend its zarr.json",
+        ) from error
 
 
 def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | None:

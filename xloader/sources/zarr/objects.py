@@ -18,6 +18,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from xloader.sources.attempts import Attempts, current
+from xloader.sources.ordinary_files import OrdinaryFiles, check_mode, check_path
 from xloader.sources.stores.patient import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decoding import SCRATCH
@@ -48,7 +49,8 @@ _STORED: Final = 2
 _ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """What is raised for an object that is not there."""
 
-_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+# Without waiting, so that a fifo opens at once and can be refused; files open as ever.
+_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Objects(Protocol):
@@ -110,7 +112,7 @@ def objects_of(store: Store) -> Objects:
         The store. A kind of store that is derived from one of zarr's is asked as zarr asks it.
     """
     store = plain(store)
-    if type(store) is LocalStore:
+    if type(store) is LocalStore or type(store) is OrdinaryFiles:
         return Files(str(store.root))
     if type(store) is ZipStore:
         return Zipped(store)
@@ -141,11 +143,14 @@ class Files(_Asking):
     def _get_range(self, key: str, start: int, stop: int | None) -> Bytes | None:
         """Some bytes of a file, as a slice of all of them would be."""
         # Few calls: each lets other threads run, and has to wait for them afterwards.
+        path = self._prefix + key
         try:
-            file = os.open(self._prefix + key, _READ_ONLY)
+            file = _open(path)
             try:
                 if stop is None or start < 0:
-                    start, stop, _ = slice(start, stop).indices(os.fstat(file).st_size)
+                    found = os.fstat(file)
+                    check_mode(found.st_mode, path)
+                    start, stop, _ = slice(start, stop).indices(found.st_size)
                 return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
             finally:
                 os.close(file)
@@ -154,6 +159,19 @@ class Files(_Asking):
                 # A store that is gone holds no fill values.
                 raise
             return None
+        except OSError:
+            # A socket cannot be opened, and a fifo not be read at a place.
+            check_path(path)
+            raise
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, _READ_ONLY)
+    except BlockingIOError:
+        # Another process holds a lease on the file, and gives it up to those who wait for it.
+        check_path(path)
+        return os.open(path, _READ_ONLY & ~os.O_NONBLOCK)
 
 
 def _read_into(file: int, start: int, buffer: Bytes) -> Bytes:

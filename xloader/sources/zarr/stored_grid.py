@@ -18,12 +18,19 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import zarr
 
-from xloader.errors import UnsupportedDataError
+from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources.chunking import Sizes, compact, num_chunks
+
+MOST_NBYTES: Final = 2**60
+"""The most bytes of an array: sizes are 64-bit integers, and sums of them have to be."""
+
+MOST_CHUNKS: Final = 10**8
+"""The most chunks of a shard, whose index lists them, and the most sizes that are listed."""
 
 Begins: TypeAlias = int | tuple[int, ...]
 """The distance from each object to the next, or where each begins and where the last ends."""
@@ -174,12 +181,14 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
     Raises
     ------
     UnsupportedDataError
-        If the chunk grid is of a kind that neither this file nor zarr tells the sizes of, or
-        if a chunk would hold no element.
+        If the chunk grid is of a kind that neither this file nor zarr tells the sizes of, if a
+        chunk would hold no element, or if there is more of it than can be.
     """
     is_known = True
     try:
         sizes, inner = _sizes_of_document(array)
+    except XloaderError:
+        raise
     # A kind of grid that is not known here, or a document in another form.
     except (AttributeError, KeyError, TypeError):
         sizes, inner, is_known = _sizes_by_zarr(array), None, False
@@ -191,7 +200,32 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
             allowed="chunks of 1 element or more along each dimension",
             remedy="rewrite the array",
         )
-    return StoredGrid(tuple(array.shape), sizes, inner, is_known)
+    grid = StoredGrid(tuple(array.shape), sizes, inner, is_known)
+    _check_sizes(array, grid)
+    return grid
+
+
+def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
+    """Refuse sizes that no store can have, before anything is made by them."""
+    itemsize = np.dtype(array.dtype).itemsize
+    for what, shape in (("is", grid.shape), ("has chunks that are", grid.largest_shape)):
+        if math.prod(shape) * itemsize > MOST_NBYTES:
+            raise UnsupportedDataError(
+                f"array {array.path!r} {what} too large",
+                given=f"shape {shape}, {itemsize} bytes each",
+                allowed="up to 2**60 bytes",
+                remedy="mend the shapes in its metadata, or leave it out by variables=[...]",
+            )
+    if grid.inner_shape is None:
+        return
+    largest = tuple(n if isinstance(n, int) else max(n) for n in grid.object_sizes)
+    if math.prod(largest) > MOST_CHUNKS * math.prod(grid.inner_shape):
+        raise UnsupportedDataError(
+            f"array {array.path!r} has shards of too many chunks",
+            given=f"shards of shape {largest}, chunks of shape {grid.inner_shape}",
+            allowed=f"up to {MOST_CHUNKS} chunks in a shard",
+            remedy="rewrite the array with smaller shards or larger chunks",
+        )
 
 
 def _sizes_of_document(
@@ -215,7 +249,15 @@ def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
     """The sizes along one dimension, where a pair stands for a size and its repeats."""
     if isinstance(sizes, int):
         return sizes
-    pairs = ((part, 1) if isinstance(part, int) else part for part in sizes)
+    pairs = [(part, 1) if isinstance(part, int) else tuple(part) for part in sizes]
+    count = sum(int(times) for _, times in pairs)
+    if count > MOST_CHUNKS:
+        raise UnsupportedDataError(
+            "a dimension has too many chunks, of sizes of their own",
+            given=f"{count} chunks",
+            allowed=f"up to {MOST_CHUNKS}",
+            remedy="rewrite the array with larger chunks, or with chunks of one size",
+        )
     return tuple(itertools.chain.from_iterable((int(n),) * int(times) for n, times in pairs))
 
 
