@@ -320,12 +320,13 @@ def test_a_damaged_file_is_one_error(tmp_path: Path):
     dataset.to_netcdf(
         path, engine="netcdf4", encoding={"a": {"chunksizes": (8, 512), "fletcher32": True}}
     )
-    source = open_source(path)
     data = bytearray(path.read_bytes())
     at = data.find(dataset["a"].values[40:48].tobytes()[:64])
     assert at > 0
     data[at + 100] ^= 0xFF
     path.write_bytes(bytes(data))
+    # A file that changes once it is open is another error.
+    source = open_source(path)
     with pytest.raises(CorruptChunkError, match=r"'a\.nc'") as caught:
         kinds.read(source, "a", (5, 0))
     assert caught.value.chunk == (5, 0)

@@ -1,4 +1,4 @@
-"""Looks at the watches of a source: as an epoch begins, and before batches are delivered."""
+"""Checks the watches of a source when an epoch begins and before batches are delivered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from xloader.engine.readers import Readers, Task
-from xloader.errors import SourceAccessError
+from xloader.errors import ReadTimeoutError, SourceAccessError
 from xloader.patience import Patience
 from xloader.sources import watching
 from xloader.sources.attempts import Attempts
@@ -18,18 +18,18 @@ from xloader.sources.base import Source
 from xloader.sources.watching import Watch
 
 _MOST_REQUESTS: Final = 16
-"""Looks at a time, where each is a request."""
+"""Requests of looks at the same time."""
 
 
 class Lookout:
-    """Sees to it that nothing is delivered of a store that is no longer what was opened.
+    """Raises before anything is delivered from a store that changed.
 
     Parameters
     ----------
     source : Source
-        What is read.
+        The source that is read.
     variables : iterable of str
-        Those that are read.
+        Names of the variables that are read.
     patience : Patience, optional
         How long looks are waited for.
 
@@ -56,14 +56,14 @@ class Lookout:
         self._seen: object = None
 
     def begin(self) -> None:
-        """Look at all watches, but those far away that were looked at just now.
+        """Look at all watches, except distant ones that looked a few seconds ago.
 
         Raises
         ------
         StoreChangedError
-            If the store is no longer what was opened.
+            If the store changed.
         SourceAccessError
-            If it does not answer.
+            If the store does not answer.
         """
         self._find()
         for watch in self._near:
@@ -71,22 +71,22 @@ class Lookout:
         self._look_at([watch for watch in self._far if watch.is_old])
 
     def check(self, *, is_last: bool = False) -> None:
-        """Look at the watches of what was read since the last look.
+        """Look at the watches of the arrays that were read since their last look.
 
-        Called after the last read of what is to be delivered. Far away, looks lie
-        `watching.LOOK_SECONDS` apart, so that they cost next to nothing.
+        Call it after the last read of a batch. If a look needs a request, the next one follows
+        after `watching.LOOK_SECONDS`, so that looks cost next to nothing.
 
         Parameters
         ----------
         is_last : bool, default False
-            Whether nothing is delivered after this: then nothing is left for a later look.
+            Whether this is the last batch, so that no later look will follow.
 
         Raises
         ------
         StoreChangedError
-            If the store is no longer what was opened.
+            If the store changed.
         SourceAccessError
-            If it does not answer, and there is no later look.
+            If the store does not answer and this is the last batch.
         """
         self._find()
         seen = watching.latest_read()
@@ -106,12 +106,12 @@ class Lookout:
             return
         self._looked_at = now
         due = [watch for watch in self._far if watch.is_unchecked and watch.is_old]
-        # A store that does not answer now is asked again, and read in the meantime.
-        with suppress(SourceAccessError):
+        # If the store does not answer now, the next look asks again.
+        with suppress(SourceAccessError, ReadTimeoutError):
             self._look_at(sorted(due, key=lambda watch: watch.looked_at)[:_MOST_REQUESTS])
 
     def _find(self) -> None:
-        """Find the watches of this process, once. A forked child has its own."""
+        """Get the watches of this process, once: a forked child has its own."""
         if self._pid == os.getpid():
             return
         found = {id(watch): watch for watch in self._source.watches(self._variables)}

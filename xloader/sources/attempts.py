@@ -201,12 +201,19 @@ class Attempts:
     def timeout_error(self, num_attempts: int) -> ReadTimeoutError:
         """The error that a chunk did not come."""
         read = self.read
+        if read is None:
+            times = "one attempt" if num_attempts == 1 else f"{num_attempts} attempts"
+            return ReadTimeoutError(
+                f"{self} did not come: {times} of {self.patience.read_timeout:g} s",
+                seconds=self.patience.read_timeout,
+                attempts=num_attempts,
+            )
         return ReadTimeoutError(
             seconds=self.patience.read_timeout,
             attempts=num_attempts,
             store=self.store,
-            variable="" if read is None else read.variable,
-            chunk=() if read is None else read.chunk,
+            variable=read.variable,
+            chunk=read.chunk,
             key=self.key,
         )
 

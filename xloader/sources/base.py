@@ -195,7 +195,7 @@ class Source(Protocol):
         ...
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """What tells whether some variables are still what was opened, in this process.
+        """The watches that notice a change of some variables, in this process.
 
         Parameters
         ----------
@@ -204,8 +204,7 @@ class Source(Protocol):
         Returns
         -------
         sequence of Watch
-            The same ones for as long as the process reads the source. Each takes note of the
-            reads that it is about.
+            The same objects for the life of the process. Reading notes itself at them.
         """
         ...
 

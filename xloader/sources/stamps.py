@@ -1,4 +1,4 @@
-"""Stamps of files: a cheap way to see that a file is no longer the one that was opened."""
+"""File stamps: modification time, size and inode, to notice that a file has changed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 
 class Stamp(NamedTuple):
-    """What a system says of a file, without reading it.
+    """Modification time, size and inode of a file.
 
     Parameters
     ----------
     mtime_ns : int
-        When it was last written, in nanoseconds.
+        Time of the last modification, in nanoseconds.
     nbytes : int
-        Its size.
+        Size in bytes.
     inode : int
-        Its number in its file system. Some systems give the number of a deleted file again.
+        Number of the file in its file system. Some file systems reuse the number of a deleted file.
     """
 
     mtime_ns: int
@@ -27,7 +27,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """The stamp of a file; None where there is none.
+    """The stamp of a file, or None if the file does not exist.
 
     Examples
     --------
@@ -43,15 +43,15 @@ def stamp_of(path: str) -> Stamp | None:
 
 @dataclass(frozen=True)
 class StampedFiles:
-    """Files and their stamps as they were opened; pickles with a source.
+    """Some files with their stamps at opening; pickles with a source.
 
     Parameters
     ----------
     paths : tuple of str
     stamps : tuple of (Stamp or None)
-        None for a file that was not there.
+        None for a file that did not exist.
     host : str
-        The machine on which they were taken.
+        Name of the machine on which the stamps were taken.
     """
 
     paths: tuple[str, ...]
@@ -60,9 +60,9 @@ class StampedFiles:
 
     @classmethod
     def now(cls, *paths: str) -> StampedFiles:
-        """Stamp some files."""
+        """Take the stamps of some files."""
         return cls(paths, tuple(map(stamp_of, paths)), socket.gethostname())
 
     def here(self) -> StampedFiles:
-        """The same, or what is here by now on another machine, which may have files of its own."""
+        """These stamps, or new ones on another machine, which may have its own copies."""
         return self if self.host == socket.gethostname() else StampedFiles.now(*self.paths)

@@ -1,8 +1,7 @@
-"""Watches: whether what is read is still what was opened.
+"""Watches notice that a store or file changed after it was opened.
 
-A watch is looked at after reads and before their values are delivered. What was read before a look
-that found nothing is sound; what is read after it has to be looked at again. So a watch costs
-nothing for arrays that are not read, however many there are.
+A watch looks after values were read and before they are delivered. If it finds no change, all
+values read before the look are valid. Arrays that were not read since the last look need none.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from xloader.errors import SourceAccessError, StoreChangedError
 from xloader.sources.stamps import StampedFiles, stamp_of
 
 LOOK_SECONDS: Final = 5.0
-"""Time between two looks at one array where a look is a request."""
+"""Least time between two looks at one array, if a look needs a request."""
 
 
 _LATEST: Final[list[object]] = [None]
@@ -23,19 +22,19 @@ _LATEST: Final[list[object]] = [None]
 
 
 def latest_read() -> object:
-    """What is another object after each read that any watch takes note of."""
+    """A token that differs after each read noted by any watch of this process."""
     return _LATEST[0]
 
 
 class Watch:
-    """Watches nothing, as where nothing can change: what all watches have in common.
+    """Base of all watches; by itself it watches nothing and never finds a change.
 
     Parameters
     ----------
     store : str
-        Where what is watched lies, for messages.
+        Name of the store, for messages.
     is_near : bool, default True
-        Whether a look costs microseconds, and no request.
+        Whether a look takes microseconds and needs no request.
 
     Examples
     --------
@@ -64,28 +63,28 @@ class Watch:
 
     @property
     def is_old(self) -> bool:
-        """Whether the last look was longer ago than two looks should lie apart."""
+        """Whether the last look is at least `LOOK_SECONDS` ago."""
         return time.monotonic() - self.looked_at >= LOOK_SECONDS
 
     def note_read(self) -> None:
-        """Note that values have been read. Called after the read, before they are used."""
+        """Note that values were read. Call it after the read and before they are used."""
         self._read = object()
-        # In this order: who sees the latest read sees its watch as unchecked.
+        # After the watch itself: whoever sees the new token must see the watch as unchecked.
         _LATEST[0] = self._read
 
     def look(self, *, is_missed: bool = False) -> None:
-        """Compare what is stored with what was opened.
+        """Compare the store with what was opened.
 
         Parameters
         ----------
         is_missed : bool, default False
-            Whether a chunk was looked for in vain, and should be there.
+            Whether a chunk that should exist was just found to be absent.
 
         Raises
         ------
         StoreChangedError
-            If it changed. So says every later look, too: some values may be kept that were read
-            after the change.
+            If the store changed. Every later look raises it too, because values that were read
+            after the change may still be in memory.
         SourceAccessError
             If the store does not answer.
         """
@@ -102,14 +101,14 @@ class Watch:
         self._checked, self.looked_at = read, time.monotonic()
 
     def look_for_missing(self, *, is_news: bool, is_meant: bool) -> None:
-        """Look before an absent chunk is read as the fill value.
+        """Look before an absent chunk is replaced by the fill value.
 
         Parameters
         ----------
         is_news : bool
-            Whether the user is about to be told. Other absent chunks are worth no request.
+            Whether a warning or an error is about to follow. Only then a request is worth it.
         is_meant : bool
-            Whether the user said that chunks may be absent.
+            Whether the user declared that chunks may be absent.
 
         Raises
         ------
@@ -117,17 +116,17 @@ class Watch:
             If the store changed.
         """
         if is_news or self.is_near or self.is_old:
-            # A store that does not answer now is told of where its chunks are read.
+            # If the store does not answer, reading its chunks will say so.
             with suppress(SourceAccessError):
                 self.look(is_missed=not is_meant)
 
     def _compare(self, *, is_missed: bool) -> str:
-        """What changed, in words; empty where nothing did."""
+        """Say what changed; empty if nothing did."""
         return ""
 
 
 class FileWatch(Watch):
-    """Watches files that are opened whole, such as netCDF and zip files: none may be rewritten.
+    """Watches whole files, such as netCDF and zip files, none of which may be written again.
 
     Parameters
     ----------
@@ -150,5 +149,5 @@ class FileWatch(Watch):
         return ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What was read and seen in this process says nothing in another.
+        # Reads and looks of this process mean nothing in another.
         return FileWatch, (self._store, self._opened)

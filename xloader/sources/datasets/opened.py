@@ -118,7 +118,7 @@ def _rest(dataset: xr.Dataset, reasons: dict[str, str], name: str, key: str) -> 
 
 
 def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
-    """The files that variables say they were opened from, and are still read from."""
+    """The local files that variables are still read from, as far as xarray recorded them."""
     said: set[str] = set()
     for variable in (dataset.variables[name] for name in names):
         found = {str(part.encoding.get("source") or "") for part in (dataset, variable)}
@@ -129,7 +129,7 @@ def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
 
 
 def _is_lazy(variable: xr.Variable) -> bool:
-    """Whether values are got as they are read: a persisted block is one task, which is its data."""
+    """Whether values are not in memory yet: a persisted dask block is one task, its data."""
     if variable.chunks is None:
         return not is_in_memory(variable)
     return effort_of(variable.data).num_tasks > 1

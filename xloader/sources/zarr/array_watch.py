@@ -1,7 +1,7 @@
-"""Watches of Zarr arrays: their metadata documents, compared with what was opened.
+"""Watches of Zarr arrays: they compare the metadata documents with those at opening.
 
-A folder is asked for the stamps of the documents, which are read where these differ. Any other
-store is asked for the documents themselves.
+In a folder, the documents are read again only if their stamps differ. In any other store, each look
+reads them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _OTHER: Final = {2: 3, 3: 2}
 
 @dataclass(frozen=True)
 class Opening:
-    """What an array's documents were when it was opened; pickles with its source.
+    """The metadata documents of an array at opening; pickles with its source.
 
     Parameters
     ----------
     digest : bytes
-        Of what they hold; empty where that was not read.
+        Digest of their text; empty if it was not read.
     files : StampedFiles, optional
-        The documents, or the zip file that holds them, where these are files.
+        The documents, or the zip file that holds them, if they are files.
     is_in_folder : bool
         Whether each document is a file of its own.
     """
@@ -54,18 +54,18 @@ class Opening:
 
 @dataclass(frozen=True)
 class Openings:
-    """What the arrays of a source were when they were opened: makes the watches of a process.
+    """The arrays of a source at opening, from which each process makes its watches.
 
     Parameters
     ----------
     store : str
-        Where they lie, for messages.
+        Name of the store, for messages.
     secrets : Secrets
-        Texts that no error may tell.
+        Texts that no error may contain.
     arrays : mapping of str to Opening
-        By variable, those that can be watched.
+        The arrays that can be watched, by variable.
     is_behind : bool
-        Whether the metadata may be consolidated ones, from before the arrays last grew.
+        Whether the metadata may be consolidated metadata that is older than the arrays.
     """
 
     store: str
@@ -83,7 +83,7 @@ class Openings:
         is_frozen: bool,
         is_behind: bool,
     ) -> Openings:
-        """Look at arrays that have just been opened.
+        """Record arrays that were just opened.
 
         Parameters
         ----------
@@ -91,13 +91,13 @@ class Openings:
         store, secrets, is_behind
             As of `Openings`.
         is_frozen : bool
-            Whether the store cannot change, as a snapshot.
+            Whether the store cannot change, such as a snapshot.
         """
         found: dict[str, Opening] = {}
         if zarr_adapter.is_known() and not is_frozen:
             found = {v: one for v, array in arrays.items() if (one := _opening(array))}
             if found and is_behind and not _has_documents(next(iter(arrays.values()))):
-                # Consolidated metadata may be all there is: then nothing tells of one array.
+                # A store may have consolidated metadata only: then there is nothing to compare.
                 found = {}
         return cls(store, secrets, found, is_behind)
 
@@ -115,7 +115,7 @@ class Openings:
         metadata : ArrayV2Metadata or ArrayV3Metadata
             Its metadata as it was opened.
         get_store : callable
-            Gives the open store. It is called at the first look.
+            Returns the open store. Called at the first look.
         """
         opening = self.arrays.get(variable)
         if opening is None:
@@ -146,7 +146,7 @@ class _ArrayWatch(Watch):
         self._keys = keys_of(path, metadata.zarr_format)
         self._digest = opening.digest
         files = opening.files
-        # The stamps of another machine's documents say nothing.
+        # Stamps of another machine cannot be compared.
         self._files = files if files is not None and files.here() is files else None
         self._paths = () if files is None else files.paths
         self._seen_stamps: Sequence[Stamp | None] | None = None
@@ -187,11 +187,11 @@ class _ArrayWatch(Watch):
         found = differences(self._metadata, now)
         is_first = not self._seen_digest
         if found and is_first and self._openings.is_behind and is_grown(self._metadata, now):
-            # Consolidated metadata that is behind is believed, if it is so since the opening.
+            # Older consolidated metadata is accepted if the array had grown before the opening.
             if digest == (self._digest or digest):
                 self._metadata = now
                 return ""
-            found += ["or else its consolidated metadata are behind"]
+            found += ["unless its consolidated metadata is out of date"]
         return ", ".join(found)
 
     def _gone(self) -> str:
@@ -202,11 +202,10 @@ class _ArrayWatch(Watch):
         return f": the Zarr format was {version}, is now {_OTHER[version]}"
 
     def _is_anew(self, now: Stamp | None, *, is_missed: bool) -> bool:
-        """Whether the same document is there, and was written again as for another array.
+        """Whether the array was deleted and written again with the same metadata.
 
-        Neither writing values nor appending does that. A file that was merely touched keeps its
-        number; but a new one may be given the number of the old one, so where chunks are absent
-        as well, its time is enough.
+        Writing values leaves the document alone. A touched file keeps its inode. But a new file
+        may get the inode of the deleted one, so if a chunk is absent too, a new time is enough.
         """
         then = self._files.stamps[0] if self._files is not None else None
         if now is None or then is None or self._seen_digest != self._digest:
@@ -215,7 +214,7 @@ class _ArrayWatch(Watch):
 
 
 def _opening(array: zarr.Array[Any]) -> Opening | None:
-    """What is seen of an array without a request; None where it cannot be watched."""
+    """Record an array without a request; None if it cannot be watched."""
     store = array.store
     if type(store) is ZipStore:
         return Opening(files=StampedFiles.now(os.path.abspath(store.path)))
@@ -230,7 +229,7 @@ def _opening(array: zarr.Array[Any]) -> Opening | None:
 
 
 def _has_documents(array: zarr.Array[Any]) -> bool:
-    """Whether an array has documents of its own, and may be asked for them."""
+    """Whether an array's own metadata documents exist and can be read."""
     keys = keys_of(array.path, array.metadata.zarr_format)
     try:
         return _read(array.store, keys[:1])[0] is not None
@@ -239,14 +238,14 @@ def _has_documents(array: zarr.Array[Any]) -> bool:
 
 
 def _paths_of(store: Store, keys: Sequence[str]) -> list[str]:
-    """The files of a folder that are behind some keys; nothing where the store is none."""
+    """Paths of some keys of a folder; empty for any other store."""
     return [os.path.join(store.root, key) for key in keys] if type(store) in _FOLDERS else []
 
 
 def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
     """What is stored under some keys."""
     if paths := _paths_of(store, keys):
-        # Not as chunks are read, into memory in which those of a shard may lie at this moment.
+        # Not into the buffer of chunk reads: it may hold chunks that are still to be decoded.
         return [_read_file(path) for path in paths]
     objects = objects_of(store)
     found = [objects.get(key) for key in keys]

@@ -1,4 +1,4 @@
-"""The metadata documents of Zarr arrays: what they say, and in which way two of them differ."""
+"""The metadata documents of Zarr arrays: parsing and comparing them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from xloader.sources import zarr_adapter
 from xloader.sources.zarr.codecs import Metadata
 
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
-"""By version of the format, the documents of an array; the first of them has to be there."""
+"""Names of an array's documents, by version of the format; the first one must exist."""
 
 _DECODING: Final = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
     "dtype",
 )
-"""Attributes that say what stored numbers stand for. Others may change while a store is read."""
+"""Attributes that decide how stored numbers are decoded. Others may change at any time."""
 
 _PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
 
@@ -56,7 +56,7 @@ def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
 
 
 def differences(opened: Metadata, now: Metadata) -> list[str]:
-    """In words, whatever of an array's metadata changes what is read.
+    """Say how metadata differ, as far as it changes the values that are read.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def differences(opened: Metadata, now: Metadata) -> list[str]:
     Returns
     -------
     list of str
-        Such as ``"chunks were (16, 64), are now (8, 64)"``; attributes are compared as far as
-        they say how values are decoded.
+        Such as ``"chunks were (16, 64), are now (8, 64)"``. Only attributes that decide how
+        values are decoded are compared.
     """
     before, after = _facts(opened), _facts(now)
     found = []
@@ -80,14 +80,14 @@ def differences(opened: Metadata, now: Metadata) -> list[str]:
 
 
 def is_grown(opened: Metadata, now: Metadata) -> bool:
-    """Whether an array is larger and otherwise the same: what was there lies where it was."""
+    """Whether an array only grew, so that its former values lie where they were."""
     before, after = _facts(opened), _facts(now)
     sizes = zip(opened.shape, now.shape, strict=False)
     return before | {"shape": ""} == after | {"shape": ""} and all(a <= b for a, b in sizes)
 
 
 def _facts(metadata: Metadata) -> dict[str, str]:
-    """What is compared, by name, in words."""
+    """The properties that are compared, by name, as text."""
     said: dict[str, Any] = metadata.to_dict()
     attributes = said.get("attributes") or {}
     own = _facts_of_v2(said) if metadata.zarr_format == 2 else _facts_of_v3(said)
@@ -127,7 +127,7 @@ def _sizes(grid: dict[str, Any]) -> Any:
 
 
 def _told(value: Any) -> str:
-    """Numbers of a shape as Python writes them, all else as JSON does."""
+    """A shape as a tuple, anything else as JSON."""
     if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
         return str(tuple(value))
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -84,9 +84,9 @@ class ZarrSource(Described):
     version : str, optional
         Which version of the store it is, where there are several.
     is_frozen : bool, default False
-        Whether what is read cannot change, as a snapshot.
+        Whether the store cannot change, such as a snapshot.
     is_behind : bool, default True
-        Whether the arrays may be larger by now than the metadata say, as consolidated ones do.
+        Whether the metadata may be consolidated metadata that is older than the arrays.
     secrets : tuple of str
         Texts that no error may tell.
     """
@@ -129,7 +129,7 @@ class ZarrSource(Described):
         openings = Openings.now(
             arrays, name, self._blame.secrets, is_frozen=is_frozen, is_behind=is_behind
         )
-        # Apart from what reads, so that looking for what changed opens no store that is not read.
+        # Apart from the handle: asking for watches must not open a store that is not read yet.
         self._watches = PerProcess(
             partial(_make_watches, openings, self._routes, store), name, is_remade=True
         )
