@@ -15,7 +15,11 @@ from xloader.batch import Batch
 from xloader.errors import MemoryBudgetError, MissingDependencyError, OptionError
 from xloader.testing import CountingStore, write_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    # What is missing has to come as it is.
+    pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
+]
 
 CHUNKS = {"t": (4, 3, 2), "u": (6, 4, 5), "z": (5, 1, 4, 5), "oro": (2, 5), "co2": (7,)}
 

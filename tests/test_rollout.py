@@ -121,7 +121,7 @@ def test_functions_that_are_others_each_time_change_nothing(is_mapped: bool) -> 
         samples = make(epoch)
         if is_mapped:
             return samples.map(lambda ds: ds * (1 + epoch))
-        return samples.where(xr.DataArray(np.arange(8) < 4, dims="x"))
+        return samples.where(xr.DataArray(np.arange(8) < 4, dims="x"), 0.0)
 
     with Rollout(scaled, **OPTIONS) as loader:
         whole = [[contents(batch) for batch in loader] for _ in range(3)]

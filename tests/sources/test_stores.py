@@ -45,7 +45,8 @@ def test_an_epoch_over_every_store(kind: str, tmp_path: Path) -> None:
     assert opened.source.path_of("t").startswith("direct")
     recorder = SourceRecorder(opened.source)
     samples = xloader.open(recorder).window(time=3, stride=1)
-    with samples.loader(batch_size=4, output="numpy", memory="64MiB") as loader:
+    options = {"output": "numpy", "memory": "64MiB", "on_nan": "ignore"}
+    with samples.loader(batch_size=4, **options) as loader:
         expected = loader.explain()
         seen = []
         for batch in loader:
@@ -343,7 +344,7 @@ def test_sources_show_no_credential(tmp_path: Path) -> None:
     for kind in ("fsspec-s3", "obstore-s3", "fsspec-references"):
         source = STORE_KINDS[kind](tmp_path, dataset).source
         samples = xloader.open(source).window(time=2)
-        with samples.loader(batch_size=2, output="numpy") as loader:
+        with samples.loader(batch_size=2, output="numpy", on_nan="ignore") as loader:
             list(loader)
             shown = [source, source.name, samples, loader, loader.explain(), loader.report()]
             shown += [source.fingerprint, vars(source), source.path_of("t")]
