@@ -110,7 +110,7 @@ def test_labels_and_metadata_are_asked_for_again_too(flaky: Flaky, by: str) -> N
     flaky.fail("503", 2)
     samples = xloader.open(f"{flaky.url}/plain.zarr", storage_options=options)
     assert samples.sel(time=slice(3, 7)).sizes["time"] == 5
-    assert flaky.num_failed("zarr.json") == 2
+    assert flaky.num_failed("zarr.json") >= 2
     assert flaky.num_failed("/time/c/") == 2
 
 

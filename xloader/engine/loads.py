@@ -21,55 +21,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from xloader.engine.blocks import Bundle
+from xloader.engine.claims import NOTHING, Claim, Done, Load
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
 from xloader.engine.waiters import Waiters
 from xloader.errors import CorruptChunkError
 from xloader.sources.attempts import Abandoned, Attempts
-from xloader.sources.base import Outcome
 
 MOST_REQUESTS = 64
 """Bundles that are fetched at a time."""
 
 _CLAIM_NBYTES = 1 << 20
 """Small chunks are decoded several at a time, so that taking the lock costs little beside."""
-
-
-_NOTHING = Outcome(num_missing=0, num_requests=0)
-
-
-class _Done(NamedTuple):
-    """What came of a bundle, the bytes that were held for it, and how long it took."""
-
-    outcome: Outcome
-    attempts: Attempts
-    held_nbytes: int = 0
-    seconds: float = 0.0
-
-
-class _Load:
-    """Blocks that begin together: their memory and their bundles, whichever come first."""
-
-    def __init__(self, blocks: list[Block], filling: Filling) -> None:
-        self.blocks = blocks
-        self.filling = filling
-        self.bundles: list[Bundle] = []
-        self.has_memory = False
-
-
-@dataclass(eq=False)
-class _Claim:
-    """Chunks that one thread decodes, and what has come of those before the present one."""
-
-    claimed: list[tuple[_Load, Bundle]]
-    flight_nbytes: int
-    done: list[_Done] = field(default_factory=list)
 
 
 class Loads:
@@ -104,9 +71,9 @@ class Loads:
         self._deadlines = deadlines
         self._on_loaded = on_loaded
         self._on_stuck = on_stuck
-        self._without_memory: deque[_Load] = deque()
-        self._to_fetch: deque[tuple[_Load, Bundle]] = deque()
-        self._to_decode: deque[tuple[_Load, Bundle]] = deque()
+        self._without_memory: deque[Load] = deque()
+        self._to_fetch: deque[tuple[Load, Bundle]] = deque()
+        self._to_decode: deque[tuple[Load, Bundle]] = deque()
         self._num_fetching = 0
         self._in_flight_nbytes = 0
         self._is_closed = False
@@ -124,7 +91,7 @@ class Loads:
 
     def add(self, blocks: list[Block], filling: Filling) -> None:
         """Load blocks of one group, which begin with a row of a batch."""
-        load = _Load(blocks, filling)
+        load = Load(blocks, filling)
         self._without_memory.append(load)
         if self._fetchers is not None:
             self._list(load)
@@ -145,7 +112,7 @@ class Loads:
         # A thread reads one after the other.
         largest = max((b.room_nbytes for _, b in claimed if not b.is_waiting), default=0)
         self._weigh(largest)
-        return partial(self._decode, _Claim(claimed, largest))
+        return partial(self._decode, Claim(claimed, largest))
 
     def close(self) -> None:
         """Begin nothing more. The lock is held."""
@@ -172,7 +139,7 @@ class Loads:
         for waiting in (self._without_memory, self._to_fetch, self._to_decode):
             waiting.clear()
 
-    def _list(self, load: _Load) -> None:
+    def _list(self, load: Load) -> None:
         """Find the bundles of blocks that begin together."""
         begins = [block.begin for block in load.blocks]
         group = self._job.groups[begins[0].group]
@@ -199,7 +166,7 @@ class Loads:
     def _is_ready(bundle: Bundle) -> bool:
         return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
 
-    def _take_memory(self, load: _Load) -> bool:
+    def _take_memory(self, load: Load) -> bool:
         job, views = self._job, load.filling.views
         pooled = [block for block in load.blocks if not block.is_row]
         if len(pooled) < len(load.blocks) and load.filling.arrays is None:
@@ -242,7 +209,7 @@ class Loads:
             assert self._fetchers is not None
             self._fetchers.submit(partial(self._fetch_one, load, bundle), self._num_fetching)
 
-    def _fetch_one(self, load: _Load, bundle: Bundle) -> None:
+    def _fetch_one(self, load: Load, bundle: Bundle) -> None:
         begin = time.perf_counter()
         fetched, error = None, None
         attempts = self._deadlines.begin(
@@ -261,7 +228,7 @@ class Loads:
             bundle.fetch_seconds += time.perf_counter() - begin
             self._go_on(load, bundle, attempts)
 
-    def _on_left_fetch(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
+    def _on_left_fetch(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
         """Fetch anew what a thread was given up for; called by the thread of deadlines."""
         with self._bell.lock:
             assert self._fetchers is not None
@@ -269,14 +236,14 @@ class Loads:
             self._note_hung(bundle, attempts)
             self._go_on(load, bundle, attempts)
 
-    def _go_on(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
+    def _go_on(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
         """Go on after a fetch that has ended, one way or another. The lock is held."""
         try:
             self._on_fetched(load, bundle, attempts)
         except BaseException as problem:
             self._bell.fail(problem)
 
-    def _on_fetched(self, load: _Load, bundle: Bundle, attempts: Attempts) -> None:
+    def _on_fetched(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
         self._num_fetching -= 1
         self._tally.mark(fetches=-1)
         self._count_requests(bundle, attempts)
@@ -300,14 +267,14 @@ class Loads:
 
     # Decoding
 
-    def _decode(self, claim: _Claim) -> None:
+    def _decode(self, claim: Claim) -> None:
         for load, bundle in claim.claimed:
             done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
             claim.done.append(done)
         with self._bell.lock:
             self._on_decoded(claim)
 
-    def _on_decoded(self, claim: _Claim) -> None:
+    def _on_decoded(self, claim: Claim) -> None:
         self._weigh(-claim.flight_nbytes)
         for (load, bundle), done in zip(claim.claimed, claim.done, strict=False):
             self._in_flight_nbytes -= done.held_nbytes
@@ -320,7 +287,7 @@ class Loads:
                 self._count(bundle, done)
                 self._finish(load, bundle)
 
-    def _on_left_decode(self, claim: _Claim, attempts: Attempts) -> None:
+    def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:
         """Let others do what a worker was given up for; called by the thread of deadlines."""
         with self._bell.lock:
             number = len(claim.done)
@@ -329,17 +296,15 @@ class Loads:
             if bundle.error is None:
                 self._count_requests(bundle, attempts)
             else:
-                claim.done.append(_Done(_NOTHING, attempts))
+                claim.done.append(Done(NOTHING, attempts))
                 number += 1
             self._to_decode.extendleft(reversed(claim.claimed[number:]))
             self._on_decoded(claim)
             self._on_stuck(attempts.thread)
             self._bell.work.notify_all()
 
-    def _decode_one(
-        self, load: _Load, bundle: Bundle, on_left: Callable[[Attempts], None]
-    ) -> _Done:
-        begin, held, outcome = time.perf_counter(), 0, _NOTHING
+    def _decode_one(self, load: Load, bundle: Bundle, on_left: Callable[[Attempts], None]) -> Done:
+        begin, held, outcome = time.perf_counter(), 0, NOTHING
         attempts = self._deadlines.begin(bundle.reads, bundle.num_hung, on_left)
         try:
             if bundle.error is None:
@@ -356,7 +321,7 @@ class Loads:
             bundle.error = problem
         self._deadlines.end(attempts)
         bundle.fetched = None
-        return _Done(outcome, attempts, held, time.perf_counter() - begin)
+        return Done(outcome, attempts, held, time.perf_counter() - begin)
 
     def _is_fetched_again(self, bundle: Bundle) -> bool:
         """Whether the bytes of a bundle did not decode, and may have come short over a network."""
@@ -371,7 +336,7 @@ class Loads:
         bundle.num_requests += attempts.num_requests
         self._tally.num_retries += attempts.num_retries
 
-    def _count(self, bundle: Bundle, done: _Done) -> None:
+    def _count(self, bundle: Bundle, done: Done) -> None:
         tally, outcome, seconds = self._tally, done.outcome, done.seconds
         tally.num_reads += len(bundle.reads)
         tally.num_missing += outcome.num_missing
@@ -386,7 +351,7 @@ class Loads:
             tally.ahead_nbytes += bundle.nbytes
             tally.ahead_seconds += bundle.fetch_seconds
 
-    def _finish(self, load: _Load, bundle: Bundle) -> None:
+    def _finish(self, load: Load, bundle: Bundle) -> None:
         if self._fetchers is not None:
             self._fetch()
         is_news = False

@@ -239,7 +239,10 @@ def _has_documents(array: zarr.Array[Any]) -> bool:
 
 def _paths_of(store: Store, keys: Sequence[str]) -> list[str]:
     """Paths of some keys of a folder; empty for any other store."""
-    return [os.path.join(store.root, key) for key in keys] if type(store) in _FOLDERS else []
+    # Not of a kind derived from them, which may read elsewhere.
+    if isinstance(store, LocalStore) and type(store) in _FOLDERS:
+        return [os.path.join(store.root, key) for key in keys]
+    return []
 
 
 def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
