@@ -196,4 +196,5 @@ class Carrier:
             in_flight_nbytes=self._in_flight_nbytes,
             patience=patience,
             on_nan=options.on_nan,
+            on_error=options.on_error,
         )

@@ -37,6 +37,7 @@ in this order: what is wrong, what was given, what is allowed, and what to do::
     |-- NanWarning                          a batch holds NaN
     |-- UnplannedWarning                    a DataLoader reads samples without a plan
     |-- MissingChunkWarning                 absent chunks were read as the fill value
+    |-- SkippedWarning                      samples were left out, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
     `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
 """
@@ -361,6 +362,10 @@ class UnplannedWarning(XloaderWarning):
 
 class MissingChunkWarning(XloaderWarning):
     """Chunks absent from the store were read as the fill value."""
+
+
+class SkippedWarning(XloaderWarning):
+    """Chunks could not be had, and samples that need them were left out."""
 
 
 class SlowReadWarning(XloaderWarning):

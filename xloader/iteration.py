@@ -51,12 +51,14 @@ class Progress:
     delivered_nbytes: int = 0
     num_full: int = 0
     num_regions: int = 0
+    num_skipped: int = 0
     num_nan: dict[str, int] = field(default_factory=dict)
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch."""
         self.num_steps += 1
-        self.num_samples += len(delivery.step.ids)
+        self.num_samples += len(delivery.step.ids) - delivery.num_skipped
+        self.num_skipped += delivery.num_skipped
         for found in delivery.nans:
             self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
         self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
@@ -88,6 +90,8 @@ class Progress:
             num_requests=tally.num_requests,
             num_retries=tally.num_retries,
             num_missing=tally.num_missing,
+            num_skipped_samples=self.num_skipped,
+            skipped_chunks=tuple(sorted(tally.skipped)),
             num_nan=dict(self.num_nan),
             delivered_nbytes=self.delivered_nbytes,
             seconds=effort.seconds,

@@ -40,7 +40,7 @@ class Loading(Choosing):
         threads: int | None = None,
         processes: int = 0,
         prefetch: int = 2,
-        on_error: Literal["raise"] = "raise",
+        on_error: Literal["raise", "skip"] = "raise",
         max_amplification: float = 1.05,
         lanes: int | None = None,
         spread: int | None = None,
@@ -81,8 +81,11 @@ class Loading(Choosing):
             Worker processes; there are none yet.
         prefetch : int, default 2
             Batches made ahead of need.
-        on_error : {"raise"}
-            What to do about a chunk that cannot be had: raise at the batch it belongs to.
+        on_error : {"raise", "skip"}
+            What to do about a chunk that cannot be had. Raise at the batch it belongs to; or let
+            another row of the batch take the place of each row that needs it, so that batches
+            and steps stay as they are: ``batch.is_padding`` says where, ``report()`` which chunks
+            and how many samples. A batch without a good row raises all the same.
         max_amplification : float, default 1.05
             How often a chunk may be read on average, where windows straddle chunks.
         lanes : int, optional

@@ -55,7 +55,7 @@ class LoaderOptions:
     threads: int | None = None
     processes: int = 0
     prefetch: int = 2
-    on_error: Literal["raise"] = "raise"
+    on_error: Literal["raise", "skip"] = "raise"
     max_amplification: float = 1.05
     lanes: int | None = None
     spread: int | None = None
@@ -69,7 +69,7 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         self._check_numbers()
         check_choice("output", self.output, ("torch", "numpy"))
-        check_choice("on_error", self.on_error, ("raise",))
+        check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("on_nan", self.on_nan, get_args(OnNan))
         for name in ("shuffle", "drop_last"):
             check_choice(name, getattr(self, name), (True, False))

@@ -29,6 +29,11 @@ class Report(Figures):
         Reads that were tried again.
     num_missing : int
         Chunks that were absent and read as the fill value.
+    num_skipped_samples : int
+        Samples whose place another one took, with ``on_error="skip"``; ``num_samples`` leaves
+        them out.
+    skipped_chunks : tuple of (str, tuple of int)
+        The chunks that could not be had then, by variable and index.
     num_nan : mapping of str to int
         Per field that holds any, the NaN values in the batches that were looked at: all of them
         with ``on_nan="count"`` or ``"raise"``, the first eight with ``"warn"``, none with
@@ -61,6 +66,8 @@ class Report(Figures):
     num_requests: int
     num_retries: int
     num_missing: int
+    num_skipped_samples: int
+    skipped_chunks: tuple[tuple[str, tuple[int, ...]], ...]
     num_nan: Mapping[str, int]
     delivered_nbytes: int
     seconds: float
@@ -94,6 +101,9 @@ class Report(Figures):
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
         if self.num_missing:
             rows.append(("missing", f"{self.num_missing:,} chunks were absent, read as fill value"))
+        if self.skipped_chunks:
+            samples = f"{self.num_skipped_samples:,} samples"
+            rows.append(("skipped", f"{samples}, for {len(self.skipped_chunks):,} chunks"))
         if self.num_nan:
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
             rows.append(("NaN", f"{counts} values, in the batches that were looked at"))

@@ -112,6 +112,14 @@ class Bundle:
     num_hung: int = 0
     is_refetched: bool = False
 
+    def singles(self) -> list[Bundle]:
+        """The same chunks, each to be read by itself. What came of them so far is forgotten."""
+        count, most = len(self.reads), self.is_waiting
+        return [
+            Bundle([read], [place], self.nbytes // count, self.room_nbytes // count, most)
+            for read, place in zip(self.reads, self.places, strict=True)
+        ]
+
 
 _Choice = tuple[int, slice | Ints, slice, int]
 """Along one dimension: a stored chunk, the part of it that is wanted, its place, its size."""

@@ -14,7 +14,7 @@ from xloader.engine.fields import Arrays
 from xloader.engine.hits import Hits
 from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.shelf import Block
-from xloader.engine.steps import Step
+from xloader.engine.skipping import fill_rows, is_skipped, note_rows, padding_of
 from xloader.engine.uses import Uses
 from xloader.grid import Ints
 from xloader.nans import look_for_nans
@@ -103,8 +103,10 @@ class Fillings:
     def delivery(self, filling: Filling) -> Delivery:
         """A finished batch as it is handed over."""
         assert filling.arrays is not None
-        ids, is_padding = self._padded_ids(filling.step)
-        return Delivery(filling.step, filling.arrays, ids, is_padding, filling.nans)
+        ids, is_padding = self._padded_ids(filling)
+        return Delivery(
+            filling.step, filling.arrays, ids, is_padding, filling.nans, filling.num_skipped
+        )
 
     def next_task(self) -> Callable[[], None] | None:
         """What to finish or to gather, claimed for the caller."""
@@ -130,8 +132,12 @@ class Fillings:
     def on_loaded(self, block: Block, filling: Filling) -> None:
         """Gather what waited for a block, which began with a batch."""
         filling.num_missing -= 1
-        filling.error = filling.error or block.error
+        is_skipped = self._is_skipped(block.error)
+        if not is_skipped:
+            filling.error = filling.error or block.error
         if block.is_row:
+            if is_skipped:
+                note_rows(filling, block.begin.row, block.error)
             # It is where it belongs, and nothing else needs it.
             filling.num_missing -= 1
             self._evict(block)
@@ -216,9 +222,7 @@ class Fillings:
         """Count gathered hits; whether that gives others something to do. The lock is held."""
         filling = part.filling
         if self._job.shelf.num_failed:
-            blocks = {self._job.shelf.blocks[slot] for slot in part.slots.tolist()}
-            errors = [b.error for b in blocks if b is not None and b.error is not None]
-            filling.error = filling.error or next(iter(errors), None)
+            self._note_failed(part)
         filling.num_missing -= len(part.hits)
         if self._uses is None:
             return not filling.num_missing
@@ -234,6 +238,20 @@ class Fillings:
                     self._evict(block)
                     is_over = True
         return is_over or not filling.num_missing
+
+    def _is_skipped(self, error: BaseException | None) -> bool:
+        return is_skipped(error, self._job.on_error)
+
+    def _note_failed(self, part: _Part) -> None:
+        """Note the blocks among those of some hits that could not be loaded."""
+        for slot in np.unique(part.slots).tolist():
+            block = self._job.shelf.blocks[slot]
+            if block is None or block.error is None:
+                continue
+            if self._is_skipped(block.error):
+                note_rows(part.filling, part.hits.rows[part.slots == slot], block.error)
+            else:
+                part.filling.error = part.filling.error or block.error
 
     @staticmethod
     def _done_rows(part: _Part) -> Ints:
@@ -263,12 +281,13 @@ class Fillings:
 
     def _finish(self, filling: Filling) -> None:
         begin = time.perf_counter()
-        step = filling.step
         try:
             if filling.error is None:
+                fill_rows(filling)
                 self._pad(filling)
                 assert filling.arrays is not None
-                ids = self._padded_ids(step)[0]
+                step = filling.step
+                ids = self._padded_ids(filling)[0]
                 occurrences = step.occurrences_in(len(ids))
                 filling.arrays = self._job.finish(filling.arrays, ids, occurrences)
                 filling.nans = look_for_nans(self._job.on_nan, step.index, filling.arrays, step.ids)
@@ -281,14 +300,15 @@ class Fillings:
             if self.head_is_ready:
                 self._bell.batch.notify()
 
-    def _padded_ids(self, step: Step) -> tuple[Ints, NDArray[np.bool_]]:
-        """Ids of all rows, and which rows only repeat the last real one."""
+    def _padded_ids(self, filling: Filling) -> tuple[Ints, NDArray[np.bool_]]:
+        """Ids of all rows, and which rows only repeat others."""
+        step = filling.step
         if not self._job.is_padded:
-            return step.ids, np.zeros(len(step.ids), np.bool_)
+            return step.ids, padding_of(filling, len(step.ids))
         size = self._job.batch_size
         ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
         ids[: len(step.ids)] = step.ids
-        return ids, np.arange(size) >= len(step.ids)
+        return ids, padding_of(filling, size)
 
     def _pad(self, filling: Filling) -> None:
         """Repeat the last real row, of this batch or the one before it."""

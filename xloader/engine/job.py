@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from xloader.footprint import Group
 from xloader.grid import Ints
 from xloader.nans import FieldNans, OnNan
 from xloader.patience import Patience
+
+OnError = Literal["raise", "skip"]
+"""What is done about a chunk that cannot be had."""
 
 
 class Finish(Protocol):
@@ -62,6 +65,8 @@ class Job:
         How long reads are waited for.
     on_nan : {"warn", "count", "raise", "ignore"}
         In which batches NaN is looked for.
+    on_error : {"raise", "skip"}
+        What is done about a chunk that cannot be had.
     """
 
     walker: Walker
@@ -80,6 +85,7 @@ class Job:
     in_flight_nbytes: int
     patience: Patience
     on_nan: OnNan = "ignore"
+    on_error: OnError = "raise"
 
 
 @dataclass
@@ -132,6 +138,7 @@ class Tally:
     num_missing: int = 0
     num_requests: int = 0
     num_retries: int = 0
+    skipped: dict[tuple[str, tuple[int, ...]], None] = field(default_factory=dict)
     fetch_seconds: float = 0.0
     decode_seconds: float = 0.0
     gather_seconds: float = 0.0
@@ -238,6 +245,8 @@ class Delivery:
     is_padding : numpy.ndarray of bool, shape (n,)
     nans : tuple of FieldNans
         The NaN that it holds, as far as it was looked for.
+    num_skipped : int
+        Rows whose chunks could not be had. Others of the batch are in their place.
     """
 
     step: Step
@@ -245,6 +254,7 @@ class Delivery:
     ids: Ints
     is_padding: NDArray[np.bool_]
     nans: tuple[FieldNans, ...] = ()
+    num_skipped: int = 0
 
     @property
     def occurrences(self) -> Ints | None:
@@ -263,6 +273,12 @@ class Filling:
         Hits that are not gathered yet, and blocks that begin with it and are not loaded.
     arrays, views
         Its fields, once it is open.
+    error : BaseException, optional
+        What is raised in its place.
+    bad_rows : numpy.ndarray of bool, shape (n,), optional
+        Which of its own rows have chunks that cannot be had, where those are skipped.
+    first_error : BaseException, optional
+        What the first of them met.
     """
 
     step: Step
@@ -272,5 +288,12 @@ class Filling:
     is_final: bool = False
     is_finishing: bool = False
     error: BaseException | None = None
+    bad_rows: NDArray[np.bool_] | None = None
+    first_error: BaseException | None = None
     nans: tuple[FieldNans, ...] = ()
     left: dict[int, Ints] = field(default_factory=dict)
+
+    @property
+    def num_skipped(self) -> int:
+        """How many of its own rows were skipped."""
+        return 0 if self.bad_rows is None else int(np.count_nonzero(self.bad_rows))

@@ -28,6 +28,7 @@ from xloader.engine.claims import NOTHING, Claim, Done, Load
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
+from xloader.engine.skipping import is_skipped
 from xloader.engine.waiters import Waiters
 from xloader.errors import CorruptChunkError
 from xloader.sources.attempts import Abandoned, Attempts
@@ -283,6 +284,8 @@ class Loads:
             if self._is_fetched_again(bundle):
                 self._to_fetch.appendleft((load, bundle))
                 self._fetch()
+            elif self._is_skipped(bundle) and len(bundle.reads) > 1:
+                self._read_singly(load, bundle)
             else:
                 self._count(bundle, done)
                 self._finish(load, bundle)
@@ -332,6 +335,19 @@ class Loads:
         self._tally.num_retries += 1
         return True
 
+    def _is_skipped(self, bundle: Bundle) -> bool:
+        return is_skipped(bundle.error, self._job.on_error)
+
+    def _read_singly(self, load: Load, bundle: Bundle) -> None:
+        """Read chunks one by one, so that only those are skipped that cannot be had."""
+        parts = bundle.singles()
+        load.bundles.extend(parts)
+        if bundle.is_waiting:
+            self._to_fetch.extendleft((load, part) for part in reversed(parts))
+            self._fetch()
+        else:
+            self._to_decode.extendleft((load, part) for part in reversed(parts))
+
     def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
         bundle.num_requests += attempts.num_requests
         self._tally.num_retries += attempts.num_retries
@@ -354,6 +370,8 @@ class Loads:
     def _finish(self, load: Load, bundle: Bundle) -> None:
         if self._fetchers is not None:
             self._fetch()
+        if self._is_skipped(bundle):
+            self._tally.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
         is_news = False
         for number, _ in bundle.places:
             block = load.blocks[number]

@@ -28,7 +28,7 @@ from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.loads import Loads
 from xloader.engine.steps import Begin, Step
 from xloader.engine.threads import MOST_SECONDS, SOME_SECONDS, Threads
-from xloader.errors import ClosedError, ForkError, SlowReadWarning
+from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning
 from xloader.sources.attempts import Abandoned
 from xloader.telling import warn_caller
 
@@ -64,6 +64,7 @@ class Run:
         # waits for it then would wait for ever.
         atexit.register(self.close)
         self._has_started = False
+        self._has_told_of_skipped = False
         self._threads = Threads("xloader")
 
     # The consumer's side
@@ -110,6 +111,14 @@ class Run:
             raise filling.error
         # After the last read of the batch: what was read of another store is not handed out.
         lookout.check(is_last=filling.step.index + 1 == self._job.walker.num_steps)
+        if filling.num_skipped and not self._has_told_of_skipped:
+            self._has_told_of_skipped = True
+            warn_caller(
+                f"a chunk cannot be had ({filling.first_error}): {filling.num_skipped} samples of "
+                "this batch were replaced by others, as is_padding says; later ones are counted "
+                "without a warning",
+                SkippedWarning,
+            )
         return self._fillings.delivery(filling)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from xloader.samples import Samples
 
 _OF_THE_PLAN = (
-    *("lanes", "max_amplification", "max_retries", "rank", "read_timeout", "seed", "spread"),
-    *("threads", "world_size"),
+    *("lanes", "max_amplification", "max_retries", "on_error", "rank", "read_timeout"),
+    *("seed", "spread", "threads", "world_size"),
 )
 _NOT_YOURS = {
     "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
@@ -76,8 +76,8 @@ def data_loader(
         As for :class:`MapDataset`.
     **kwargs
         ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
-        ``spread``, ``read_timeout`` and ``max_retries``, as for :meth:`Samples.loader`. All others
-        go to the ``DataLoader``.
+        ``spread``, ``read_timeout``, ``max_retries`` and ``on_error``, as for
+        :meth:`Samples.loader`. All others go to the ``DataLoader``.
 
     Returns
     -------
@@ -107,16 +107,9 @@ def data_loader(
     >>> len(loader), [tuple(batch.t2m.shape) for batch in loader]
     (3, [(2, 2, 4), (2, 2, 4), (1, 2, 4)])
     """
-    for name, remedy in _NOT_YOURS.items():
-        if name in kwargs:
-            raise OptionError(
-                f"data_loader has a {name} of its own",
-                given=f"{name}={kwargs[name]!r}",
-                remedy=remedy,
-            )
+    _check_rest(kwargs)
     num_workers = check_whole("num_workers", num_workers, 0, MOST)
     check_callable("collate_fn", collate_fn)
-    check_callable("worker_init_fn", kwargs.get("worker_init_fn"))
     planned = {name: kwargs.pop(name) for name in _OF_THE_PLAN if name in kwargs}
     if num_workers:
         kwargs = _for_workers(num_workers, kwargs)
@@ -156,6 +149,18 @@ def data_loader(
     )
     loader.explain = sampler.explain
     return loader
+
+
+def _check_rest(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments of a ``DataLoader`` that this one sees to itself, or cannot call."""
+    for name, remedy in _NOT_YOURS.items():
+        if name in kwargs:
+            raise OptionError(
+                f"data_loader has a {name} of its own",
+                given=f"{name}={kwargs[name]!r}",
+                remedy=remedy,
+            )
+    check_callable("worker_init_fn", kwargs.get("worker_init_fn"))
 
 
 def batch_of(

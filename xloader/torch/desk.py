@@ -109,7 +109,8 @@ class Desk:
         has_warned, self._has_warned = self._has_warned, True
         delivery = next(way.steps)
         self._has_warned = has_warned
-        assert delivery.ids.tolist() == list(ids), "samplers and workers have one order"
+        own = ~delivery.is_padding
+        assert (delivery.ids == ids)[own].all(), "samplers and workers have one order"
         way.next_step += ticket.agreement.plan.workers
         self._ways[number] = way
         return delivery

@@ -72,8 +72,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **options
-        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout`` and
-        ``max_retries``, as for
+        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
+        ``max_retries`` and ``on_error``, as for
         :meth:`Samples.loader`; threads are those of each worker.
 
     Raises

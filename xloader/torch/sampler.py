@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from xloader.samples import Samples
 
 _OTHER_OPTIONS = (
-    *("lanes", "max_amplification", "max_retries", "read_timeout", "spread", "threads"),
+    *("lanes", "max_amplification", "max_retries", "on_error", "read_timeout", "spread"),
+    "threads",
 )
 
 
@@ -58,8 +59,8 @@ class ChunkSampler(DistributedSampler[int]):
     persistent_workers : bool, default False
         As of the ``DataLoader``: whether workers, and chunks that they keep, outlive an epoch.
     **options
-        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout`` and
-        ``max_retries``, as for
+        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
+        ``max_retries`` and ``on_error``, as for
         :meth:`Samples.loader`; threads are those of each worker.
 
     Raises
