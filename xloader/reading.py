@@ -96,7 +96,7 @@ def _split_by_block(axis: Axis, offsets: Ints) -> Iterator[tuple[int, slice | In
         origin = axis.cut(block)
         base = origin.start if isinstance(origin, slice) else int(origin[0])
         elements = stored(axis.selection, offsets[begin:end])
-        elements = elements - axis.selection[int(axis.edges[block])] + base
+        elements = elements - axis.selection[axis.span_of(block)[0]] + base
         wanted = as_selection(elements)
         cut = (
             slice(wanted.start, wanted.stop, wanted.step) if isinstance(wanted, range) else elements
