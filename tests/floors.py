@@ -41,7 +41,7 @@ PURE = frozenset(
         "mixing",
         "plan",
     }
-    | {"recipe", "layout", "lru", "capacity", "patience", "telling"}
+    | {"recipe", "layout", "lru", "capacity", "patience", "telling", "tile_needs"}
 )
 """Files with no I/O, no torch and no clock. Those of them that are there are checked."""
 PURE_PROTOCOLS = ("xloader.sources.base",)

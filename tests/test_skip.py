@@ -135,9 +135,9 @@ def test_the_user_is_told_once_of_an_epoch() -> None:
 
 def test_a_store_that_changed_is_no_chunk_to_skip() -> None:
     samples = samples_of({"t/c/6/0": StoreChangedError("changed")})
-    with samples.loader(batch_size=16, output="numpy", on_error="skip") as loader:
-        with pytest.raises(StoreChangedError):
-            read_all(loader)
+    loader = samples.loader(batch_size=16, output="numpy", on_error="skip")
+    with loader, pytest.raises(StoreChangedError):
+        read_all(loader)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

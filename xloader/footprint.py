@@ -74,7 +74,7 @@ class Demand:
     @property
     def unit_read_nbytes(self) -> int:
         """As ``unit_nbytes``, with the chunks of the whole dimensions not cut down."""
-        sizes = math.prod(int(a.read_sizes.sum()) for a in self.whole_axes)
+        sizes = math.prod(axis.total_read_size for axis in self.whole_axes)
         return self.itemsize * self.thinning * sizes
 
     @property
@@ -86,7 +86,7 @@ class Demand:
     def max_chunk_nbytes(self) -> int:
         """Bytes of its largest chunk, decoded and not cut down."""
         axes = [*self.whole_axes, *(axis for axis in self.axes if axis is not None)]
-        sizes = math.prod(int(a.read_sizes.max(initial=0)) for a in axes)
+        sizes = math.prod(axis.max_read_size for axis in axes)
         return self.itemsize * self.thinning * sizes
 
 
@@ -113,11 +113,15 @@ class Group:
         """(variable, chunk) pairs in one block."""
         return sum(demand.num_reads_per_block for demand in self.demands)
 
+    @property
+    def unit_nbytes(self) -> int:
+        """Bytes of one windowed element of all variables."""
+        return sum(demand.unit_nbytes for demand in self.demands)
+
     def block_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block, cut down to the selection."""
-        unit = sum(demand.unit_nbytes for demand in self.demands)
         sizes = [None if axis is None else np.diff(axis.edges) for axis in self.axes]
-        return unit * self._product(sizes, blocks)
+        return self.unit_nbytes * self._product(sizes, blocks)
 
     @cached_property
     def most_read_nbytes(self) -> int:
@@ -290,10 +294,7 @@ class Footprint:
                 lo, hi = self._block_range(axis, span, dim, boxes)
                 if rows is not None:
                     lo, hi = lo[rows], hi[rows]
-                spread, index = expand_ranges(lo, hi)
-                touched = self._touched(axis, span, dim)
-                if touched is not None:
-                    spread, index = spread[touched[index]], index[touched[index]]
+                spread, index = self._expand(axis, span, dim, lo, hi)
                 if rows is None or blocks is None:
                     rows, blocks = spread, index
                 else:
@@ -306,6 +307,12 @@ class Footprint:
             return all_rows[0], all_blocks[0]
         pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
         return pairs // group.num_blocks, pairs % group.num_blocks
+
+    def blocks_along(
+        self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
+    ) -> tuple[Ints, Ints]:
+        """Pairs (row of ``boxes``, block along one dimension) that an access of it needs."""
+        return self._expand(axis, span, dim, *self._block_range(axis, span, dim, boxes))
 
     def block_ranges(self, group: Group, boxes: Boxes) -> Iterator[tuple[Ints, Ints]]:
         """Per access and dimension of a group, the blocks ``[lo, hi)`` that each box spans."""
@@ -324,15 +331,26 @@ class Footprint:
         hi = axis.block_of((boxes.hi[dim] - 1) * stride + first + step * (count - 1))
         return lo, hi + 1
 
+    def _expand(
+        self, axis: Axis, span: tuple[int, int, int], dim: int, lo: Ints, hi: Ints
+    ) -> tuple[Ints, Ints]:
+        """Pairs (row, block) with ``lo[row] <= block < hi[row]`` that some window touches."""
+        rows, blocks = expand_ranges(lo, hi)
+        touched = self._touched(axis, span, dim)
+        if touched is None:
+            return rows, blocks
+        return rows[touched[blocks]], blocks[touched[blocks]]
+
     def _touched(self, axis: Axis, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
         """Which blocks some window touches, where windows may step over a whole block."""
-        if self.windows.strides[dim] <= axis.min_inner_block_size:
+        stride = self.windows.strides[dim]
+        if stride <= axis.min_inner_block_size:
             return None
-        positions = np.arange(self.windows.num_positions[dim], dtype=np.int64)
-        lo, hi = self._block_range(axis, span, dim, _single(positions, dim))
-        change = np.bincount(lo, minlength=axis.num_blocks + 1)
-        change -= np.bincount(hi, minlength=axis.num_blocks + 1)
-        return np.asarray(np.cumsum(change)[:-1] > 0)
+        first, last = span[0], span[0] + span[1] * (span[2] - 1)
+        # The first window that reaches a block decides, however many windows there are.
+        position = np.maximum(-((last - axis.edges[:-1]) // stride), 0)
+        is_there = position < self.windows.num_positions[dim]
+        return np.asarray(is_there & (position * stride + first < axis.edges[1:]))
 
 
 def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
@@ -348,11 +366,6 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
     rows = np.repeat(np.arange(len(lo), dtype=np.int64), counts)
     before = np.cumsum(counts) - counts
     return rows, np.arange(len(rows), dtype=np.int64) - before[rows] + lo[rows]
-
-
-def _single(positions: Ints, dim: int) -> Boxes:
-    filler = (np.zeros(0, np.int64),) * dim
-    return Boxes((*filler, positions), (*filler, positions + 1))
 
 
 def _contiguous_accesses(demand: Demand) -> tuple[Access, ...]:

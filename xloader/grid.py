@@ -17,12 +17,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.errors import OptionError
+
+MOST_BLOCKS: Final = 10**8
+"""The most chunks that are listed: a plan takes more than a hundred bytes for each."""
 
 Ints = NDArray[np.signedinteger[Any]]
 """Offsets, blocks, ids and counts: int64 where they are many, int32 where they are small too."""
@@ -95,20 +98,35 @@ class Axis:
     @property
     def num_blocks(self) -> int:
         """Number of chunks that the selection touches."""
-        return len(self.edges) - 1
+        kept, chunks = self.selection, self.chunks
+        if not kept:
+            return 0
+        if not isinstance(kept, range) or not isinstance(chunks, int):
+            return len(self.edges) - 1
+        # A step longer than a chunk passes over chunks: they are no blocks.
+        return len(kept) if kept.step > chunks else kept[-1] // chunks - kept[0] // chunks + 1
 
     @cached_property
     def edges(self) -> Ints:
-        """Offset of the first element of every block, and the size at the end."""
+        """Offset of the first element of every block, and the size at the end.
+
+        Raises
+        ------
+        OptionError
+            If there are more than `MOST_BLOCKS`.
+        """
         if not self.size:
             return np.zeros(1, np.int64)
         if isinstance(self.selection, range):
+            if isinstance(self.chunks, int):
+                self._check_num_blocks()
             start, step = self.selection.start, self.selection.step
+            if isinstance(self.chunks, int) and step > self.chunks:
+                return np.arange(self.size + 1, dtype=np.int64)
             first, last = self._chunk_of_stored(np.array([start, self.selection[-1]]))
             bounds = self._chunk_bounds(np.arange(first, last + 2, dtype=np.int64))
             edges = np.clip(-(-(bounds - start) // step), 0, self.size)
-            # A step longer than a chunk passes over chunks: they are no blocks.
-            return edges if step == 1 else np.unique(edges)
+            return edges if isinstance(self.chunks, int) or step == 1 else np.unique(edges)
         stored_chunks = self._chunk_of_stored(np.asarray(self.selection, np.int64))
         begins = np.flatnonzero(np.diff(stored_chunks, prepend=-1))
         return np.append(begins, self.size)
@@ -126,9 +144,32 @@ class Axis:
         chunks = self._chunk_of_stored(firsts)
         return self._chunk_bounds(chunks + 1) - self._chunk_bounds(chunks)
 
-    @property
+    @cached_property
+    def max_read_size(self) -> int:
+        """Elements of the largest stored chunk that a block is cut from; 0 without any."""
+        kept, chunks = self.selection, self.chunks
+        if not isinstance(chunks, int) or not isinstance(kept, range) or not kept:
+            return int(self.read_sizes.max(initial=0))
+        first = kept[0] // chunks
+        return min(chunks, self.stored_size - first * chunks)
+
+    @cached_property
+    def total_read_size(self) -> int:
+        """Elements of all stored chunks that blocks are cut from."""
+        kept, chunks = self.selection, self.chunks
+        if not isinstance(chunks, int) or not isinstance(kept, range) or not kept:
+            return int(self.read_sizes.sum())
+        # The last chunk alone may be cut short, by the array's end.
+        short = (kept[-1] // chunks + 1) * chunks - self.stored_size
+        return self.num_blocks * chunks - max(short, 0)
+
+    @cached_property
     def min_inner_block_size(self) -> int:
         """Number of elements of the shortest block that lies between two others."""
+        kept, chunks = self.selection, self.chunks
+        if isinstance(kept, range) and isinstance(chunks, int) and not 1 < kept.step <= chunks:
+            # Where each element has a chunk of its own, a block is one element.
+            return (chunks if kept.step == 1 else 1) if self.num_blocks > 2 else self.size
         inner = np.diff(self.edges)[1:-1]
         return int(inner.min()) if len(inner) else self.size
 
@@ -136,19 +177,36 @@ class Axis:
         """Block that holds each offset. Offsets outside ``[0, size)`` are not checked."""
         if isinstance(self.chunks, int) and isinstance(self.selection, range):
             kept = self.selection
-            if kept.step == 1:
-                shift = kept.start % self.chunks
-                return np.asarray((offsets + shift) // self.chunks, np.int64)
+            if kept.step > self.chunks:
+                return np.asarray(offsets, np.int64)
+            shift = kept.start % self.chunks
+            stored = offsets if kept.step == 1 else offsets * kept.step
+            return np.asarray((stored + shift) // self.chunks, np.int64)
         return np.asarray(np.searchsorted(self.edges, offsets, side="right") - 1, np.int64)
+
+    def span_of(self, block: int) -> tuple[int, int]:
+        """The offsets of a block: its first, and the one behind its last."""
+        kept, chunks = self.selection, self.chunks
+        if not isinstance(kept, range) or not isinstance(chunks, int):
+            begin, end = self.edges[block : block + 2].tolist()
+            return begin, end
+        if kept.step > chunks:
+            return block, block + 1
+        # How far the chunk's edges lie behind the first element that is kept.
+        before = (kept.start // chunks + block) * chunks - kept.start
+        begin = max(-(-before // kept.step), 0)
+        return begin, min(-(-(before + chunks) // kept.step), len(kept))
 
     def stored_chunk(self, block: int) -> int:
         """Index of the stored chunk that a block is cut from."""
-        first = self.selection[int(self.edges[block])]
+        first = self.selection[self.span_of(block)[0]]
+        if isinstance(self.chunks, int):
+            return first // self.chunks
         return int(self._chunk_of_stored(np.array([first]))[0])
 
     def cut(self, block: int) -> slice | Ints:
         """Which elements of its stored chunk a block keeps, counted from the chunk's start."""
-        begin, end = int(self.edges[block]), int(self.edges[block + 1])
+        begin, end = self.span_of(block)
         origin = int(self._chunk_bounds(np.array([self.stored_chunk(block)]))[0])
         kept = self.selection[begin:end]
         if isinstance(kept, range):
@@ -158,13 +216,23 @@ class Axis:
     def stored_part(self, block: int) -> tuple[int, slice | Ints, int]:
         """The stored chunk that a block is cut from, the elements kept of it, and their number."""
         kept, chunks = self.selection, self.chunks
+        begin, end = self.span_of(block)
         if not isinstance(kept, range) or not isinstance(chunks, int):
-            size = int(self.edges[block + 1] - self.edges[block])
-            return self.stored_chunk(block), self.cut(block), size
+            return self.stored_chunk(block), self.cut(block), end - begin
         # Plain integers: there is one call of this for each chunk that is read.
-        begin, end = self.edges[block : block + 2].tolist()
         chunk, first = divmod(kept[begin], chunks)
         return chunk, slice(first, first + kept[end - 1] - kept[begin] + 1, kept.step), end - begin
+
+    def _check_num_blocks(self) -> None:
+        num_blocks = self.num_blocks
+        if num_blocks > MOST_BLOCKS:
+            raise OptionError(
+                "a dimension has more chunks than can be planned for",
+                given=f"{num_blocks} chunks of {self.chunks} elements",
+                allowed=f"up to {MOST_BLOCKS}",
+                remedy=f"store it in chunks of {-(-self.stored_size // MOST_BLOCKS)} elements or "
+                "more, or select less of it",
+            )
 
     @cached_property
     def _stored_edges(self) -> Ints:

@@ -125,7 +125,7 @@ class _Use:
         places: list[slice] = []
         for axis, span, number in zip(self.axes, self.spans, block, strict=True):
             offsets = span.offsets(row)
-            begin, end = np.searchsorted(offsets, axis.edges[number : number + 2]).tolist()
+            begin, end = np.searchsorted(offsets, axis.span_of(number)).tolist()
             taken.append(offsets[begin:end])
             places.append(slice(begin, end))
         index: tuple[Any, ...] = (row, ..., *places)
@@ -168,7 +168,7 @@ def _read_block(
     """Read one chunk of a variable, and copy what rows take of it."""
     variable, axes = recipe.variable(name), recipe.axes_of(name)
     # All that some row takes, and no more: some sources have less to do for a part of a chunk.
-    edges = [axis.edges[number : number + 2] for axis, number in zip(axes, block, strict=True)]
+    edges = [axis.span_of(number) for axis, number in zip(axes, block, strict=True)]
     is_read = [np.zeros(end - begin, np.bool_) for begin, end in edges]
     for use, row in rows:
         taken, _ = use.take(row, block)
@@ -195,7 +195,7 @@ def _cut(axis: Axis, block: int, offsets: Ints) -> slice | Ints:
     origin = axis.cut(block)
     base = origin.start if isinstance(origin, slice) else int(origin[0])
     elements = stored(axis.selection, offsets)
-    return _as_index(elements - axis.selection[int(axis.edges[block])] + base)
+    return _as_index(elements - axis.selection[axis.span_of(block)[0]] + base)
 
 
 def _as_index(elements: Ints) -> slice | Ints:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.ascend import Ascent
-from xloader.cohorts import Cohorts, cut_cohorts, is_first, leading_axis
+from xloader.cohorts import Cohorts, cut_cohorts, leading_axis
 from xloader.errors import OptionError
 from xloader.footprint import Footprint
 from xloader.mixing import full_mixing, region_dim
@@ -23,6 +23,7 @@ from xloader.pace import Pace
 from xloader.plan import Budget, Plan
 from xloader.schedule import make_schedule
 from xloader.sublanes import SubLanes
+from xloader.tile_needs import tile_nbytes
 from xloader.trials import NEARLY_FULL, Trials, Wish, make_plan, preference, with_ahead
 
 _DRAWS = 32
@@ -47,7 +48,7 @@ class _Tiling:
     @classmethod
     def of(cls, footprint: Footprint, sizes: tuple[int, ...]) -> _Tiling:
         cohorts = cut_cohorts(footprint, sizes)
-        return cls(sizes, cohorts, _tile_nbytes(footprint, cohorts))
+        return cls(sizes, cohorts, tile_nbytes(footprint, cohorts))
 
     def trials(
         self, footprint: Footprint, budget: Budget, wish: Wish, run_dim: int, full: float
@@ -268,26 +269,3 @@ def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
         if pieces.num_homes > 1 and (pieces.reach or shares):
             found.append(dim)
     return tuple(found)
-
-
-def _tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
-    """The most bytes that the samples of one home tile need together."""
-    return int(_needed_nbytes(footprint, cohorts).max(initial=0))
-
-
-def _needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> np.ndarray:
-    """Per home tile, the bytes of all blocks that its samples need."""
-    # Where weights draw the samples, another epoch may have any of them.
-    used = np.arange(len(cohorts)) if footprint.is_weighted else cohorts.used
-    boxes, tile_of = cohorts.boxes(used), cohorts.tiles[used]
-    needed = np.zeros(cohorts.num_tiles, np.int64)
-    for group in footprint.groups:
-        rows, blocks = footprint.needs(group, boxes)
-        tiles = tile_of[rows]
-        if len(cohorts) > cohorts.num_tiles:
-            # They are nearly in order, which a stable sort makes use of.
-            pairs = np.sort(tiles * group.num_blocks + blocks, kind="stable")
-            pairs = pairs[is_first(pairs)]
-            tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
-        np.add.at(needed, tiles, group.block_nbytes(blocks))
-    return needed

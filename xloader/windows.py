@@ -16,11 +16,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from xloader.errors import SampleIndexError, WindowError
 from xloader.grid import Ints
+
+MOST_WINDOWS: Final = 2**61
+"""The most samples: their ids are 64-bit integers, and there is arithmetic on them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class Windows:
     Raises
     ------
     WindowError
-        If a size, stride or dilation is below 1, or a window is longer than its dimension.
+        If a size, stride or dilation is below 1, a window is longer than its dimension, or
+        there are more than `MOST_WINDOWS` of them.
 
     Examples
     --------
@@ -83,6 +88,14 @@ class Windows:
                     allowed=f"at most {size}, the size of {dim!r} as selected",
                     remedy="take a smaller window or dilation, or select more of the dimension",
                 )
+        num_windows = math.prod(self.num_positions)
+        if num_windows > MOST_WINDOWS:
+            raise WindowError(
+                "there are more windows than can be numbered",
+                given=f"{num_windows} windows along {', '.join(map(repr, self.dims))}",
+                allowed=f"up to {MOST_WINDOWS}",
+                remedy="pass a larger stride, or select less of the dimensions",
+            )
 
     @cached_property
     def spans(self) -> tuple[int, ...]:

@@ -12,6 +12,9 @@ import itertools
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from xloader.errors import OptionError
+from xloader.grid import MOST_BLOCKS
+
 Sizes: TypeAlias = int | tuple[int, ...]
 """The size of every chunk, in elements, or the size of each."""
 
@@ -71,6 +74,11 @@ def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
 def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
     """The chunks of several parts in a row, each given with its number of elements.
 
+    Raises
+    ------
+    OptionError
+        If there are more than can be listed, and they have to be.
+
     Examples
     --------
     >>> join_sizes([(4, 8), (4, 6)]), join_sizes([(4, 6), (4, 8)])
@@ -85,4 +93,12 @@ def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
         and all(size % first == 0 for _, size in kept[:-1])
     ):
         return first
+    count = sum(num_chunks(*part) for part in kept)
+    if count > MOST_BLOCKS:
+        raise OptionError(
+            "parts in a row have more chunks than can be listed, as they are not cut alike",
+            given=f"{count} chunks",
+            allowed=f"up to {MOST_BLOCKS}, or parts that all end where their chunks do",
+            remedy="store the parts in larger chunks, or join fewer of them",
+        )
     return compact(tuple(itertools.chain.from_iterable(each(*part) for part in kept)))

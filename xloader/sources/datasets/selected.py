@@ -68,18 +68,25 @@ class _View:
 
     @property
     def chunks(self) -> tuple[Sizes, ...]:
-        return tuple(
-            compact(tuple(np.diff(self.axes[dim].edges).tolist())) for dim in self.selected.order
-        )
+        return tuple(map(self._sizes_along, self.selected.order))
 
     @property
     def thinning(self) -> int:
         """How many stored numbers are decoded for each one that is kept, at most."""
         ratio = 1
-        for axis in self.axes:
+        for dim, axis in enumerate(self.axes):
+            if self._is_whole[dim]:
+                continue
             most = int(np.diff(axis.edges).max(initial=1))
-            ratio *= -(-int(axis.read_sizes.max(initial=1)) // most)
+            ratio *= -(-max(axis.max_read_size, 1) // most)
         return ratio
+
+    def _sizes_along(self, dim: int) -> Sizes:
+        axis = self.axes[dim]
+        if self._is_whole[dim] and isinstance(axis.chunks, int):
+            # Without listing them: there may be billions.
+            return max(min(axis.chunks, axis.size), 1)
+        return compact(tuple(np.diff(axis.edges).tolist()))
 
     @cached_property
     def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -107,7 +114,8 @@ class _View:
     def _cut_along(self, dim: int, block: int) -> slice | Ints:
         axis = self.axes[dim]
         if self._is_whole[dim]:
-            return slice(0, int(axis.edges[block + 1] - axis.edges[block]))
+            begin, end = axis.span_of(block)
+            return slice(0, end - begin)
         return axis.cut(block)
 
     def place(self, out: NDArray[Any]) -> NDArray[Any]:

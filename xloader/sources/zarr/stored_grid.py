@@ -24,13 +24,11 @@ import numpy as np
 import zarr
 
 from xloader.errors import UnsupportedDataError, XloaderError
+from xloader.grid import MOST_BLOCKS
 from xloader.sources.chunking import Sizes, compact, num_chunks
 
 MOST_NBYTES: Final = 2**60
 """The most bytes of an array: sizes are 64-bit integers, and sums of them have to be."""
-
-MOST_CHUNKS: Final = 10**8
-"""The most chunks of a shard, whose index lists them, and the most sizes that are listed."""
 
 Begins: TypeAlias = int | tuple[int, ...]
 """The distance from each object to the next, or where each begins and where the last ends."""
@@ -219,11 +217,11 @@ def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
     if grid.inner_shape is None:
         return
     largest = tuple(n if isinstance(n, int) else max(n) for n in grid.object_sizes)
-    if math.prod(largest) > MOST_CHUNKS * math.prod(grid.inner_shape):
+    if math.prod(largest) > MOST_BLOCKS * math.prod(grid.inner_shape):
         raise UnsupportedDataError(
             f"array {array.path!r} has shards of too many chunks",
             given=f"shards of shape {largest}, chunks of shape {grid.inner_shape}",
-            allowed=f"up to {MOST_CHUNKS} chunks in a shard",
+            allowed=f"up to {MOST_BLOCKS} chunks in a shard",
             remedy="rewrite the array with smaller shards or larger chunks",
         )
 
@@ -251,11 +249,11 @@ def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
         return sizes
     pairs = [(part, 1) if isinstance(part, int) else tuple(part) for part in sizes]
     count = sum(int(times) for _, times in pairs)
-    if count > MOST_CHUNKS:
+    if count > MOST_BLOCKS:
         raise UnsupportedDataError(
             "a dimension has too many chunks, of sizes of their own",
             given=f"{count} chunks",
-            allowed=f"up to {MOST_CHUNKS}",
+            allowed=f"up to {MOST_BLOCKS}",
             remedy="rewrite the array with larger chunks, or with chunks of one size",
         )
     return tuple(itertools.chain.from_iterable((int(n),) * int(times) for n, times in pairs))
