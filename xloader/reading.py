@@ -175,7 +175,7 @@ def _read_block(
         for own, (begin, _), offsets in zip(is_read, edges, taken, strict=True):
             own[offsets - begin] = True
     pairs = zip(is_read, edges, strict=True)
-    read = [np.flatnonzero(own) + begin for own, (begin, _) in pairs]
+    read: list[Ints] = [np.flatnonzero(own) + begin for own, (begin, _) in pairs]
     out = np.empty([len(offsets) for offsets in read], variable.stored_dtype)
     chunk = tuple(axis.stored_chunk(number) for axis, number in zip(axes, block, strict=True))
     cut = tuple(itertools.starmap(_cut, zip(axes, block, read, strict=True)))
@@ -183,9 +183,9 @@ def _read_block(
     readers.do([Task(asked, lambda _: recipe.source.fetch(asked).decode([out]))], 1)
     for use, row in rows:
         taken, place = use.take(row, block)
-        values = out
-        for dim, (offsets, own) in enumerate(zip(read, taken, strict=True)):
-            index = _as_index(np.searchsorted(offsets, own))
+        values: NDArray[Any] = out
+        for dim, (offsets, wanted) in enumerate(zip(read, taken, strict=True)):
+            index = _as_index(np.searchsorted(offsets, wanted))
             values = values[(slice(None),) * dim + (index,)]
         place[...] = values if variable.packing is None else variable.packing.unpack(values)
 
