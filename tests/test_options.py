@@ -52,7 +52,7 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
     ("changes", "given", "allowed", "remedy"),
     [
         pytest.param({"output": "jax"}, "'jax'", "'torch' or 'numpy'", "", id="output"),
-        pytest.param({"on_error": "skip"}, "'skip'", "'raise'", "", id="on_error"),
+        pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
         pytest.param({"processes": 2}, "processes=2", "0", "use threads=", id="processes"),
         pytest.param(
             {"device": "cuda", "output": "numpy"},

@@ -21,6 +21,7 @@ from xloader.torch import ChunkSampler, IterableDataset, MapDataset, data_loader
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
 STEP = 250 * 4

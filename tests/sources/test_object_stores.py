@@ -149,7 +149,7 @@ def test_where_boto3_is_missing_fsspec_reads_the_profile(
     )
     (aws / "config").write_text(f"[default]\nendpoint_url={servers.s3_server()}\n")
     without(monkeypatch, "boto3")
-    assert isinstance(UrlPlace(url, {}).open_store(), FsspecStore)
+    assert isinstance(UrlPlace(url, {}).open_plain(), FsspecStore)
     check_values(url)
 
 
@@ -157,14 +157,14 @@ def test_where_boto3_is_missing_fsspec_reads_the_profile(
 def test_options_go_to_fsspec(aws: Path):
     url = upload(aws, "options")
     place = UrlPlace(url, servers.s3_options())
-    assert isinstance(place.open_store(), FsspecStore)
+    assert isinstance(place.open_plain(), FsspecStore)
 
 
 @needs_http
 def test_http_is_read_by_obstore_and_listed_by_fsspec(tmp_path: Path):
     url = store_kinds.on_http(tmp_path, kinds.make_dataset(), zarr_format=2)
-    assert isinstance(UrlPlace(url, {}).open_store(), ObjectStore)
-    assert isinstance(UrlPlace(url, {}).by_fsspec().open_store(), FsspecStore)
+    assert isinstance(UrlPlace(url, {}).open_plain(), ObjectStore)
+    assert isinstance(UrlPlace(url, {}).by_fsspec().open_plain(), FsspecStore)
     # Without consolidated metadata the store has to be listed.
     check_values(url)
     zarr.consolidate_metadata(str(servers.http_server()[0] / url.rpartition("/")[2]))

@@ -39,6 +39,10 @@ class Deadlines:
         self._is_closed = threading.Event()
         self._threads = Threads("xloader-deadline")
 
+    def has(self, thread: threading.Thread) -> bool:
+        """Whether it is the thread that looks."""
+        return thread in self._threads
+
     def begin(self, reads: Sequence[Read], num_hung: int, on_left: Left) -> Attempts:
         """Read some chunks on this thread, within what is returned; `end` is to follow.
 
@@ -69,12 +73,12 @@ class Deadlines:
         """Let nobody begin to wait for a store any more."""
         self._is_closed.set()
         # A read that begins meanwhile sees that by itself.
-        for attempts in list(self._under_way):
+        for attempts in self._under_way.copy():
             attempts.end()
 
     def abandon(self) -> list[threading.Thread]:
         """Give up all threads that wait for a store, and say which they are."""
-        return [own.thread for own in list(self._under_way) if own.abandon()]
+        return [own.thread for own in self._under_way.copy() if own.abandon()]
 
     def join(self, until: float) -> None:
         """Wait until it looks no more, as `Threads.join` does."""
@@ -88,12 +92,12 @@ class Deadlines:
             now = time.monotonic()
             # No read that begins from now on is due before that.
             pause = min(timeout, LONG_SECONDS)
-            for attempts, on_left in list(self._under_way.items()):
+            for attempts, on_left in list(self._under_way.copy().items()):
                 since = attempts.since
                 if since is None:
                     continue
                 if now - since >= timeout:
-                    if attempts.abandon():
+                    if attempts.abandon(now - timeout):
                         self._under_way.pop(attempts, None)
                         on_left(attempts)
                     continue

@@ -278,12 +278,10 @@ class Loads:
     def _on_decoded(self, claim: Claim) -> None:
         self._weigh(-claim.flight_nbytes)
         for (load, bundle), done in zip(claim.claimed, claim.done, strict=False):
-            self._in_flight_nbytes -= done.held_nbytes
-            self._weigh(-min(done.held_nbytes, bundle.room_nbytes))
+            self._let_go(bundle, done.held_nbytes)
             self._count_requests(bundle, done.attempts)
             if self._is_fetched_again(bundle):
-                self._to_fetch.appendleft((load, bundle))
-                self._fetch()
+                self._to_decode.appendleft((load, bundle))
             elif self._is_skipped(bundle) and len(bundle.reads) > 1:
                 self._read_singly(load, bundle)
             else:
@@ -293,27 +291,42 @@ class Loads:
     def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:
         """Let others do what a worker was given up for; called by the thread of deadlines."""
         with self._bell.lock:
-            number = len(claim.done)
-            _, bundle = claim.claimed[number]
-            self._note_hung(bundle, attempts)
-            if bundle.error is None:
-                self._count_requests(bundle, attempts)
-            else:
-                claim.done.append(Done(NOTHING, attempts))
-                number += 1
-            self._to_decode.extendleft(reversed(claim.claimed[number:]))
-            self._on_decoded(claim)
-            self._on_stuck(attempts.thread)
-            self._bell.work.notify_all()
+            try:
+                self._take_over(claim, attempts)
+            except BaseException as problem:
+                self._bell.fail(problem)
+
+    def _take_over(self, claim: Claim, attempts: Attempts) -> None:
+        number = len(claim.done)
+        _, bundle = claim.claimed[number]
+        # What was held may be half decoded, and is fetched anew.
+        held = 0 if bundle.fetched is None else bundle.fetched.nbytes
+        bundle.fetched = None
+        self._note_hung(bundle, attempts)
+        if bundle.error is None:
+            self._count_requests(bundle, attempts)
+            self._let_go(bundle, held)
+        else:
+            claim.done.append(Done(NOTHING, attempts, held))
+            number += 1
+        self._to_decode.extendleft(reversed(claim.claimed[number:]))
+        self._on_decoded(claim)
+        self._on_stuck(attempts.thread)
+        self._bell.work.notify_all()
+
+    def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
+        self._in_flight_nbytes -= held_nbytes
+        self._weigh(-min(held_nbytes, bundle.room_nbytes))
 
     def _decode_one(self, load: Load, bundle: Bundle, on_left: Callable[[Attempts], None]) -> Done:
-        begin, held, outcome = time.perf_counter(), 0, NOTHING
+        begin, outcome = time.perf_counter(), NOTHING
+        # What is fetched once more, here, is held beside: it must not wait for others' room.
+        held = 0 if bundle.fetched is None else bundle.fetched.nbytes
         attempts = self._deadlines.begin(bundle.reads, bundle.num_hung, on_left)
         try:
             if bundle.error is None:
                 with attempts:
                     fetched = bundle.fetched or self._job.reader.fetch(bundle)
-                    held = fetched.nbytes if bundle.is_waiting else 0
                     outcome = fetched.decode(
                         [
                             load.blocks[number].places[read.variable].values[at]
@@ -342,11 +355,9 @@ class Loads:
         """Read chunks one by one, so that only those are skipped that cannot be had."""
         parts = bundle.singles()
         load.bundles.extend(parts)
-        if bundle.is_waiting:
-            self._to_fetch.extendleft((load, part) for part in reversed(parts))
-            self._fetch()
-        else:
-            self._to_decode.extendleft((load, part) for part in reversed(parts))
+        self._tally.num_requests += bundle.num_requests
+        self._to_decode.extendleft((load, part) for part in reversed(parts))
+        self._bell.work.notify()
 
     def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
         bundle.num_requests += attempts.num_requests

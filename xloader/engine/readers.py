@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections import deque
@@ -111,6 +112,8 @@ class _Call:
         # The task, and how many attempts at it have hung.
         self._todo = deque((number, 0) for number in range(len(tasks)))
         self._under_way: dict[Attempts, None] = {}
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self.ended: SimpleQueue[str | BaseException | None] = SimpleQueue()
 
     def begin(self, num_threads: int) -> None:
@@ -141,10 +144,12 @@ class _Call:
 
     def stop(self) -> bool:
         """Begin nothing more, and wait a little for what is being decoded: whether it ended."""
-        self._todo.clear()
+        with self._lock:
+            self._is_stopped = True
+            self._todo.clear()
         until = time.monotonic() + MOST_SECONDS
         while self._under_way and time.monotonic() < until:
-            for attempts in list(self._under_way):
+            for attempts in self._under_way.copy():
                 attempts.end()
                 if attempts.abandon():
                     self._let_go(attempts)
@@ -154,13 +159,15 @@ class _Call:
 
     def _work(self) -> None:
         while True:
-            try:
+            with self._lock:
+                if not self._todo:
+                    return
                 number, num_hung = self._todo.popleft()
-            except IndexError:
-                return
-            task = self._tasks[number]
-            attempts = self._deadlines.begin(task.reads, num_hung, partial(self._on_left, number))
-            self._under_way[attempts] = None
+                task = self._tasks[number]
+                on_left = partial(self._on_left, number)
+                attempts = self._deadlines.begin(task.reads, num_hung, on_left)
+                # In one step, so that who stops this sees all that are at work.
+                self._under_way[attempts] = None
             news: BaseException | None = None
             try:
                 with attempts:
@@ -177,16 +184,19 @@ class _Call:
 
     def _on_left(self, number: int, attempts: Attempts) -> None:
         """Have a task done by another thread, if there is to be one more attempt."""
-        self._let_go(attempts)
-        if attempts.num_failed > self._deadlines.patience.max_retries:
-            self._todo.clear()
-            self.ended.put(attempts.timeout_error(attempts.num_failed))
-            return
-        self._todo.appendleft((number, attempts.num_failed))
-        try:
-            self._helpers.submit(self._work, len(self._under_way) + 1)
-        except RuntimeError as error:
-            self.ended.put(error)
+        with self._lock:
+            self._let_go(attempts)
+            if self._is_stopped:
+                return
+            if attempts.num_failed > self._deadlines.patience.max_retries:
+                self._todo.clear()
+                self.ended.put(attempts.timeout_error(attempts.num_failed))
+                return
+            self._todo.appendleft((number, attempts.num_failed))
+            try:
+                self._helpers.submit(self._work, len(self._under_way) + 1)
+            except RuntimeError as error:
+                self.ended.put(error)
 
     def _let_go(self, attempts: Attempts) -> None:
         self._helpers.give_up(attempts.thread)

@@ -136,7 +136,8 @@ class Run:
             atexit.unregister(self.close)
             # Where a garbage collection on one of its own threads ended the iterator, the others
             # may wait for a lock that this one holds, and stop by themselves.
-            if me not in self._threads and not self._loads.has(me):
+            is_own = me in self._threads or self._loads.has(me) or self._deadlines.has(me)
+            if not is_own:
                 self._join()
         finally:
             self._closing.discard(me)

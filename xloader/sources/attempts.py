@@ -52,8 +52,8 @@ class Attempts:
         The one that reads.
     key : str
         Of the object that is asked for.
-    since : float or None
-        When the present attempt began, by `time.monotonic`; None where there is none.
+    on_given_up : callable, optional
+        Called once the thread is abandoned.
     num_requests, num_retries : int
         Requests so far, and those among them that were made because one had failed.
     is_given_up : bool
@@ -61,9 +61,9 @@ class Attempts:
     """
 
     __slots__ = (
-        *("patience", "store", "read", "num_hung", "thread", "key", "since"),
+        *("patience", "store", "read", "num_hung", "thread", "key", "on_given_up"),
         *("num_requests", "num_retries", "is_given_up"),
-        *("_num_failed", "_is_exhausted", "_token", "_is_over", "_before"),
+        *("_num_failed", "_is_exhausted", "_waited", "_is_over", "_before"),
     )
 
     def __init__(
@@ -75,13 +75,14 @@ class Attempts:
         self.num_hung = num_hung
         self.thread = threading.current_thread()
         self.key = ""
-        self.since: float | None = None
+        self.on_given_up: Callable[[], None] | None = None
         self.num_requests = 0
         self.num_retries = 0
         self.is_given_up = False
         self._num_failed = 0
         self._is_exhausted = False
-        self._token: list[None] = []
+        # The token of the present wait, and when it began; together, as it may end meanwhile.
+        self._waited: tuple[list[None], float | None] = ([], None)
         self._is_over = False
 
     def __enter__(self) -> Attempts:
@@ -129,7 +130,8 @@ class Attempts:
         while True:
             self.num_requests += 1
             if self.since is not None:
-                self.key, self.since = key, time.monotonic() + _GRACE
+                self.key = key
+                self._move(time.monotonic() + _GRACE)
             try:
                 return await asyncio.wait_for(make(), self.patience.read_timeout)
             except Exception as error:
@@ -141,7 +143,7 @@ class Attempts:
                     raise
                 num_failed += 1
             if self.since is not None:
-                self.since += pause
+                self._move(self.since + pause)
             await asyncio.sleep(pause)
 
     def wait_for(self, key: str, call: Callable[[], T]) -> T:
@@ -151,13 +153,13 @@ class Attempts:
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:
         token: list[None] = [None]
-        self._token, self.since = token, since
+        self._waited = token, since
         if self._is_over:
             raise Abandoned
         try:
             return call()
         finally:
-            self.since = None
+            self._waited = token, None
             try:
                 token.pop()
             except IndexError:
@@ -170,7 +172,8 @@ class Attempts:
         if self._is_exhausted or isinstance(error, XloaderError) or not is_transient(error):
             raise error
         if num_failed > self.patience.max_retries:
-            if isinstance(error, TimeoutError):
+            # What is no chunk is told of by who asked for it.
+            if isinstance(error, TimeoutError) and self.read is not None:
                 raise self.timeout_error(num_failed) from error
             raise error
         self.num_retries += 1
@@ -178,20 +181,40 @@ class Attempts:
         # At random, so that those who failed together do not come back together.
         return told if told is not None else self.patience.pause_after(num_failed) * _jitter()
 
+    def _move(self, since: float) -> None:
+        """Let the present wait begin later: something came of it."""
+        self._waited = self._waited[0], since
+
     # The side of whoever looks after it
+
+    @property
+    def since(self) -> float | None:
+        """When the present attempt began, by `time.monotonic`; None where there is none."""
+        return self._waited[1]
 
     @property
     def num_failed(self) -> int:
         """Attempts that have failed by now, were the present one to be given up."""
         return self.num_hung + self._num_failed + 1
 
-    def abandon(self) -> bool:
-        """Give the thread up, if it waits: whether it is given up now."""
+    def abandon(self, before: float | None = None) -> bool:
+        """Give the thread up, if it waits: whether it is given up now.
+
+        Parameters
+        ----------
+        before : float, optional
+            Only where the present attempt began by then.
+        """
+        token, since = self._waited
+        if before is not None and (since is None or since > before):
+            return False
         try:
-            self._token.pop()
+            token.pop()
         except IndexError:
             return False
         self.is_given_up = True
+        if self.on_given_up is not None:
+            self.on_given_up()
         return True
 
     def end(self) -> None:

@@ -59,7 +59,7 @@ def is_known(url: str) -> bool:
     return importlib.util.find_spec("obstore") is not None and not _is_configured(parts.scheme)
 
 
-def open_url(url: str, timeout: float) -> Store | None:
+def open_url(url: str, timeout: float = 300.0) -> Store | None:
     """Open a URL by obstore.
 
     Parameters

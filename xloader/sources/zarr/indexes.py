@@ -6,7 +6,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -64,6 +66,16 @@ class IndexCache:
         that of all who wait for it.
         """
         attempts = current()
+        while True:
+            try:
+                return self._get(name, read, attempts)
+            except _ReaderStoppedError:
+                # Whoever stopped the reader does not mean those that wait for it.
+                continue
+
+    def _get(
+        self, name: Name, read: Callable[[], Index | None], attempts: Attempts
+    ) -> tuple[Index | None, int]:
         with self._lock:
             if name in self._kept:
                 self._kept.move_to_end(name)
@@ -72,19 +84,23 @@ class IndexCache:
             if coming is None or reader.is_given_up:
                 mine: Future[Index | None] = Future()
                 coming, self._coming[name] = None, (mine, attempts)
+                attempts.on_given_up = partial(_stop, mine)
         if coming is not None:
             return attempts.wait_for(reader.key, coming.result), 0
         try:
             index = read()
             self._arrive(name, mine, index)
-            mine.set_result(index)
+            if not mine.done():
+                mine.set_result(index)
         except BaseException as error:
             self._arrive(name, mine, None)
-            # Whoever stops this thread does not mean those that wait for it.
-            is_failure = isinstance(error, Exception)
-            if not mine.done():
-                mine.set_exception(error if is_failure else InterruptedError("its reader stopped"))
+            if not isinstance(error, Exception):
+                _stop(mine)
+            elif not mine.done():
+                mine.set_exception(error)
             raise
+        finally:
+            attempts.on_given_up = None
         return index, 1
 
     def put(self, name: Name, index: Index) -> None:
@@ -112,6 +128,16 @@ class IndexCache:
         self._nbytes += index.nbytes
         while self._nbytes > self._most_nbytes:
             self._nbytes -= self._kept.popitem(last=False)[1].nbytes
+
+
+class _ReaderStoppedError(Exception):
+    """The thread that read an index was stopped, or given up."""
+
+
+def _stop(coming: Future[Index | None]) -> None:
+    # It may arrive at this very moment.
+    with suppress(InvalidStateError):
+        coming.set_exception(_ReaderStoppedError())
 
 
 _CACHES: Final[dict[int, IndexCache]] = {}
