@@ -34,6 +34,8 @@ def test_an_iterator_collected_on_a_thread_of_its_own_run() -> None:
             gc.collect()
         return ds
 
+    # What earlier tests left behind is not for that thread to collect: it may take long to close.
+    gc.collect()
     with make_loader(collect) as loader:
         gc.disable()
         try:
