@@ -162,7 +162,7 @@ class Carrier:
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
         stored = stored_variables(recipe, footprint)
-        patience = options.patience_after(recipe.patience)
+        patience = recipe.patience.but(options.read_timeout, options.max_retries)
         gatherer = Gatherer(footprint, layouts, self._fields, stored)
         walker = Walker(
             footprint,

@@ -91,7 +91,7 @@ class LoaderOptions:
                 allowed='output="torch"',
             )
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
-        self.patience_after(Patience())
+        Patience().but(self.read_timeout, self.max_retries)
         if self.rank is not None or self.world_size is not None:
             resolve_world(self.rank, self.world_size)
             self._check_lanes()
@@ -113,21 +113,6 @@ class LoaderOptions:
     def world(self) -> World:
         """Which process of those that train together it is for: the only one, unless told."""
         return World(self.rank or 0, self.world_size or 1)
-
-    def patience_after(self, given: Patience) -> Patience:
-        """How long reads are waited for.
-
-        Parameters
-        ----------
-        given : Patience
-            What is meant where nothing was asked for here.
-
-        Raises
-        ------
-        OptionError
-            If a number is outside its range.
-        """
-        return given.but(self.read_timeout, self.max_retries)
 
     @property
     def global_batch(self) -> int:

@@ -112,11 +112,17 @@ class Bundle:
     num_hung: int = 0
     is_refetched: bool = False
 
+    @property
+    def held_nbytes(self) -> int:
+        """Memory that its fetched bytes hold, until they are decoded."""
+        return 0 if self.fetched is None else self.fetched.nbytes
+
     def singles(self) -> list[Bundle]:
         """The same chunks, each to be read by itself. What came of them so far is forgotten."""
-        count, most = len(self.reads), self.is_waiting
+        count = len(self.reads)
+        nbytes, room_nbytes = self.nbytes // count, self.room_nbytes // count
         return [
-            Bundle([read], [place], self.nbytes // count, self.room_nbytes // count, most)
+            Bundle([read], [place], nbytes, room_nbytes, self.is_waiting)
             for read, place in zip(self.reads, self.places, strict=True)
         ]
 

@@ -14,7 +14,7 @@ from xloader.engine.fields import Arrays
 from xloader.engine.hits import Hits
 from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
 from xloader.engine.shelf import Block
-from xloader.engine.skipping import fill_rows, is_skipped, note_rows, padding_of
+from xloader.engine.skipping import fill_rows, note_rows, padding_of
 from xloader.engine.uses import Uses
 from xloader.grid import Ints
 from xloader.nans import look_for_nans
@@ -132,7 +132,7 @@ class Fillings:
     def on_loaded(self, block: Block, filling: Filling) -> None:
         """Gather what waited for a block, which began with a batch."""
         filling.num_missing -= 1
-        is_skipped = self._is_skipped(block.error)
+        is_skipped = self._job.skips(block.error)
         if not is_skipped:
             filling.error = filling.error or block.error
         if block.is_row:
@@ -239,16 +239,13 @@ class Fillings:
                     is_over = True
         return is_over or not filling.num_missing
 
-    def _is_skipped(self, error: BaseException | None) -> bool:
-        return is_skipped(error, self._job.on_error)
-
     def _note_failed(self, part: _Part) -> None:
         """Note the blocks among those of some hits that could not be loaded."""
         for slot in np.unique(part.slots).tolist():
             block = self._job.shelf.blocks[slot]
             if block is None or block.error is None:
                 continue
-            if self._is_skipped(block.error):
+            if self._job.skips(block.error):
                 note_rows(part.filling, part.hits.rows[part.slots == slot], block.error)
             else:
                 part.filling.error = part.filling.error or block.error

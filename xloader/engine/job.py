@@ -17,6 +17,7 @@ from xloader.engine.gather import Gatherer, Views
 from xloader.engine.pool import BlockPool
 from xloader.engine.shelf import Shelf
 from xloader.engine.steps import Step, Walker
+from xloader.errors import ChunkError
 from xloader.footprint import Group
 from xloader.grid import Ints
 from xloader.nans import FieldNans, OnNan
@@ -86,6 +87,10 @@ class Job:
     patience: Patience
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
+
+    def skips(self, error: BaseException | None) -> bool:
+        """Whether rows that meet an error are left out, and the epoch goes on."""
+        return self.on_error == "skip" and isinstance(error, ChunkError)
 
 
 @dataclass

@@ -28,7 +28,6 @@ from xloader.engine.claims import NOTHING, Claim, Done, Load
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Bell, Filling, Job, Tally
 from xloader.engine.shelf import Block
-from xloader.engine.skipping import is_skipped
 from xloader.engine.waiters import Waiters
 from xloader.errors import CorruptChunkError
 from xloader.sources.attempts import Abandoned, Attempts
@@ -248,7 +247,7 @@ class Loads:
         self._num_fetching -= 1
         self._tally.mark(fetches=-1)
         self._count_requests(bundle, attempts)
-        held = 0 if bundle.fetched is None else bundle.fetched.nbytes
+        held = bundle.held_nbytes
         self._in_flight_nbytes += held - bundle.room_nbytes
         self._weigh(min(held, bundle.room_nbytes) - bundle.room_nbytes)
         if not self._is_ready(bundle):
@@ -282,7 +281,7 @@ class Loads:
             self._count_requests(bundle, done.attempts)
             if self._is_fetched_again(bundle):
                 self._to_decode.appendleft((load, bundle))
-            elif self._is_skipped(bundle) and len(bundle.reads) > 1:
+            elif self._job.skips(bundle.error) and len(bundle.reads) > 1:
                 self._read_singly(load, bundle)
             else:
                 self._count(bundle, done)
@@ -300,7 +299,7 @@ class Loads:
         number = len(claim.done)
         _, bundle = claim.claimed[number]
         # What was held may be half decoded, and is fetched anew.
-        held = 0 if bundle.fetched is None else bundle.fetched.nbytes
+        held = bundle.held_nbytes
         bundle.fetched = None
         self._note_hung(bundle, attempts)
         if bundle.error is None:
@@ -321,7 +320,7 @@ class Loads:
     def _decode_one(self, load: Load, bundle: Bundle, on_left: Callable[[Attempts], None]) -> Done:
         begin, outcome = time.perf_counter(), NOTHING
         # What is fetched once more, here, is held beside: it must not wait for others' room.
-        held = 0 if bundle.fetched is None else bundle.fetched.nbytes
+        held = bundle.held_nbytes
         attempts = self._deadlines.begin(bundle.reads, bundle.num_hung, on_left)
         try:
             if bundle.error is None:
@@ -347,9 +346,6 @@ class Loads:
         bundle.error, bundle.is_refetched = None, True
         self._tally.num_retries += 1
         return True
-
-    def _is_skipped(self, bundle: Bundle) -> bool:
-        return is_skipped(bundle.error, self._job.on_error)
 
     def _read_singly(self, load: Load, bundle: Bundle) -> None:
         """Read chunks one by one, so that only those are skipped that cannot be had."""
@@ -381,7 +377,7 @@ class Loads:
     def _finish(self, load: Load, bundle: Bundle) -> None:
         if self._fetchers is not None:
             self._fetch()
-        if self._is_skipped(bundle):
+        if self._job.skips(bundle.error):
             self._tally.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
         is_news = False
         for number, _ in bundle.places:

@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.engine.job import Filling
-from xloader.errors import ChunkError
 from xloader.grid import Ints
-
-
-def is_skipped(error: BaseException | None, on_error: str) -> bool:
-    """Whether rows that meet an error are left out, and the epoch goes on."""
-    return on_error == "skip" and isinstance(error, ChunkError)
 
 
 def note_rows(filling: Filling, rows: Ints | int, error: BaseException | None) -> None:
