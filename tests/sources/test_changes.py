@@ -222,7 +222,7 @@ def test_on_a_folder_before_a_wrong_value(
     samples = xloader.open(path).window(time=1)
     expect_change(samples, lambda: change(path, KINDS[kind]))
     # What was opened stays refused, also by what reads single samples.
-    with pytest.raises(StoreChangedError), samples.loader(batch_size=4) as loader:
+    with samples.loader(batch_size=4, output="numpy") as loader, pytest.raises(StoreChangedError):
         next(iter(loader))
 
 

@@ -83,7 +83,7 @@ def test_sizes_that_repeat_without_end() -> None:
         ("delta", {"dtype": "wibble"}),
         ("fixedscaleoffset", {}),
         ("quantize", {}),
-        ("astype", {}),
+        ("astype", {"encode_dtype": "float32", "decode_dtype": "wibble"}),
         ("bitround", {}),
     ],
 )
