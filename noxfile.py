@@ -33,10 +33,13 @@ EXTRAS = ".[xbatcher,cloud,netcdf,viz,fast]"
 DEPENDENT = (
     *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py", "tests/test_laws.py"),
     *("tests/test_every_store.py", "tests/test_samples.py", "tests/test_transforms.py"),
-    *("tests/test_xbatcher.py", "tests/test_cached.py", "tests/test_golden.py", "tests/torch"),
+    *("tests/test_xbatcher.py", "tests/test_cached.py", "tests/test_golden.py"),
     *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selecting.py"),
 )
 """The tests of what calls a dependency: the others compute with NumPy alone."""
+
+OF_TORCH = ("tests/torch/test_doors.py", "tests/torch/test_collate.py", "tests/torch/test_batch.py")
+"""Those of PyTorch's doors that are run at both ends: all of them take as long as the rest."""
 
 
 def _candidates() -> Iterator[str]:
@@ -84,7 +87,7 @@ def _torch_of(session: nox.Session) -> list[str]:
 
 
 def _run_tests(session: nox.Session, end: str, paths: Sequence[str], torch: list[str]) -> None:
-    kept = [path for path in paths if torch or path != "tests/torch"]
+    kept = [*paths, *(OF_TORCH if torch else ())]
     session.run("python", "-m", "tests.versions")
     session.run(
         *("python", "-m", "pytest", "-n", "2", "-q", *kept, *session.posargs),

@@ -95,7 +95,7 @@ def main(kind: str, door: str, what: str, folder: str) -> None:
     options = {"read_timeout": 0.3, "max_retries": 1} if what == "error" else {}
     samples = make_samples(kind, Path(folder), **options)
     if door == "loader":
-        loader: Any = samples.loader(batch_size=4, **options)
+        loader: Any = samples.loader(batch_size=4, output="numpy", **options)
     else:
         from xloader.torch import data_loader
 
@@ -103,7 +103,6 @@ def main(kind: str, door: str, what: str, folder: str) -> None:
     iterator = iter(loader)
     if what == "exit":
         next(iterator)
-    if what == "exit":
         say("leaving")
         return
     if what == "error":

@@ -94,6 +94,17 @@ def test_the_error_comes_without_a_plan(kind: str) -> None:
 
 
 @kinds
+def test_what_a_dataset_is_told_counts_without_a_plan_as_well(kind: str) -> None:
+    from xloader.torch import MapDataset
+
+    samples = make_samples(kind, read_timeout=FOR_EVER)
+    dataset = MapDataset(samples, read_timeout=0.1, max_retries=0)
+    with pytest.raises(ReadTimeoutError, match=r"chunk \(3, 0\)"):
+        dataset[17]
+    dataset.close()
+
+
+@kinds
 def test_what_a_loader_is_told_counts_for_it_alone(kind: str) -> None:
     samples = make_samples(kind, read_timeout=FOR_EVER)
     loader = samples.loader(batch_size=4, output="numpy", read_timeout=0.1, max_retries=0)

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
 ]
 
-MANY = settings(max_examples=max(100, settings().max_examples))
+MANY = settings(max_examples=2 * settings().max_examples)
 
 
 def real_ids(batches: list[Batch]) -> list[int]:

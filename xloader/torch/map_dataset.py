@@ -150,8 +150,7 @@ class MapDataset(Dataset[Any]):
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._desk is None or self._desk.is_foreign:
             recipe = replace(self.samples.recipe, patience=self._patience)
-            self._desk = Desk(recipe, self._memory_nbytes, self._threads)
-            self._desk = Desk(self.samples.recipe, self._memory_nbytes, self._threads, self._on_nan)
+            self._desk = Desk(recipe, self._memory_nbytes, self._threads, self._on_nan)
         ticket = ticket_of(ids)
         delivery = None if ticket is None else self._desk.step(ticket, ids)
         if delivery is None:
