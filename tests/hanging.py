@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import xarray as xr
@@ -53,9 +53,16 @@ class HangingAsync(WrapperStore[Store]):
 
     _supports_sync_io = False
 
+    def __init__(self, store: Store, key: str = KEY) -> None:
+        super().__init__(store)
+        self.key = key
+
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, self.key)
+
     async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
         release = released[-1]
-        while key == KEY and not release.is_set():
+        while key == self.key and not release.is_set():
             await asyncio.sleep(0.05)
         return await self._store.get(key, *args, **kwargs)
 

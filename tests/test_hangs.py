@@ -17,8 +17,8 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.hanging import FOR_EVER, KEY, KINDS, make_samples, released
-from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning
+from tests.hanging import FOR_EVER, KEY, KINDS, HangingAsync, make_samples, released
+from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
 from xloader.testing import write_store
 
 ENDS_WITHIN = 120.0
@@ -340,3 +340,12 @@ def wait_until(is_so: Any) -> None:
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_labels_that_never_come_are_an_error_of_the_store() -> None:
+    """Of a store that was handed in, as of a URL."""
+    ds = xr.Dataset({"t": (("time",), np.arange(20.0))}, {"time": np.arange(20)})
+    store = HangingAsync(write_store(ds, {"t": (5,)}), "time/c/0")
+    samples = xloader.open(store, read_timeout=0.2, max_retries=1)
+    with pytest.raises(SourceAccessError, match=r"2 attempts of 0\.2 s.*its labels were asked"):
+        samples.sel(time=5)

@@ -123,7 +123,7 @@ def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
         next(old)
         new = iter(loader)
         next(new)
-    with pytest.raises(ClosedError, match=r"^the iterator is closed. To mend it: iterate over the"):
+    with pytest.raises(ClosedError, match=r"^the iterator is closed. .* make another one\.$"):
         next(new)
 
 

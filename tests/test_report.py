@@ -82,6 +82,14 @@ def test_it_takes_no_longer_than_it_took() -> None:
     assert effort(Tally(workers=gauge(0.0, 50.0))).headroom == 1.0
 
 
+def test_a_store_that_fails_is_told_of() -> None:
+    # Pauses and failures are what takes the time, and no larger chunk would help.
+    failing = replace(busy(fetch=16.0), num_requests=60, num_retries=40)
+    assert advise(effort(failing)).startswith("The store fails: 67% of the requests had to be")
+    seldom = replace(busy(fetch=16.0), num_requests=60, num_retries=1)
+    assert advise(effort(seldom)).startswith("Storage-bound")
+
+
 def test_nothing_divides_by_nothing() -> None:
     nothing = effort(Tally(), seconds=0.0, num_samples=0, delivered_nbytes=0)
     assert (nothing.headroom, nothing.bottleneck) == (1.0, "consumer")

@@ -3,6 +3,7 @@
 ::
 
     consumer                   how fast the loader could be
+    fetch, many retries        the store fails
     fetch, decode              read several times over: more memory
     any, fewer threads         chunks too large for the threads asked for
     fetch, ahead               few at a time by the bytes in flight: more memory; else larger chunks
@@ -27,6 +28,9 @@ _MUCH_AMPLIFICATION = 1.25
 _SMALL_SAMPLE_NBYTES = 16 << 10
 """A sample below this costs more to find than to copy."""
 
+_MANY_RETRIES = 0.1
+"""Share of the requests that were made again from which on they are what takes time."""
+
 _GROWTH = 4
 """How many times the memory is suggested where it bounds the fetches."""
 
@@ -43,6 +47,9 @@ def advise(effort: Effort) -> str:
         return "Nothing has been delivered yet."
     if stage == "consumer":
         return _of_consumer(effort)
+    tally = effort.tally
+    if stage == "fetch" and tally.num_retries > _MANY_RETRIES * tally.num_requests:
+        return _of_failures(effort)
     is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
     if stage in ("fetch", "decode") and is_read_often:
         remedy = _less_often(effort)
@@ -72,6 +79,15 @@ def _of_consumer(effort: Effort) -> str:
     if effort.headroom < _LITTLE_HEADROOM:
         return f"{taken}, and the loader needs as long: neither gains if only one gets faster."
     return f"{taken}: the loader could deliver {speed}, {effort.headroom:.1f} times as fast as now."
+
+
+def _of_failures(effort: Effort) -> str:
+    tally = effort.tally
+    share = f"{tally.num_retries / tally.num_requests:.0%} of the requests"
+    return (
+        f"The store fails: {share} had to be made again, after a pause. A store that answers, or "
+        "fewer readers of it at a time, would help."
+    )
 
 
 def _cause(effort: Effort, stage: str) -> str:

@@ -276,8 +276,9 @@ class ReadTimeoutError(ChunkError, TimeoutError):
             variable=variable,
             chunk=chunk,
             key=key,
-            remedy="see whether the store answers; pass a longer read_timeout= where it is slow, "
-            "or more max_retries= where it fails now and then",
+            remedy="see whether the store answers; pass a longer read_timeout= if it is slow (and "
+            "to the client of a store of your own, which may have one as well), "
+            "more max_retries= where it fails now and then, or on_error='skip' to go on without it",
         )
 
 

@@ -99,11 +99,14 @@ class Report(Figures):
             rows.append(("ahead", f"{self.num_ahead:,} fetches of {each:.1f} ms"))
         could = f"{self._speed(self.least_seconds or seconds)}: {self.headroom:.1f} times as fast"
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
+        if self.num_retries:
+            share = f"{self.num_retries:,} of {self.num_requests:,} requests"
+            rows.append(("retries", f"{share} were made because one before had failed"))
         if self.num_missing:
             rows.append(("missing", f"{self.num_missing:,} chunks were absent, read as fill value"))
         if self.skipped_chunks:
-            samples = f"{self.num_skipped_samples:,} samples"
-            rows.append(("skipped", f"{samples}, for {len(self.skipped_chunks):,} chunks"))
+            chunks = f"{len(self.skipped_chunks):,} chunks that could not be read"
+            rows.append(("skipped", f"{self.num_skipped_samples:,} samples, of {chunks}"))
         if self.num_nan:
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
             rows.append(("NaN", f"{counts} values, in the batches that were looked at"))

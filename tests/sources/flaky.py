@@ -16,7 +16,7 @@ from typing import Literal
 
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
-Fault = Literal["503", "429", "drop", "cut", "short", "hang"]
+Fault = Literal["503", "429", "403", "drop", "cut", "short", "hang"]
 
 
 class Flaky:

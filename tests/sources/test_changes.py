@@ -25,6 +25,7 @@ from xloader.errors import (
     StoreChangedError,
 )
 from xloader.sources import watching
+from xloader.sources.stamps import generation_of
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, garble, write_store
 
 TIMES, WIDTH, CHUNK = 96, 8, (8, 8)
@@ -335,6 +336,26 @@ def test_touched_documents_are_no_change(tmp_path: Path) -> None:
         for file in path.rglob("*"):
             os.utime(file, (1, 1))
         assert len(list(batches)) == 23
+
+
+@pytest.mark.parametrize("kind", ["v2", "v3"])
+def test_written_again_into_the_same_folder_with_the_same_metadata(
+    kind: str, tmp_path: Path
+) -> None:
+    """File systems may give new files the numbers of the files that they take the place of."""
+    path = tmp_path / "a.zarr"
+    write(path, make_dataset(), **KINDS[kind])
+    if generation_of(str(path / "t" / (".zarray" if kind == "v2" else "zarr.json"))) is None:
+        pytest.skip("this file system does not number the files of one inode")
+    samples = xloader.open(path).window(time=1)
+    again = "variable 't' was deleted and written again"
+
+    def write_again() -> str:
+        shutil.rmtree(path)
+        write(path, make_dataset(5000), **KINDS[kind])
+        return again
+
+    expect_change(samples, write_again, memory="3KiB", threads=1)
 
 
 def test_a_chunk_that_is_absent_since_the_store_was_written_again(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import zarr
 
 import xloader
 from tests.sources.flaky import Fault, Flaky, serving
-from xloader.errors import ChunkError, OptionError
+from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
 from xloader.patience import Patience
 from xloader.sources.stores.transient import is_transient, told_pause
 from xloader.testing import FaultyStore, write_store
@@ -67,6 +67,9 @@ def test_an_epoch_is_complete_where_each_key_fails_twice(
     report = read_all(samples)
     assert flaky.num_failed("/t/c/") == 2 * NUM_CHUNKS
     assert report.num_reads == NUM_CHUNKS
+    assert f"{report.num_retries} of {report.num_requests} requests were made because" in str(
+        report
+    )
     if (by, fault) != ("fsspec", "drop"):
         # Of a connection that drops, aiohttp itself asks once more, which nobody sees.
         assert report.num_retries == flaky.num_failed("/t/c/")
@@ -102,6 +105,43 @@ def test_after_the_last_attempt_the_error_names_the_chunk(flaky: Flaky, by: str)
             list(loader)
         assert flaky.num_failed("/t/c/3") == 3
         assert loader.report().num_retries == 2
+
+
+@pytest.mark.parametrize("by", ["obstore", "fsspec"])
+def test_a_chunk_that_never_comes_is_a_timeout(flaky: Flaky, by: str) -> None:
+    options = library(by)
+    url, patience = f"{flaky.url}/plain.zarr", {"read_timeout": 1.0, "max_retries": 1}
+    samples = xloader.open(url, storage_options=options, **patience).window(time=1)
+    flaky.fail("hang", 1000, "/t/c/3")
+    loader = samples.loader(batch_size=8, output="numpy")
+    with loader, pytest.raises(ReadTimeoutError, match=r"2 attempts of 1 s.*chunk \(3, 0\)"):
+        list(loader)
+
+
+@pytest.mark.parametrize("by", ["obstore", "fsspec"])
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ("503", r"could not be read in 2 attempts \(\w+, HTTP status 503\).*max_retries="),
+        ("403", r"does not let this reader have a chunk \(\w+, HTTP status 403\).*credentials"),
+    ],
+)
+def test_the_error_tells_the_status(flaky: Flaky, status: Fault, told: str, by: str) -> None:
+    options = library(by)
+    samples = xloader.open(f"{flaky.url}/plain.zarr", storage_options=options).window(time=1)
+    flaky.fail(status, 1000, "/t/c/3")
+    loader = samples.loader(batch_size=8, output="numpy", max_retries=1)
+    with loader, pytest.raises(ChunkError, match=told):
+        list(loader)
+
+
+def test_metadata_that_never_comes_is_asked_for_by_one_library(flaky: Flaky) -> None:
+    library("obstore")
+    flaky.fail("hang", 1000, "zarr.json")
+    told = r"does not answer in time \(TimeoutError: 2 attempts of 1 s\).*read_timeout="
+    with pytest.raises(SourceAccessError, match=told):
+        xloader.open(f"{flaky.url}/plain.zarr", read_timeout=1.0, max_retries=1)
+    assert flaky.num_asked("/plain.zarr/zarr.json") == 2
 
 
 @pytest.mark.parametrize("by", ["obstore", "fsspec"])

@@ -20,9 +20,10 @@ import xarray as xr
 from torch.utils.data import ConcatDataset, DataLoader
 
 import xloader
+from tests.hanging import make_samples as hanging_samples
 from xloader import Samples
 from xloader.testing import write_store
-from xloader.torch import IterableDataset, MapDataset
+from xloader.torch import IterableDataset, MapDataset, data_loader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -156,3 +157,24 @@ def test_one_lookout_in_each_worker_for_whom_nobody_else_looks_out(
     for epoch in range(2):
         stream.set_epoch(epoch)
         assert {int(count) for batch in loader for count in batch[0]} == {expected}
+
+
+@pytest.mark.parametrize("door", ["data_loader", "batches"])
+def test_a_worker_whose_read_never_returns_ends_with_its_loader(
+    folder: Path, door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch waits for its workers, and then kills them: here it would wait for a minute."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 60.0)
+    samples = hanging_samples("sync", folder / "hanging.zarr")
+    if door == "data_loader":
+        batches: Any = iter(data_loader(samples, 4, num_workers=1, shuffle=False))
+    else:
+        dataset = IterableDataset(samples, 4, shuffle=False)
+        batches = iter(DataLoader(dataset, batch_size=None, num_workers=1))
+    # The third batch is the one that hangs.
+    for _ in range(3):
+        next(batches)
+    (worker,) = batches._workers
+    del batches
+    # Where PyTorch ends it, that is by a signal, and its number -15.
+    assert worker.exitcode == 0

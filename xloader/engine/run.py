@@ -101,7 +101,10 @@ class Run:
             if self._bell.failure is not None:
                 raise self._bell.failure
             if self._is_closed:
-                raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
+                raise ClosedError(
+                    "the iterator is closed",
+                    remedy="iterate over the loader again; after loader.close(), make another one",
+                )
             if not self._fillings:
                 return None
             filling = self._fillings.pop()
@@ -113,10 +116,11 @@ class Run:
         lookout.check(is_last=filling.step.index + 1 == self._job.walker.num_steps)
         if filling.num_skipped and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
+            rows = "1 row" if filling.num_skipped == 1 else f"{filling.num_skipped} rows"
             warn_caller(
-                f"a chunk cannot be had ({filling.first_error}): {filling.num_skipped} samples of "
-                "this batch were replaced by others, as is_padding says; later ones are counted "
-                "without a warning",
+                f"{rows} of this batch hold other samples, as batch.is_padding says, because of "
+                f"this error: {filling.first_error} Later ones are counted in report() without a "
+                "warning.",
                 SkippedWarning,
             )
         return self._fillings.delivery(filling)

@@ -31,8 +31,14 @@ def fill_rows(filling: Filling) -> None:
         return
     good = np.flatnonzero(~filling.bad_rows)
     if not len(good):
-        assert filling.first_error is not None
-        raise filling.first_error
+        error = filling.first_error
+        assert error is not None
+        error.add_note(
+            'on_error="skip" fills bad rows with good ones, and this batch has no good row. A '
+            "larger batch_size, or shuffle=True, gives a batch samples of more chunks; or leave "
+            "the samples of this chunk out with .select."
+        )
+        raise error
     bad = np.flatnonzero(filling.bad_rows)
     taken = np.arange(len(filling.bad_rows))
     taken[bad] = good[np.maximum(np.searchsorted(good, bad) - 1, 0)]

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from xloader.errors import ReadTimeoutError, XloaderError
 from xloader.patience import Patience
 from xloader.sources.base import Read
-from xloader.sources.stores.transient import is_transient, told_pause
+from xloader.sources.stores.transient import is_timeout, is_transient, told_pause
 
 T = TypeVar("T")
 
@@ -114,11 +114,11 @@ class Attempts:
         self._num_failed, self._is_exhausted = 0, False
         while True:
             self.num_requests += 1
-            num_counted = self.num_requests
+            num_counted, begin = self.num_requests, time.monotonic()
             try:
                 return self.wait_for(key, call)
             except Exception as error:
-                pause = self._pause_after(error)
+                pause = self._pause_after(error, begin)
             finally:
                 # `ask_async` counts what it asks for on behalf of the call.
                 self.num_requests -= self.num_requests > num_counted
@@ -132,12 +132,13 @@ class Attempts:
             if self.since is not None:
                 self.key = key
                 self._move(time.monotonic() + _GRACE)
+            begin = time.monotonic()
             try:
                 return await asyncio.wait_for(make(), self.patience.read_timeout)
             except Exception as error:
                 self._num_failed = num_failed
                 try:
-                    pause = self._pause_after(error)
+                    pause = self._pause_after(error, begin)
                 except Exception:
                     self._is_exhausted = True
                     raise
@@ -165,17 +166,24 @@ class Attempts:
             except IndexError:
                 raise Abandoned from None
 
-    def _pause_after(self, error: Exception) -> float:
+    def _pause_after(self, error: Exception, begin: float) -> float:
         """How long to wait before the next attempt; raises what is to be raised if none is."""
+        if self._is_exhausted:
+            raise error
         self._num_failed += 1
         num_failed = self._num_failed + self.num_hung
-        if self._is_exhausted or isinstance(error, XloaderError) or not is_transient(error):
+        if isinstance(error, XloaderError) or not is_transient(error):
             raise error
         if num_failed > self.patience.max_retries:
+            if not is_timeout(error):
+                raise error
+            # The store's own client may wait for less.
+            taken, given = time.monotonic() - begin, self.patience.read_timeout
+            seconds = given if taken > 0.9 * given else round(taken, 1)
             # What is no chunk is told of by who asked for it.
-            if isinstance(error, TimeoutError) and self.read is not None:
-                raise self.timeout_error(num_failed) from error
-            raise error
+            if self.read is None:
+                raise TimeoutError(_show_attempts(num_failed, seconds)) from error
+            raise self.timeout_error(num_failed, seconds) from error
         self.num_retries += 1
         told = told_pause(error)
         # At random, so that those who failed together do not come back together.
@@ -191,6 +199,11 @@ class Attempts:
     def since(self) -> float | None:
         """When the present attempt began, by `time.monotonic`; None where there is none."""
         return self._waited[1]
+
+    @property
+    def num_tried(self) -> int:
+        """Attempts at the last request, if it failed for good."""
+        return self.num_hung + self._num_failed
 
     @property
     def num_failed(self) -> int:
@@ -221,18 +234,18 @@ class Attempts:
         """Let the thread wait for nothing more, once it has what it waits for."""
         self._is_over = True
 
-    def timeout_error(self, num_attempts: int) -> ReadTimeoutError:
-        """The error that a chunk did not come."""
+    def timeout_error(self, num_attempts: int, seconds: float | None = None) -> ReadTimeoutError:
+        """The error that a chunk did not come, after attempts of so many seconds."""
         read = self.read
+        seconds = self.patience.read_timeout if seconds is None else seconds
         if read is None:
-            times = "one attempt" if num_attempts == 1 else f"{num_attempts} attempts"
             return ReadTimeoutError(
-                f"{self} did not come: {times} of {self.patience.read_timeout:g} s",
-                seconds=self.patience.read_timeout,
+                f"{self} did not come: {_show_attempts(num_attempts, seconds)}",
+                seconds=seconds,
                 attempts=num_attempts,
             )
         return ReadTimeoutError(
-            seconds=self.patience.read_timeout,
+            seconds=seconds,
             attempts=num_attempts,
             store=self.store,
             variable=read.variable,
@@ -259,6 +272,10 @@ def current(otherwise: Patience | None = None) -> Attempts:
         What is asked for outside of any read, as metadata and labels are.
     """
     return _CURRENT.get() or Attempts(otherwise or Patience())
+
+
+def _show_attempts(number: int, seconds: float) -> str:
+    return f"{'one attempt' if number == 1 else f'{number} attempts'} of {seconds:g} s"
 
 
 def _jitter() -> float:

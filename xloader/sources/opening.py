@@ -136,10 +136,10 @@ def open_source(
             kwargs = _file_kwargs(group, storage_options, open_kwargs)
             return _from_file(FileOpener(path, kwargs), variables, dtype)
         place = _place_of_path(path, storage_options, open_kwargs)
-        place = place.patient(patience or Patience())
     else:
         place = place_of(source, versions)
     if place is not None:
+        place = place.patient(patience or Patience())
         return from_zarr(ZarrOpener(place, within, open_kwargs), variables, dtype, on_missing)
     if isinstance(source, Source):
         return source

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Stamp(NamedTuple):
@@ -24,6 +25,26 @@ class Stamp(NamedTuple):
     mtime_ns: int
     nbytes: int
     inode: int
+
+
+_GET_GENERATION: Final = 0x80087601
+"""Linux's ``FS_IOC_GETVERSION``."""
+
+
+def generation_of(path: str) -> int | None:
+    """Which of the files with the same inode a file is; None if the file system does not say.
+
+    A new file may get the inode of a deleted one. ext4, XFS and btrfs number them.
+    """
+    try:
+        import fcntl
+
+        with open(path, "rb") as file:
+            answer = fcntl.ioctl(file, _GET_GENERATION, bytes(8))
+    # No such file, no such call, or another system.
+    except (OSError, ImportError):
+        return None
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def stamp_of(path: str) -> Stamp | None:

@@ -27,7 +27,7 @@ from xloader.nans import OnNan, look_for_nans, warn_of_nans
 from xloader.options import usable_cores
 from xloader.recipe import Recipe
 from xloader.telling import warn_caller
-from xloader.torch.orphans import end_with_training
+from xloader.torch.orphans import end_in_time
 from xloader.torch.tickets import Agreement, Ticket
 from xloader.transforms import finish
 from xloader.working import Worker
@@ -72,7 +72,7 @@ class Desk:
         self._num_read = 0
         self._has_warned_of_nans = False
         self._pid = os.getpid()
-        end_with_training()
+        end_in_time()
         info = get_worker_info()
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0

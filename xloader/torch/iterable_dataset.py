@@ -27,7 +27,7 @@ from xloader.torch.checks import (
 from xloader.torch.collating import collate
 from xloader.torch.desk import as_batch, num_cores
 from xloader.torch.items import ItemTransforms
-from xloader.torch.orphans import end_with_training
+from xloader.torch.orphans import end_in_time
 from xloader.torch.parcels import sendable_errors
 from xloader.torch.sampler import check_options, plan_workers
 from xloader.torch.stream import MOST_WORKERS, Process, SharedStand, Stream
@@ -232,7 +232,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if self.batch_size is not None:
             refuse_batches_of_batches()
             collate_by_default(default_convert, collate)
-        end_with_training()
+        end_in_time()
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
         if num_workers > MOST_WORKERS:

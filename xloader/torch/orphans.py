@@ -1,32 +1,91 @@
-"""Workers of a ``DataLoader`` that end where the training process is killed."""
+"""Workers of a ``DataLoader`` end with the training process, and with their ``DataLoader``."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
+import time
+from types import FrameType
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
 _NAME = "xloader-orphans"
 
+_NAME_OF_SHUTDOWN = "xloader-shutdown"
 
-def end_with_training() -> None:
-    """See to it that this worker of a ``DataLoader`` ends once the training process is gone.
+_GRACE = 0.5
+"""Seconds that a read under way has to come to its end when the ``DataLoader`` ends."""
 
-    PyTorch's workers look out for the process that forked them. Under ``forkserver`` that is the
-    server, which waits for its workers: where the training process is killed, none of them would
-    ever end. Under ``fork`` and ``spawn``, in a process that is no worker, and where it has been
-    called before, this does nothing.
+
+def end_in_time() -> None:
+    """See to it that this worker of a ``DataLoader`` ends when it is no longer needed.
+
+    Once the training process is gone: PyTorch's workers watch the process that forked them, but
+    under ``forkserver`` that is the server, which waits for its workers. And once the
+    ``DataLoader`` ends while a read does not return: PyTorch would wait five seconds for it.
+
+    In a process that is no worker, and where it has been called before, this does nothing.
 
     Examples
     --------
-    >>> end_with_training()
-    >>> any(thread.name == "xloader-orphans" for thread in threading.enumerate())
+    >>> end_in_time()
+    >>> any(thread.name == "xloader-shutdown" for thread in threading.enumerate())
     False
     """
+    if get_worker_info() is None:
+        return
+    _end_with_training()
+    names = {thread.name for thread in threading.enumerate()}
+    done = _done_flag(sys._getframe(1))
+    if done is None or _NAME_OF_SHUTDOWN in names:
+        return
+
+    def wait() -> None:
+        # Not by waiting for the event, nor by asking it: it has a lock, and a worker that ends with
+        # that would hold up the training process for ever.
+        while not done.get_value():
+            time.sleep(_GRACE)
+        time.sleep(_GRACE)
+        # Code of the user's is left to come to its end, as PyTorch does.
+        while not _is_reading(threading.main_thread()):
+            time.sleep(_GRACE)
+        # Of any other number PyTorch would say that a worker failed.
+        os._exit(0)
+
+    threading.Thread(target=wait, name=_NAME_OF_SHUTDOWN, daemon=True).start()
+
+
+def _done_flag(frame: FrameType | None) -> Any:
+    """What a ``DataLoader`` sets as it ends, found on the stack of its worker; else None.
+
+    It is the semaphore within an event of ``multiprocessing``, whose value macOS does not tell.
+    """
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.data._utils.worker":
+            flag = getattr(frame.f_locals.get("done_event"), "_flag", None)
+            return flag if sys.platform == "linux" else None
+        frame = frame.f_back
+    return None
+
+
+def _is_reading(thread: threading.Thread) -> bool:
+    """Whether a thread waits within xloader's own code."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") == "threading":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("xloader.")
+
+
+def _end_with_training() -> None:
+    """End once the training process is gone, where PyTorch does not see to it.
+
+    Under ``fork`` and ``spawn`` it does.
+    """
     training = multiprocessing.parent_process()
-    if get_worker_info() is None or training is None:
+    if training is None:
         return
     # Where the two are one, PyTorch looks out for it, and lets a batch be finished.
     is_forker = os.getppid() == training.pid

@@ -10,7 +10,7 @@ import xarray as xr
 from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
 from xloader.option_checks import check_callable
 from xloader.telling import extra_remedy, warn_caller
-from xloader.torch.orphans import end_with_training
+from xloader.torch.orphans import end_in_time
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of
 
@@ -96,7 +96,7 @@ class MapDataset(_MapBase):
 
     def __getitem__(self, idx: Any) -> Any:
         """Read one batch: a tensor, or a tuple of two where there are targets."""
-        end_with_training()
+        end_in_time()
         if torch.is_tensor(idx):
             if idx.numel() != 1:
                 raise NotImplementedError(
@@ -148,7 +148,7 @@ class IterableDataset(_IterableBase):
         self.y_generator = y_generator
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        end_with_training()
+        end_in_time()
         worker = data.get_worker_info()
         part, num_parts = (0, 1) if worker is None else (worker.id, worker.num_workers)
         count = min(len(self.X_generator), len(self.y_generator))

@@ -8,6 +8,7 @@ from typing import Final
 
 from xloader.errors import SourceAccessError
 from xloader.sources.stores.naming import scrub
+from xloader.sources.stores.transient import is_timeout, status_of
 
 _TEXT_SIZE: Final = 300
 """The most characters of a store's own message that are passed on."""
@@ -20,7 +21,10 @@ _UNREACHABLE: Final = frozenset(
     {"ConnectionError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"}
     | {"HTTPClientError"}
 )
-_TIMEOUT: Final = frozenset({"TimeoutError", "ConnectTimeoutError", "ReadTimeoutError"})
+DENIED_REMEDY: Final = (
+    "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
+    "a store that may not be listed answers so for what is absent, too"
+)
 
 
 def access_error(
@@ -45,16 +49,11 @@ def access_error(
         To be raised from `cause_of` the same error.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
-    status = _status_of(error)
-    if status in (401, 403) or names & _DENIED:
-        what = "the store does not let this reader in"
-        remedy = (
-            "pass credentials in storage_options= (or to the store object), or anon=True for "
-            "public data; a store that may not be listed answers so for what is absent, too"
-        )
-    elif names & _TIMEOUT:
+    if is_denied(error):
+        what, remedy = "the store does not let this reader in", DENIED_REMEDY
+    elif is_timeout(error):
         what = "the store does not answer in time"
-        remedy = "check the URL and the network, or give the store's client a longer timeout"
+        remedy = "check the URL and the network, or pass a longer read_timeout= to xloader.open"
     elif names & _UNREACHABLE or "error sending request" in str(error):
         what = "the store cannot be reached"
         remedy = "check the URL, the endpoint and the network"
@@ -63,6 +62,12 @@ def access_error(
         remedy = "check the URL and what the store answers"
     told = ", ".join(part for part in (name, tried) if part)
     return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=told, remedy=remedy)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether a store refused an access for lack of permission."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return status_of(error) in (401, 403) or not names.isdisjoint(_DENIED)
 
 
 def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
@@ -94,11 +99,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(link))
             yield link
             links += [link.__cause__, link.__context__]
-
-
-def _status_of(error: BaseException) -> int | None:
-    status = getattr(error, "status", None)
-    response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status if isinstance(status, int) else None

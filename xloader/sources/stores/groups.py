@@ -24,6 +24,7 @@ from xloader.sources.base import Source
 from xloader.sources.stores.access import access_error, cause_of, told_of
 from xloader.sources.stores.openers import ZarrOpener
 from xloader.sources.stores.places import PathPlace
+from xloader.sources.stores.transient import is_timeout
 from xloader.sources.zarr.codecs import unknown_codec_error
 from xloader.sources.zarr.missing import OnMissing
 from xloader.sources.zarr.source import ZarrSource
@@ -110,6 +111,9 @@ def _open_either(
     try:
         return _open_both(opener)
     except XloaderError as error:
+        # What did not answer one library will not answer another, and asking takes long.
+        if error.__context__ is not None and is_timeout(error.__context__):
+            raise
         failed = error
     try:
         return _open_both(by_fsspec)

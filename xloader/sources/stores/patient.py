@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
@@ -31,6 +31,9 @@ class PatientStore(WrapperStore[Store]):
     def __init__(self, store: Store, patience: Patience) -> None:
         super().__init__(store)
         self._patience = patience
+
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, self._patience)
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None

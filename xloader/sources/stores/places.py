@@ -25,6 +25,9 @@ from xloader.sources.stores.pickling import pack, unpack
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
 """Stores that a forked child may open anew."""
 
+_NEAR: Final = (*_FORKABLE, OrdinaryFiles)
+"""Stores of this machine, none of whose methods a user has overridden."""
+
 
 class Place(Protocol):
     """Where a store lies; pickles with a source and opens the store where it arrives."""
@@ -80,7 +83,7 @@ class _OneWay:
         return self
 
     def patient(self, patience: Patience) -> Self:
-        """The place itself, which is on this machine, or makes requests in ways of its own."""
+        """The place itself, which is on this machine."""
         return self
 
 
@@ -224,6 +227,7 @@ class GivenPlace(_OneWay):
         self.name = name or _name_of(store, self.secrets)
         self.version = version
         self.is_frozen = is_frozen
+        self.patience = Patience()
         self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
@@ -242,7 +246,14 @@ class GivenPlace(_OneWay):
         """
         if self._home is not None:
             self._home.check(self.name)
-        return self._store.get()
+        store = self._store.get()
+        # What reads this machine's files or memory by itself needs no patience.
+        return store if type(store) in _NEAR else PatientStore(store, self.patience)
+
+    def patient(self, patience: Patience) -> GivenPlace:
+        """The same place, just made, with another patience."""
+        self.patience = patience
+        return self
 
     def _unpack(self) -> Store:
         assert self._packed is not None, "only what was packed is unpacked"
@@ -270,6 +281,7 @@ class GivenPlace(_OneWay):
             "version": self.version,
             "is_frozen": self.is_frozen,
             "secrets": self.secrets,
+            "patience": self.patience,
             "_packed": packed,
             "_home": home,
             "_is_in_memory": False,

@@ -26,11 +26,17 @@ _NAMES: Final = frozenset(
 )
 """Classes of libraries that need not be installed. Their children count as well."""
 
+_TIMEOUTS: Final = frozenset({"ConnectTimeoutError", "ReadTimeoutError"})
+"""Those of them that mean that no answer came in time."""
+
 _TEXTS: Final = re.compile(
     r"error sending request|request or response body error|error decoding response body"
     r"|end of file before message length|operation timed out|connection closed before message"
 )
 """What obstore says, whose errors have neither a class of their own nor a status."""
+
+_TIMED_OUT: Final = re.compile(r"operation timed out|kind: Timeout\b")
+"""The same, where no answer came in time."""
 
 _STATUS_IN_TEXT: Final = re.compile(r"non-2xx status code: (\d{3})")
 
@@ -54,7 +60,7 @@ def is_transient(error: BaseException) -> bool:
         # aiohttp's error for a short body is raised from one with a status.
         if not _NAMES.isdisjoint(kind.__name__ for kind in type(link).__mro__):
             return True
-        status = status_of(link)
+        status = _own_status(link)
         if status is not None:
             return status in _PASSING
         if isinstance(link, TimeoutError | ConnectionError):
@@ -64,8 +70,28 @@ def is_transient(error: BaseException) -> bool:
     return any(isinstance(link, OSError) and link.errno in _ERRNOS for link in links)
 
 
+def is_timeout(error: BaseException) -> bool:
+    """Whether an error says that no answer came in time.
+
+    Examples
+    --------
+    >>> is_timeout(TimeoutError()), is_timeout(ConnectionResetError())
+    (True, False)
+    """
+    return any(
+        isinstance(link, TimeoutError)
+        or not _TIMEOUTS.isdisjoint(kind.__name__ for kind in type(link).__mro__)
+        or (_is_obstores(link) and _TIMED_OUT.search(str(link)))
+        for link in _chain(error)
+    )
+
+
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error tells of, whatever library raised it."""
+    """The HTTP status in an error or in what it was raised from; None if there is none."""
+    return next((s for link in _chain(error) if (s := _own_status(link)) is not None), None)
+
+
+def _own_status(error: BaseException) -> int | None:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
         given = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

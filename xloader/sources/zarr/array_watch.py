@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, ZipStore
 
 from xloader.sources import zarr_adapter
 from xloader.sources.ordinary_files import OrdinaryFiles
-from xloader.sources.stamps import Stamp, StampedFiles, stamp_of
+from xloader.sources.stamps import Stamp, StampedFiles, generation_of, stamp_of
 from xloader.sources.stores.access import access_error, cause_of
 from xloader.sources.stores.naming import Secrets
 from xloader.sources.watching import FileWatch, Watch
@@ -45,11 +45,14 @@ class Opening:
         The documents, or the zip file that holds them, if they are files.
     is_in_folder : bool
         Whether each document is a file of its own.
+    generation : int, optional
+        Of the first document's file, where the file system tells it.
     """
 
     digest: bytes = b""
     files: StampedFiles | None = None
     is_in_folder: bool = False
+    generation: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class _ArrayWatch(Watch):
         # Stamps of another machine cannot be compared.
         self._files = files if files is not None and files.here() is files else None
         self._paths = () if files is None else files.paths
+        self._generation = opening.generation
         self._seen_stamps: Sequence[Stamp | None] | None = None
         self._seen_digest = b""
 
@@ -204,13 +208,17 @@ class _ArrayWatch(Watch):
     def _is_anew(self, now: Stamp | None, *, is_missed: bool) -> bool:
         """Whether the array was deleted and written again with the same metadata.
 
-        Writing values leaves the document alone. A touched file keeps its inode. But a new file
-        may get the inode of the deleted one, so if a chunk is absent too, a new time is enough.
+        Writing values leaves the document alone. A touched file keeps its inode. A new file may get
+        the inode of the deleted one, but is of another generation. Where the file system does not
+        tell generations, a new time is enough if a chunk is absent too.
         """
         then = self._files.stamps[0] if self._files is not None else None
         if now is None or then is None or self._seen_digest != self._digest:
             return False
-        return now.mtime_ns != then.mtime_ns and (is_missed or now.inode != then.inode)
+        if now.mtime_ns == then.mtime_ns:
+            return False
+        is_other = now.inode != then.inode or generation_of(self._paths[0]) != self._generation
+        return is_missed or is_other
 
 
 def _opening(array: zarr.Array[Any]) -> Opening | None:
@@ -225,7 +233,8 @@ def _opening(array: zarr.Array[Any]) -> Opening | None:
     files = StampedFiles.now(*paths)
     if files.stamps[0] is None:
         return None
-    return Opening(_digest_of(_read(store, keys)), files, is_in_folder=True)
+    digest, generation = _digest_of(_read(store, keys)), generation_of(paths[0])
+    return Opening(digest, files, is_in_folder=True, generation=generation)
 
 
 def _has_documents(array: zarr.Array[Any]) -> bool:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
+from xloader.sources.attempts import current
 from xloader.sources.base import Read
-from xloader.sources.stores.access import cause_of, told_of
+from xloader.sources.stores.access import DENIED_REMEDY, cause_of, is_denied, told_of
 from xloader.sources.stores.naming import Secrets
+from xloader.sources.stores.transient import is_transient, status_of
 from xloader.sources.zarr.arrays import StoredArray
 from xloader.sources.zarr.shards import DamagedShardError
 
@@ -85,17 +87,33 @@ class Blame:
             with suppress(SourceAccessError):
                 array.watch.look()
         if not is_damaged:
-            # The text of a store's own error may carry a signed URL, so only its kind is told.
-            raise ChunkError(
-                f"a chunk could not be read ({type(error).__name__})",
-                chunk=read.chunk,
-                remedy="see whether the store answers, and whether the object is whole: some "
-                "stores fail where a part beyond an object's end is asked for",
-                **place,
-            ) from cause
+            told, remedy = _told_of_store(error)
+            raise ChunkError(told, chunk=read.chunk, remedy=remedy, **place) from cause
         raise CorruptChunkError(
             f"the bytes of a chunk do not decode ({told_of(error, self.secrets)})",
             chunk=read.chunk,
             remedy="fetch or write this chunk again",
             **place,
         ) from cause
+
+
+def _told_of_store(error: Exception) -> tuple[str, str]:
+    """What happened to a chunk that the store did not give, and what to do about it."""
+    # The text of a store's own error may carry a signed URL, so only its kind is told.
+    told, status = type(error).__name__, status_of(error)
+    if status is not None:
+        told += f", HTTP status {status}"
+    if is_denied(error):
+        return f"the store does not let this reader have a chunk ({told})", DENIED_REMEDY
+    if is_transient(error):
+        tried = current().num_tried
+        attempts = "one attempt" if tried == 1 else f"{tried} attempts"
+        return (
+            f"a chunk could not be read in {attempts} ({told})",
+            "try again once the store answers, or pass a larger max_retries=",
+        )
+    remedy = (
+        "see whether the store answers, and whether the object is whole: some stores fail where "
+        "a part beyond an object's end is asked for"
+    )
+    return f"a chunk could not be read ({told})", remedy

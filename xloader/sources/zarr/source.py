@@ -14,14 +14,16 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from xloader.errors import UnsupportedDataError
+from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
 from xloader.sources.cuts import shape_of
 from xloader.sources.datasets.blocks import XarraySource
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.handles import PerProcess
+from xloader.sources.stores.access import access_error, cause_of, is_denied
 from xloader.sources.stores.naming import Secrets
+from xloader.sources.stores.transient import is_transient
 from xloader.sources.watching import Watch
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.arrays import StoredArray, check_keys, metadata_in_json
@@ -138,16 +140,15 @@ class ZarrSource(Described):
         )
         self._coordinates, self._labels = (
             PerProcess(
-                partial(_open_coordinates, open_dataset, is_indexed), name, is_remade=is_forkable
+                partial(_open_coordinates, open_dataset, name, self._blame.secrets, is_indexed),
+                name,
+                is_remade=is_forkable,
             )
             for is_indexed in (True, False)
         )
         decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
-        self._decoded = XarraySource(
-            {v: self._variables[v] for v in decoded},
-            open_dataset=partial(open_dataset, False),
-            name=name,
-        )
+        chosen = {v: self._variables[v] for v in decoded}
+        self._decoded = XarraySource(chosen, open_dataset=partial(open_dataset, False), name=name)
         if is_shared:
             self._handle.get()
 
@@ -246,5 +247,13 @@ def _check_release(on_missing: OnMissing) -> None:
     zarr_adapter.warn_of_unknown_release()
 
 
-def _open_coordinates(open_dataset: Callable[[bool], xr.Dataset], is_indexed: bool) -> xr.Dataset:
-    return open_dataset(is_indexed).coords.to_dataset()
+def _open_coordinates(
+    open_dataset: Callable[[bool], xr.Dataset], name: str, secrets: Secrets, is_indexed: bool
+) -> xr.Dataset:
+    try:
+        return open_dataset(is_indexed).coords.to_dataset()
+    except Exception as error:
+        if isinstance(error, XloaderError) or not (is_transient(error) or is_denied(error)):
+            raise
+        told = access_error(error, name, secrets, "its labels were asked for")
+        raise told from cause_of(error, secrets)
