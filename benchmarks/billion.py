@@ -19,8 +19,8 @@ import zarr
 from zarr.storage import MemoryStore
 
 import xloader
-from xloader.loader import Loader
-from xloader.state import sign
+from xloader.loader.loader import Loader
+from xloader.loader.state import sign
 
 
 def peak_nbytes() -> int:

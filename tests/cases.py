@@ -16,7 +16,7 @@ from packaging.version import Version
 import xloader
 from xloader import Samples
 from xloader.errors import MemoryBudgetError, StackError
-from xloader.loader import Loader
+from xloader.loader.loader import Loader
 from xloader.testing import CountingStore, datasets, write_store
 
 Offsets = dict[str, int | list[int]]

@@ -7,13 +7,14 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from xloader.cohorts import Cohorts, Pieces, cut_cohorts
-from xloader.footprint import Access, Boxes, Demand, Footprint, Group
-from xloader.grid import Axis
-from xloader.order import LaneOrder
-from xloader.pace import Pace, Shuffle
-from xloader.plan import Budget, Plan
-from xloader.windows import Windows
+from xloader.core.axis import Axis
+from xloader.core.footprint import Access, Boxes, Demand, Footprint, Group
+from xloader.core.windows import Windows
+from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
+from xloader.order.lane_order import LaneOrder
+from xloader.order.shuffle import Pace, Shuffle
+from xloader.planning.budget import Budget
+from xloader.planning.plan import Plan
 
 Span = tuple[int, int, int]
 

@@ -8,8 +8,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.augment import Rng, sample_keys
 from xloader.errors import OptionError
+from xloader.transforms.rng import Rng, sample_keys
 
 CALLS = {
     "uniform": lambda rng, **more: rng.uniform((2, 3), **more),

@@ -26,16 +26,14 @@ from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
-from xloader.capacity import least_nbytes
-from xloader.carrier import stored_variables
-from xloader.demands import make_footprint
-from xloader.engine.blocks import BlockReader
-from xloader.engine.cached import CachedReader
-from xloader.engine.crew import Crew
-from xloader.engine.fields import Fields
+from xloader.engine.block_loads import MOST_REQUESTS
+from xloader.engine.block_reader import BlockReader
+from xloader.engine.buffers import Fields
+from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
-from xloader.engine.loads import MOST_REQUESTS
 from xloader.engine.readers import Readers
+from xloader.engine.sample_reader import read_samples
+from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
@@ -43,10 +41,12 @@ from xloader.errors import (
     MissingChunkWarning,
     SampleIndexError,
 )
-from xloader.layout import make_layouts
-from xloader.lru import simulate
-from xloader.reading import read_samples
-from xloader.samples import Samples
+from xloader.loader.job_factory import stored_variables
+from xloader.planning.cache_budget import least_nbytes
+from xloader.planning.lru_simulation import simulate
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.samples.samples import Samples
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
 
@@ -145,7 +145,7 @@ def test_what_is_there_is_not_read_again() -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.engine.cached._GATHER_NBYTES", 100)
+    monkeypatch.setattr("xloader.engine.cached_reader._GATHER_NBYTES", 100)
     samples = line()
     with make_reader(samples, 6 * BLOCK, batch_size=64, num_threads=3) as reader:
         ids = np.arange(len(samples))[::-1].repeat(2)
@@ -206,7 +206,7 @@ def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
 
 
 def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
-    crew, done = Crew("xloader-test"), list[int]()
+    crew, done = WorkerThreads("xloader-test"), list[int]()
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads")):
         crew.do([partial(done.append, number) for number in range(5)], 3)
     crew.close()
@@ -214,7 +214,7 @@ def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
 
 
 def test_after_a_task_that_fails_the_others_never_begin() -> None:
-    crew, done = Crew("xloader-test"), list[int]()
+    crew, done = WorkerThreads("xloader-test"), list[int]()
 
     def fail() -> None:
         raise ValueError("the second")

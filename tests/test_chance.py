@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
-from xloader.augment import Chance, Rng
-from xloader.dealing import Dealer
+from xloader.core.options import make_options
 from xloader.engine.job import Delivery
 from xloader.errors import EmptySamplesError, LanesError, MemoryBudgetError, OptionError
-from xloader.itinerary import Itinerary
-from xloader.options import make_options
-from xloader.transforms import Map
-from xloader.working import Worker
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.worker import Worker
+from xloader.order.step_dealer import Dealer
+from xloader.transforms.rng import Chance, Rng
+from xloader.transforms.steps import Map
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -42,15 +42,15 @@ def noise(frame: xr.Dataset, rng: Rng) -> xr.Dataset:
     return xr.Dataset({"noise": ("k", numbers[0])})
 
 
-def itinerary_of(samples: Samples, workers: int, **options: Any) -> Itinerary:
+def itinerary_of(samples: Samples, workers: int, **options: Any) -> RankPlan:
     try:
-        return Itinerary(samples.recipe, make_options(**{**options, "memory": 1}), workers)
+        return RankPlan(samples.recipe, make_options(**{**options, "memory": 1}), workers)
     except MemoryBudgetError as error:
         least = make_options(**{**options, "memory": error.minimum_nbytes})
-    return Itinerary(samples.recipe, least, workers)
+    return RankPlan(samples.recipe, least, workers)
 
 
-def deliveries(itinerary: Itinerary, epoch: int) -> Iterator[Delivery]:
+def deliveries(itinerary: RankPlan, epoch: int) -> Iterator[Delivery]:
     """All batches of all workers of a rank."""
     for number in range(itinerary.plan.workers):
         yield from Worker(itinerary, number, num_ready=1, num_cores=2).steps(epoch)
@@ -121,7 +121,7 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
     options = make_options(
         output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=lanes
     )
-    itinerary = Itinerary(samples.recipe, options, 2)
+    itinerary = RankPlan(samples.recipe, options, 2)
     draws = [
         draw
         for number in range(2)
@@ -138,7 +138,7 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
 def test_the_rest_of_an_epoch_goes_on_with_the_same_occurrences(shuffle: bool) -> None:
     samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
     options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=2)
-    itinerary = Itinerary(samples.recipe, options, 1)
+    itinerary = RankPlan(samples.recipe, options, 1)
 
     def dealt_from(first_step: int) -> list[Draw]:
         rest = itinerary.remainder(1, first_step)
@@ -155,7 +155,7 @@ def test_what_is_drawn_once_costs_nothing() -> None:
     for samples in (plain, select, plain.weighted(np.ones(40), num_samples=20)):
         for shuffle in (True, False):
             options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle)
-            itinerary = Itinerary(samples.recipe, options, 1)
+            itinerary = RankPlan(samples.recipe, options, 1)
             worker = Worker(itinerary, 0, num_ready=1, num_cores=1)
             assert all(delivery.occurrences is None for delivery in worker.steps(0))
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import box_footprint, footprints, line_footprint, slow_block, span_offsets
-from xloader.cohorts import cut_cohorts, digit_order, leading_axis, spread_order, tile_edges
-from xloader.footprint import Footprint
-from xloader.grid import Axis
+from xloader.core.axis import Axis
+from xloader.core.footprint import Footprint
+from xloader.order.cohorts import cut_cohorts, digit_order, leading_axis, spread_order, tile_edges
 
 
 def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:

@@ -25,7 +25,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.samples import Samples
+from xloader.samples.samples import Samples
 
 SMALL = WaveSpec(num_steps=40, num_lats=13, num_lons=24, chunk_steps=16, seed=3)
 

@@ -16,11 +16,11 @@ import xarray as xr
 from zarr.abc.store import Store
 
 import xloader
-from xloader.engine.fillings import Fillings
-from xloader.engine.loads import MOST_REQUESTS, Loads
+from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
+from xloader.engine.open_batches import OpenBatches
 from xloader.engine.run import Run
 from xloader.errors import ClosedError, CorruptChunkError
-from xloader.sources.zarr.fetching import SingleChunks
+from xloader.sources.zarr.fetched_chunks import SingleChunks
 from xloader.testing import FaultyStore, LatencyStore, SourceRecorder, garble, write_store
 
 pytestmark = [
@@ -176,7 +176,7 @@ def test_closing_in_the_midst_of_fetching_leaves_no_thread() -> None:
 
 
 def test_a_bug_on_a_fetching_thread_ends_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Loads, "_on_fetched", lambda *args: 1 / 0)
+    monkeypatch.setattr(BlockLoads, "_on_fetched", lambda *args: 1 / 0)
     with window(LatencyStore(store_of(steps(20)), 0.0)).loader(batch_size=4) as loader:
         caught: list[BaseException] = []
 
@@ -279,7 +279,7 @@ def test_an_iterator_collected_while_a_thread_of_its_run_holds_the_lock(
 ) -> None:
     ds = steps(100)
     garbage: list[Any] = []
-    kind, name = (Fillings, "next_task") if owner == "worker" else (Loads, "_on_fetched")
+    kind, name = (OpenBatches, "next_task") if owner == "worker" else (BlockLoads, "_on_fetched")
     method = getattr(kind, name)
 
     def collecting(self: Any, *args: Any) -> Any:

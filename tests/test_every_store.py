@@ -21,7 +21,7 @@ from tests.sources import kinds, lazy_kinds
 from tests.sources.concat_kinds import concat_kind
 from xloader import Samples
 from xloader.errors import MemoryBudgetError
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.testing import SourceRecorder, write_store
 
 pytestmark = [

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import every_box, footprints, line_footprint, slow_needs, slow_stored_chunk
-from xloader.footprint import Boxes, Demand, Footprint, Group, expand_ranges
-from xloader.grid import Axis
-from xloader.windows import Windows
+from xloader.core.axis import Axis
+from xloader.core.footprint import Boxes, Demand, Footprint, Group, expand_ranges
+from xloader.core.windows import Windows
 
 
 def pairs_of(footprint: Footprint, group: Group, boxes: Boxes) -> list[tuple[int, int]]:

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 from tests.ground import box_footprint, line_footprint, plan_of
-from xloader.footprint import Footprint
-from xloader.pace import Pace
-from xloader.plan import Epoch, Plan
+from xloader.core.footprint import Footprint
+from xloader.order.shuffle import Pace
+from xloader.planning.epoch import Epoch
+from xloader.planning.plan import Plan
 
 PATH = Path(__file__).with_name("golden_order.json")
 SEED = 2024

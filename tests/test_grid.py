@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import axes, slow_block, slow_stored_chunk
+from xloader.core.axis import Axis
 from xloader.errors import OptionError
-from xloader.grid import Axis
 
 some_axes = st.integers(1, 30).flatmap(axes)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.grid import Ints
-from xloader.keyed import bijection, derive_key, draw, draw_below, permutation
+from xloader.core.axis import Ints
+from xloader.core.counter_rng import bijection, derive_key, draw, draw_below, permutation
 
 NUM_KEYS = 20_000
 KEYS = draw(derive_key(2024), np.arange(NUM_KEYS))

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases, least_memory
-from xloader.batch import Batch
 from xloader.engine import pool
-from xloader.engine.pool import allocate
-from xloader.explain import Explanation
-from xloader.report import Report
+from xloader.engine.buffers import allocate
+from xloader.loader.batch import Batch
+from xloader.loader.report import Report
+from xloader.planning.explain import Explanation
 from xloader.testing import CountingStore, write_store
 
 # Budgets are as small as can be, so that both are the rule here.

@@ -10,7 +10,7 @@ import xarray as xr
 
 import xloader
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
-from xloader.layout import FieldLayout, make_layouts
+from xloader.recipe.layout import FieldLayout, make_layouts
 
 SIZES = {"time": 8, "level": 3, "lat": 4, "lon": 5, "member": 2}
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import xloader.listed
+import xloader.order.listed
 from tests.ground import footprints, line_footprint, slow_needs
-from xloader.footprint import Demand, Footprint
-from xloader.grid import Axis
-from xloader.listed import ListedOrder
-from xloader.mixing import measure_mixing
-from xloader.windows import Windows
+from xloader.core.axis import Axis
+from xloader.core.footprint import Demand, Footprint
+from xloader.core.windows import Windows
+from xloader.order.listed import ListedOrder
+from xloader.planning.mixing import measure_mixing
 
 Listing = tuple[Footprint, list[int]]
 
@@ -73,7 +73,7 @@ def test_ids_come_as_they_are_listed_from_any_place(
     visits = np.repeat(np.arange(order.num_slots), order.count)
     ranks = np.arange(len(ids)) - order.begins[visits]
     # Short segments, so that small cases have many of them too.
-    with patch.object(xloader.listed, "_SEGMENT_SIZE", segment_size):
+    with patch.object(xloader.order.listed, "_SEGMENT_SIZE", segment_size):
         segments = list(order.segments(begin))
         places = list(order.places(begin))
     assert [i for found, _ in segments for i in found.tolist()] == ids[begin:]

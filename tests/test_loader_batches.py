@@ -11,8 +11,8 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.batch import Batch
 from xloader.errors import MemoryBudgetError, MissingDependencyError, OptionError
+from xloader.loader.batch import Batch
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.options import LoaderOptions
 from xloader.errors import OptionError, TransformError
-from xloader.options import LoaderOptions
 from xloader.testing import write_store
 
 

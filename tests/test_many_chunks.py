@@ -14,12 +14,12 @@ import xarray as xr
 
 import xloader
 from tests.ground import slow_needs
+from xloader.core.axis import Axis
+from xloader.core.footprint import Boxes, Demand, Footprint
+from xloader.core.windows import Windows
 from xloader.errors import OptionError, WindowError
-from xloader.footprint import Boxes, Demand, Footprint
-from xloader.grid import Axis
-from xloader.sources.chunking import join_sizes
+from xloader.sources.chunk_sizes import join_sizes
 from xloader.testing import write_store
-from xloader.windows import Windows
 
 
 def make_store(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...]) -> Path:

@@ -16,11 +16,11 @@ from tests.ground import (
     slow_block,
     slow_stored_chunk,
 )
-from xloader.cohorts import leading_axis
-from xloader.footprint import Footprint
-from xloader.mixing import full_mixing, measure_mixing, region_dim, regions_of
-from xloader.pace import Pace
-from xloader.plan import Epoch
+from xloader.core.footprint import Footprint
+from xloader.order.cohorts import leading_axis
+from xloader.order.shuffle import Pace
+from xloader.planning.epoch import Epoch
+from xloader.planning.mixing import full_mixing, measure_mixing, region_dim, regions_of
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
+from xloader.core.nans import NUM_FIRST
 from xloader.errors import NanError, NanWarning, OptionError
-from xloader.nans import NUM_FIRST
 from xloader.testing import write_store
 from xloader.torch import IterableDataset, MapDataset, data_loader
 

@@ -11,8 +11,9 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.options import LoaderOptions, divisors_of
 from xloader.errors import OptionError, SampleIndexError
-from xloader.options import LoaderOptions, divisors_of, parse_nbytes
 
 HUGE = 10**5000
 """More digits than Python writes."""
@@ -108,7 +109,7 @@ def test_divisors_of_large_numbers_take_no_loop_over_all() -> None:
 @pytest.mark.parametrize("value", NO_FUNCTIONS)
 def test_what_cannot_be_called(samples: Samples, value: Any) -> None:
     torch = pytest.importorskip("xloader.torch")
-    from xloader.torch.xbatcher import MapDataset
+    from xloader.xbatcher.torch_datasets import GeneratorMapDataset
 
     generator = xloader.xbatcher.BatchGenerator(xr.DataArray(np.arange(6.0), dims="x"), {"x": 2})
     attempts: list[tuple[str, Callable[[], Any]]] = [
@@ -119,8 +120,11 @@ def test_what_cannot_be_called(samples: Samples, value: Any) -> None:
         ("transforms", lambda: torch.MapDataset(samples, transforms=value)),
         ("target_transform", lambda: torch.IterableDataset(samples, target_transform=value)),
         ("make", lambda: xloader.Rollout(value)),
-        ("transform", lambda: MapDataset(generator, transform=value)),
-        ("target_transform", lambda: MapDataset(generator, generator, target_transform=value)),
+        ("transform", lambda: GeneratorMapDataset(generator, transform=value)),
+        (
+            "target_transform",
+            lambda: GeneratorMapDataset(generator, generator, target_transform=value),
+        ),
     ]
     for name, attempt in attempts:
         with pytest.raises(OptionError, match=f"^{name} cannot be called.*To mend it"):

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.options import LoaderOptions
+from xloader.core.world import World
 from xloader.errors import LanesError, OptionError
-from xloader.options import LoaderOptions, parse_nbytes
-from xloader.world import World
 
 
 def options(**changes: Any) -> LoaderOptions:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import xloader.order
+import xloader.order.lane_order
 from tests.ground import all_ids, box_footprint, footprints, line_footprint, shuffle_of
-from xloader.ascend import Ascent
-from xloader.footprint import Footprint
-from xloader.keyed import derive_key, draw_below
-from xloader.order import PHASE_STEPS, LaneOrder, lane_part
-from xloader.pace import Pace
-from xloader.sublanes import SubLanes
+from xloader.core.counter_rng import derive_key, draw_below
+from xloader.core.footprint import Footprint
+from xloader.order.ascending import Ascent
+from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
+from xloader.order.lane_spans import SubLanes
+from xloader.order.shuffle import Pace
 
 
 @st.composite
@@ -72,7 +72,7 @@ def test_every_sample_exactly_once(lanes: list[LaneOrder]) -> None:
 @given(lane_orders(), st.integers(1, 40))
 def test_an_order_is_its_samples_sorted_by_key(lanes: list[LaneOrder], segment_size: int) -> None:
     # Short segments, so that small cases have many edges too.
-    with patch.object(xloader.order, "_SEGMENT_SIZE", segment_size):
+    with patch.object(xloader.order.lane_order, "_SEGMENT_SIZE", segment_size):
         for lane in lanes:
             expected = [(entry, rank) for _, _, rank, entry in slow_line(lane)]
             places = [
@@ -92,7 +92,7 @@ def test_a_segment_from_anywhere_is_the_tail(
     lane = data.draw(st.sampled_from(lanes))
     whole = all_ids(lane)
     begin = data.draw(st.integers(0, len(whole) + 1))
-    with patch.object(xloader.order, "_SEGMENT_SIZE", segment_size):
+    with patch.object(xloader.order.lane_order, "_SEGMENT_SIZE", segment_size):
         assert all_ids(lane, begin) == whole[begin:]
 
 

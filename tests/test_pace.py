@@ -18,14 +18,15 @@ from tests.ground import (
     shuffle_of,
 )
 from tests.test_order import paces
-from xloader.cohorts import Cohorts
+from xloader.core.counter_rng import permutation
+from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
-from xloader.footprint import Footprint
-from xloader.keyed import permutation
-from xloader.pace import _RUN_ORDER, Pace, Shuffle, _positions
-from xloader.plan import Budget, Epoch
-from xloader.search import find_plan
-from xloader.trials import Wish
+from xloader.order.cohorts import Cohorts
+from xloader.order.shuffle import _RUN_ORDER, Pace, Shuffle, _positions
+from xloader.planning.budget import Budget
+from xloader.planning.candidates import PlanGoal
+from xloader.planning.epoch import Epoch
+from xloader.planning.search import find_plan
 
 
 def slow_runs(shuffle: Shuffle) -> list[list[int]]:
@@ -240,7 +241,7 @@ def test_an_epoch_does_not_repeat_the_sweep_of_the_one_before(num_tiles: int, ro
     """Mixing cannot see it: the same places in every epoch, batch by batch well mixed."""
     footprint = line_footprint(16 * num_tiles, 16, 3)
     budget = Budget(room * 16 * 16 // 15 + 2, 0, 4, 0, 1)
-    plan = find_plan(footprint, budget, Wish(16, 1))
+    plan = find_plan(footprint, budget, PlanGoal(16, 1))
     places = []
     for epoch in range(8):
         ids = all_ids(Epoch(footprint, plan, 0, epoch).lanes(range(1))[0].order)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from xloader.packing import _PART_SIZE, Packing
+from xloader.core.packing import _PART_SIZE, Packing
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader.errors import OptionError
-from xloader.explain import Explanation
-from xloader.sources.opening import open_source
+from xloader.planning.explain import Explanation
+from xloader.sources.open.open_source import open_source
 from xloader.testing import LatencyStore, SourceRecorder, write_store
 from xloader.torch import ChunkSampler, IterableDataset, MapDataset, data_loader
 

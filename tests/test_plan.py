@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.ground import all_ids, line_footprint, plan_of
-from xloader.demands import make_footprint
+from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
-from xloader.layout import make_layouts
-from xloader.options import LoaderOptions
-from xloader.pace import Pace
-from xloader.plan import Budget, Epoch, Plan
-from xloader.planning import make_plan
-from xloader.search import find_plan
-from xloader.trials import Wish
+from xloader.order.shuffle import Pace
+from xloader.planning.budget import Budget
+from xloader.planning.candidates import PlanGoal
+from xloader.planning.epoch import Epoch
+from xloader.planning.make_plan import make_plan
+from xloader.planning.plan import Plan
+from xloader.planning.search import find_plan
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
 
 
 @given(
@@ -71,7 +73,7 @@ def test_the_least_memory_is_to_the_byte() -> None:
 
 
 def test_a_plan_survives_json() -> None:
-    plan = find_plan(line_footprint(3200, 16, 3), Budget(420, 0, 4, 0, 2), Wish(16, 2))
+    plan = find_plan(line_footprint(3200, 16, 3), Budget(420, 0, 4, 0, 2), PlanGoal(16, 2))
     text = json.dumps(plan.to_dict())
     assert Plan.from_dict(json.loads(text)) == plan
     assert json.loads(text) == plan.to_dict()
@@ -168,9 +170,10 @@ def test_with_lanes_given_the_plan_is_the_same_on_every_world_size() -> None:
 BILLION = """
 import resource
 from tests.ground import line_footprint
-from xloader.plan import Budget, Epoch
-from xloader.search import find_plan
-from xloader.trials import Wish
+from xloader.planning.epoch import Epoch
+from xloader.planning.budget import Budget
+from xloader.planning.search import find_plan
+from xloader.planning.candidates import Wish
 
 def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

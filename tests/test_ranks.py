@@ -12,10 +12,10 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader import ranks
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, RanksError
-from xloader.loader import Loader
-from xloader.state import sign
+from xloader.loader import rank_resolution as ranks
+from xloader.loader.loader import Loader
+from xloader.loader.state import sign
 from xloader.testing import CountingStore, write_store
 
 

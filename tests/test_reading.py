@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
 

@@ -12,10 +12,10 @@ import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.axis import Axis
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
-from xloader.grid import Axis
-from xloader.recipe import Field, Recipe
-from xloader.sources.opening import open_source
+from xloader.recipe.recipe import Field, Recipe
+from xloader.sources.open.open_source import open_source
 
 
 def _dataset() -> xr.Dataset:

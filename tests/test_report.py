@@ -12,11 +12,11 @@ import xarray as xr
 from zarr.storage import MemoryStore
 
 import xloader
-from xloader.advice import advise
-from xloader.engine.job import Gauge, Tally
-from xloader.headroom import Effort
-from xloader.plan import Budget
-from xloader.report import Report
+from xloader.engine.tally import Gauge, Tally
+from xloader.loader.advice import advise
+from xloader.loader.bottleneck import EpochEffort
+from xloader.loader.report import Report
+from xloader.planning.budget import Budget
 from xloader.testing import LatencyStore, write_store
 
 MIB = 2**20
@@ -26,11 +26,11 @@ def gauge(awaited: float, unasked: float = 0.0, peak: int = 0) -> Gauge:
     return Gauge(peak=peak, awaited_seconds=awaited, unasked_seconds=unasked)
 
 
-def effort(tally: Tally, seconds: float = 10.0, **others: Any) -> Effort:
+def effort(tally: Tally, seconds: float = 10.0, **others: Any) -> EpochEffort:
     """An epoch of 10 s on 2 threads: 4 GB in 1000 samples, 1 MiB chunks, 512 MiB."""
     budget = Budget(512 * MIB, MIB, 4, others.pop("chunk", MIB), 1)
     given = {"num_threads": 2, "num_asked": 2, "num_samples": 1000, "delivered_nbytes": 4 * 10**9}
-    return Effort(tally, budget, seconds=seconds, **{**given, **others})
+    return EpochEffort(tally, budget, seconds=seconds, **{**given, **others})
 
 
 def busy(**seconds: float) -> Tally:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import xloader
 from xloader import Samples
 from xloader.errors import OptionError, StateError
-from xloader.rollout import Rollout
+from xloader.samples.rollout import Rollout
 from xloader.testing import CountingStore, write_store
 
 OPTIONS = {"batch_size": 8, "memory": "16KiB", "output": "numpy", "max_amplification": 4.0}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.ground import footprints, line_footprint, plan_of, slow_needs
 from tests.test_order import paces
-from xloader.footprint import Boxes, Footprint, Group
-from xloader.grid import Ints
-from xloader.pace import Pace
-from xloader.plan import Epoch
-from xloader.schedule import Residences, Schedule, make_schedule
+from xloader.core.axis import Ints
+from xloader.core.footprint import Boxes, Footprint, Group
+from xloader.order.shuffle import Pace
+from xloader.planning.epoch import Epoch
+from xloader.planning.schedule import Residences, Schedule, make_schedule
 
 
 @dataclass(frozen=True)

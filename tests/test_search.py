@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ground import all_ids, box_footprint, footprints, line_footprint, plan_of
+from xloader.core.axis import Axis
+from xloader.core.footprint import Demand, Footprint
+from xloader.core.windows import Windows
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.footprint import Demand, Footprint
-from xloader.grid import Axis
-from xloader.mixing import full_mixing, measure_mixing, region_dim
-from xloader.model import Candidate
-from xloader.pace import Pace
-from xloader.plan import Budget, Epoch, Plan
-from xloader.search import _best, find_ascent, find_plan
-from xloader.trials import Wish, preference
-from xloader.windows import Windows
+from xloader.order.shuffle import Pace
+from xloader.planning.budget import Budget
+from xloader.planning.candidates import PlanGoal, preference
+from xloader.planning.epoch import Epoch
+from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
+from xloader.planning.plan import Plan
+from xloader.planning.reduced_model import Candidate
+from xloader.planning.search import _best, find_ascent, find_plan
 
 
 def room_for(nbytes: int, *, lanes: int = 1) -> Budget:
@@ -52,7 +54,7 @@ def hourly_maps() -> Footprint:
 
 def test_straddling_windows_with_room_for_a_few_tiles() -> None:
     footprint = line_footprint(32_000, 16, 3)
-    plan = find_plan(footprint, room_for(24 * 16), Wish(16, 1))
+    plan = find_plan(footprint, room_for(24 * 16), PlanGoal(16, 1))
     for seed in range(3):
         for epoch in range(5):
             assert amplification(footprint, plan, seed, epoch) <= 1.03
@@ -63,7 +65,7 @@ def test_a_season_of_maps_in_half_a_gigabyte() -> None:
     footprint = hourly_maps()
     batch_nbytes = 16 * 4 * 3 * 180 * 360 * 4
     budget = Budget(512 << 20, batch_nbytes, 4, footprint.max_chunk_nbytes, 1)
-    plan = find_plan(footprint, budget, Wish(16, 1))
+    plan = find_plan(footprint, budget, PlanGoal(16, 1))
     for epoch in range(10):
         assert amplification(footprint, plan, 0, epoch) <= 1.05
         assert mixing(footprint, plan, 0, epoch) >= 10
@@ -76,7 +78,7 @@ def test_patches_grow_their_tile_to_the_planes_that_they_straddle(
     footprint = box_footprint(sizes, (24, 90, 90), (1, 60, 60), itemsize=4)
     budget = Budget(256 << 20, 16 * 60 * 60 * 4, 4, footprint.max_chunk_nbytes, 1)
     assert footprint.total_nbytes > budget.memory_nbytes
-    plan = find_plan(footprint, budget, Wish(16, 1))
+    plan = find_plan(footprint, budget, PlanGoal(16, 1))
     assert plan.pace.tiling == (1, 0, 0)
     assert amplification(footprint, plan) == 1.0
     assert mixing(footprint, plan) > 0.9 * full_mixing(footprint, region_dim(footprint), 16)
@@ -94,13 +96,13 @@ def test_patches_grow_their_tile_to_the_planes_that_they_straddle(
 )
 def test_without_straddling_each_chunk_is_read_once(footprint: Footprint, room: int) -> None:
     chunk = footprint.groups[0].block_nbytes(np.array([0]))[0]
-    plan = find_plan(footprint, room_for(room * int(chunk)), Wish(16, 1))
+    plan = find_plan(footprint, room_for(room * int(chunk)), PlanGoal(16, 1))
     assert [amplification(footprint, plan, 0, epoch) for epoch in range(3)] == [1.0] * 3
 
 
 def test_a_chunk_a_sample_is_a_full_shuffle_without_a_pool() -> None:
     footprint = line_footprint(3200, 16, 16, stride=16)
-    plan = find_plan(footprint, room_for(40 * 16), Wish(16, 1))
+    plan = find_plan(footprint, room_for(40 * 16), PlanGoal(16, 1))
     assert (plan.pace.spread, plan.lane_pool_nbytes) == (0, 16)
     assert mixing(footprint, plan) == pytest.approx(full_mixing(footprint, 0, 16), rel=0.06)
 
@@ -108,7 +110,7 @@ def test_a_chunk_a_sample_is_a_full_shuffle_without_a_pool() -> None:
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_what_fits_is_read_little_more_than_once_by_several_lanes(lanes: int) -> None:
     footprint = line_footprint(3200, 16, 6)
-    plan = find_plan(footprint, room_for(4000, lanes=lanes), Wish(16, lanes))
+    plan = find_plan(footprint, room_for(4000, lanes=lanes), PlanGoal(16, lanes))
     assert plan.is_resident
     every = Epoch(footprint, plan, 0, 0).lanes(range(lanes))
     num_reads = sum(lane.schedule.num_reads for lane in every)
@@ -119,7 +121,7 @@ def test_what_fits_is_read_little_more_than_once_by_several_lanes(lanes: int) ->
 def test_more_memory_mixes_better() -> None:
     footprint = line_footprint(3200, 16, 1)
     mixed = [
-        mixing(footprint, find_plan(footprint, room_for(room * 16), Wish(16, 1)))
+        mixing(footprint, find_plan(footprint, room_for(room * 16), PlanGoal(16, 1)))
         for room in (2, 4, 8, 16, 64)
     ]
     assert mixed == sorted(mixed)
@@ -130,21 +132,21 @@ def test_more_memory_mixes_better() -> None:
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_what_fits_is_shuffled_in_full_and_stays(lanes: int) -> None:
     footprint = line_footprint(3200, 16, 3)
-    plan = find_plan(footprint, room_for(3200 // lanes + 16, lanes=lanes), Wish(16, lanes))
+    plan = find_plan(footprint, room_for(3200 // lanes + 16, lanes=lanes), PlanGoal(16, lanes))
     assert plan.is_resident
     for lane in Epoch(footprint, plan, 0, 0).lanes(range(lanes)):
         order = lane.order
         assert set(order.start.tolist()) == {0}
         assert len(set(order.length.tolist())) == 1
         assert len(np.unique(lane.schedule.residences[0].block)) == lane.schedule.num_reads
-    less = find_plan(footprint, room_for(3200 // lanes - 32, lanes=lanes), Wish(16, lanes))
+    less = find_plan(footprint, room_for(3200 // lanes - 32, lanes=lanes), PlanGoal(16, lanes))
     assert not less.is_resident
 
 
 def test_a_lead_longer_than_the_room_has_companions() -> None:
     """No order reads each chunk once: far chunks are read again, and held beside."""
     footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
-    plan = find_plan(footprint, room_for(24 * 16), Wish(16, 1))
+    plan = find_plan(footprint, room_for(24 * 16), PlanGoal(16, 1))
     assert plan.pace.spread > 0
     for epoch in range(3):
         assert 1.5 < amplification(footprint, plan, 0, epoch) < 2.3
@@ -168,7 +170,7 @@ TIGHT = {
 @pytest.mark.parametrize("name", TIGHT)
 def test_too_little_memory_names_the_least_that_does(name: str, lanes: int, find) -> None:  # type: ignore[no-untyped-def]
     footprint = TIGHT[name]
-    wish = Wish(16, lanes)
+    wish = PlanGoal(16, lanes)
     budget = Budget(100, 40, 4, footprint.max_chunk_nbytes, lanes)
     with pytest.raises(MemoryBudgetError, match=r"Given: memory=100 bytes") as caught:
         find(footprint, budget, wish)
@@ -186,7 +188,7 @@ def test_too_little_memory_names_the_least_that_does(name: str, lanes: int, find
 def test_any_budget_from_the_least_on_has_a_plan_that_fits(
     footprint: Footprint, lanes: int, more: int
 ) -> None:
-    wish = Wish(6 * lanes, lanes)
+    wish = PlanGoal(6 * lanes, lanes)
     budget = Budget(1, 8, 3, footprint.max_chunk_nbytes, lanes)
     with pytest.raises(MemoryBudgetError) as caught:
         find_plan(footprint, budget, wish)
@@ -202,7 +204,7 @@ def test_any_budget_from_the_least_on_has_a_plan_that_fits(
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_spread_that_was_asked_for_is_kept(window: int, spread: int) -> None:
     footprint = line_footprint(3200, 16, window)
-    plan = find_plan(footprint, room_for(24 * 16), Wish(16, 1, spread=spread))
+    plan = find_plan(footprint, room_for(24 * 16), PlanGoal(16, 1, spread=spread))
     assert plan.pace.spread == spread
     amplification(footprint, plan)
 
@@ -210,7 +212,7 @@ def test_a_spread_that_was_asked_for_is_kept(window: int, spread: int) -> None:
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_spread_that_does_not_fit_is_refused(window: int) -> None:
     with pytest.raises(OptionError, match="Given: ") as caught:
-        find_plan(line_footprint(3200, 16, window), room_for(8 * 16), Wish(16, 1, spread=30))
+        find_plan(line_footprint(3200, 16, window), room_for(8 * 16), PlanGoal(16, 1, spread=30))
     assert caught.value.remedy
 
 
@@ -227,7 +229,7 @@ def test_a_spread_that_does_not_fit_is_refused(window: int) -> None:
 def test_the_rules_of_choice(trials: list[tuple[float, float]], best: int) -> None:
     plan = plan_of(Pace((1,)))
     candidates = [Candidate(plan, *trial) for trial in trials]
-    wish, full = Wish(16, 1, max_amplification=1.05), 16.0
+    wish, full = PlanGoal(16, 1, max_amplification=1.05), 16.0
     assert candidates.index(_best(candidates, wish, full)) == best
     # What is looked at first is what will be chosen, but for the last percent of mixing.
     first = min(candidates, key=preference(wish, full))
@@ -239,11 +241,11 @@ def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half()
     footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
     half = full_mixing(footprint, 0, 16) / 2
     room = room_for(38 * 16)
-    plan = find_plan(footprint, room, Wish(16, 1))
+    plan = find_plan(footprint, room, PlanGoal(16, 1))
     assert amplification(footprint, plan) > 1.5
     assert mixing(footprint, plan) > half
     # Whoever allows more reads gets the better mixing.
-    looser = find_plan(footprint, room, Wish(16, 1, max_amplification=3.0))
+    looser = find_plan(footprint, room, PlanGoal(16, 1, max_amplification=3.0))
     assert amplification(footprint, plan) < amplification(footprint, looser) <= 3.0
     assert mixing(footprint, looser) > mixing(footprint, plan)
 
@@ -252,10 +254,10 @@ def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half()
 def test_an_ascent_takes_the_largest_slab_that_fits(room: int) -> None:
     footprint = box_footprint((48, 40), (8, 8), (3, 3))
     # One row of chunks is 8 x 40 bytes, and two are needed at a time; a sample needs 4 chunks.
-    plan = find_ascent(footprint, room_for(room * 8), Wish(16, 1)) if room > 16 else None
+    plan = find_ascent(footprint, room_for(room * 8), PlanGoal(16, 1)) if room > 16 else None
     if plan is None:
         with pytest.raises(MemoryBudgetError):
-            find_ascent(footprint, room_for(room * 8), Wish(16, 1))
+            find_ascent(footprint, room_for(room * 8), PlanGoal(16, 1))
         return
     assert plan.depth == 0
     assert amplification(footprint, plan) == 1.0
@@ -264,6 +266,6 @@ def test_an_ascent_takes_the_largest_slab_that_fits(room: int) -> None:
 
 def test_an_ascent_short_of_memory_goes_row_by_row_and_reads_again() -> None:
     footprint = box_footprint((48, 40), (8, 8), (3, 3))
-    plan = find_ascent(footprint, room_for(4 * 64), Wish(16, 1))
+    plan = find_ascent(footprint, room_for(4 * 64), PlanGoal(16, 1))
     assert plan.depth == 1
     assert amplification(footprint, plan) > 4

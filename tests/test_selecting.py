@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import xloader
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
-from xloader.selecting import take
+from xloader.recipe.selection import take
 
 SIZE = 12
 

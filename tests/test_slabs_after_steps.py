@@ -11,8 +11,8 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.augment import Rng
 from xloader.errors import OptionError
+from xloader.transforms.rng import Rng
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 

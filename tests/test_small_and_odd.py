@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.options import LoaderOptions
 from xloader.errors import EmptySamplesError, MixingWarning, OptionError, UnsupportedDataError
-from xloader.options import LoaderOptions
 from xloader.testing import write_store
 
 

@@ -23,11 +23,11 @@ from zarr.storage import LocalStore
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
-from xloader.batch import Batch
 from xloader.errors import ClosedError, LanesError, MemoryBudgetError, OptionError, StateError
-from xloader.explain import Explanation
-from xloader.loader import Loader
-from xloader.state import sign
+from xloader.loader.batch import Batch
+from xloader.loader.loader import Loader
+from xloader.loader.state import sign
+from xloader.planning.explain import Explanation
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xloader.subset import Subset
+from xloader.core.subset import Subset
 
 WEIGHTS = np.array([0.0, 0.2, 1.0, 1.0, 2.5, 0.3, 4.0, 0.0, 1.0, 2.0])
 

@@ -11,7 +11,6 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader import recorded
 from xloader.errors import (
     EmptySamplesError,
     OptionError,
@@ -19,10 +18,12 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.filling import BLOCK_SIZE
-from xloader.layout import make_layouts
-from xloader.recorded import make_method
-from xloader.transforms import Map, finish
+from xloader.recipe.layout import make_layouts
+from xloader.transforms import xarray_methods as recorded
+from xloader.transforms.fillna import BLOCK_SIZE
+from xloader.transforms.run import finish
+from xloader.transforms.steps import Map
+from xloader.transforms.xarray_methods import make_method
 
 
 def _dataset() -> xr.Dataset:

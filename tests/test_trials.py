@@ -11,16 +11,18 @@ import pytest
 
 from tests.ground import box_footprint, line_footprint
 from tests.test_search import room_for
-from xloader import cohorts
-from xloader.explain import explain_epoch
-from xloader.footprint import Footprint
-from xloader.model import Model
-from xloader.order import AnyOrder, LaneOrder
-from xloader.pace import Shuffle
-from xloader.plan import Epoch, Plan
-from xloader.schedule import Schedule
-from xloader.search import find_plan
-from xloader.trials import Wish
+from xloader.core.footprint import Footprint
+from xloader.order import cohorts
+from xloader.order.lane_order import LaneOrder
+from xloader.order.protocol import AnyOrder
+from xloader.order.shuffle import Shuffle
+from xloader.planning.candidates import PlanGoal
+from xloader.planning.epoch import Epoch
+from xloader.planning.explain import explain_epoch
+from xloader.planning.plan import Plan
+from xloader.planning.reduced_model import ReducedModel
+from xloader.planning.schedule import Schedule
+from xloader.planning.search import find_plan
 
 MOST_ENTRIES = 100_000
 """Entries of all schedules that a search along one dimension may simulate."""
@@ -45,7 +47,7 @@ def counted() -> Iterator[list[int]]:
 def test_the_work_of_a_search_does_not_grow_with_the_tiles(num_tiles: int, room: int) -> None:
     footprint = line_footprint(16 * num_tiles, 16, 3)
     with counted() as entries:
-        plan = find_plan(footprint, room_for(room * 16), Wish(16, 1))
+        plan = find_plan(footprint, room_for(room * 16), PlanGoal(16, 1))
     assert not plan.is_resident
     assert 0 < len(entries) <= 60
     assert sum(entries) <= MOST_ENTRIES
@@ -56,7 +58,9 @@ def test_the_work_of_a_search_does_not_grow_with_the_tiles(num_tiles: int, room:
 def test_few_tiles_are_drawn_often_but_are_few(num_tiles: int, lanes: int) -> None:
     footprint = line_footprint(16 * num_tiles * lanes, 16, 3)
     with counted() as entries:
-        find_plan(footprint, room_for(max(num_tiles // 5, 6) * 16, lanes=lanes), Wish(16, lanes))
+        find_plan(
+            footprint, room_for(max(num_tiles // 5, 6) * 16, lanes=lanes), PlanGoal(16, lanes)
+        )
     assert sum(entries) <= 2 * MOST_ENTRIES
 
 
@@ -64,14 +68,14 @@ def test_few_tiles_are_drawn_often_but_are_few(num_tiles: int, lanes: int) -> No
 def test_a_search_in_three_dimensions_is_bounded_too(num_rows: int) -> None:
     footprint = box_footprint((8 * num_rows, 8 * num_rows, 64), (8, 8, 8), (1, 3, 3))
     with counted() as entries:
-        find_plan(footprint, room_for(64 * 8**3), Wish(16, 1))
+        find_plan(footprint, room_for(64 * 8**3), PlanGoal(16, 1))
     assert len(entries) <= 250
     assert sum(entries) <= 4 * MOST_ENTRIES
 
 
 def test_without_straddling_nothing_is_tried() -> None:
     with counted() as entries:
-        find_plan(line_footprint(16 * 5000, 16, 1), room_for(40 * 16), Wish(16, 1))
+        find_plan(line_footprint(16 * 5000, 16, 1), room_for(40 * 16), PlanGoal(16, 1))
     assert entries == []
 
 
@@ -79,14 +83,14 @@ def test_no_tiling_is_tried_twice() -> None:
     """With two blocks along a dimension, four of them are all of it."""
     footprint = box_footprint((400, 16, 64), (8, 8, 8), (1, 3, 3))
     tried: list[tuple[int, ...]] = []
-    make = Model.__init__
+    make = ReducedModel.__init__
 
-    def init(model: Model, footprint: Footprint, cohorts, tiling, *rest) -> None:  # type: ignore[no-untyped-def]
+    def init(model: ReducedModel, footprint: Footprint, cohorts, tiling, *rest) -> None:  # type: ignore[no-untyped-def]
         tried.append(tiling)
         make(model, footprint, cohorts, tiling, *rest)
 
-    with patch.object(Model, "__init__", init):
-        find_plan(footprint, room_for(30 * 8**3), Wish(16, 1))
+    with patch.object(ReducedModel, "__init__", init):
+        find_plan(footprint, room_for(30 * 8**3), PlanGoal(16, 1))
     assert len(tried) == len(set(tried)) > 1
     assert all(sizes[1] in (0, 1) for sizes in tried)
 
@@ -96,7 +100,7 @@ def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
 
     def plan_of(num_tiles: int) -> Plan:
         footprint = line_footprint(16 * num_tiles, 16, 3)
-        return find_plan(footprint, room_for(40 * 16), Wish(16, 1))
+        return find_plan(footprint, room_for(40 * 16), PlanGoal(16, 1))
 
     few, many = plan_of(1000).pace, plan_of(100_000).pace
     assert many.run >= 20 * few.run
@@ -114,7 +118,7 @@ def test_no_line_of_runs_is_drawn_twice_in_a_row(num_tiles: int) -> None:
         return make(shuffle, number, spread)
 
     with patch.object(Shuffle, "lane", lane):
-        find_plan(line_footprint(16 * num_tiles, 16, 3), room_for(18 * 16), Wish(16, 1))
+        find_plan(line_footprint(16 * num_tiles, 16, 3), room_for(18 * 16), PlanGoal(16, 1))
     assert all(one != other for one, other in itertools.pairwise(drawn))
     assert len(drawn) > 5
 
@@ -122,7 +126,7 @@ def test_no_line_of_runs_is_drawn_twice_in_a_row(num_tiles: int) -> None:
 def test_pieces_are_cut_once_for_all_tilings_and_epochs() -> None:
     footprint = box_footprint((400, 16, 64), (8, 8, 8), (1, 3, 3))
     with patch.object(cohorts, "_cut_dim", wraps=cohorts._cut_dim) as cut:
-        plan = find_plan(footprint, room_for(30 * 8**3), Wish(16, 1))
+        plan = find_plan(footprint, room_for(30 * 8**3), PlanGoal(16, 1))
         found = [call.args[1:] for call in cut.call_args_list if call.args[0] is footprint]
         for number in range(3):
             Epoch(footprint, plan, 0, number).lane(0)
@@ -132,7 +136,7 @@ def test_pieces_are_cut_once_for_all_tilings_and_epochs() -> None:
 
 def test_to_explain_an_epoch_no_residence_is_worked_out() -> None:
     footprint = line_footprint(16 * 500, 16, 3)
-    plan = find_plan(footprint, room_for(18 * 16), Wish(16, 1))
+    plan = find_plan(footprint, room_for(18 * 16), PlanGoal(16, 1))
     epoch = Epoch(footprint, plan, 0, 0)
     expected = explain_epoch(epoch, [[0]], {})
     schedule = epoch.lane(0).schedule

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
-import xloader.visits
+import xloader.planning.explain_order
 from tests.ground import footprints, line_footprint, plan_of, slow_needs
+from xloader.core.footprint import Footprint
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
-from xloader.explain import Explanation, explain_epoch
-from xloader.footprint import Footprint
-from xloader.listed import ListedOrder
-from xloader.pace import Pace
-from xloader.plan import Epoch, Plan
-from xloader.schedule import make_schedule
+from xloader.order.listed import ListedOrder
+from xloader.order.shuffle import Pace
+from xloader.planning.epoch import Epoch
+from xloader.planning.explain import Explanation, explain_epoch
+from xloader.planning.explain_order import explain_order
+from xloader.planning.plan import Plan
+from xloader.planning.schedule import make_schedule
 from xloader.testing import write_store
-from xloader.visits import explain_order
 
 PATHS: Mapping[str, str] = {"x": "memory"}
 
@@ -109,7 +110,7 @@ def test_mixing_of_an_order() -> None:
 def test_a_long_order_is_counted_in_part_and_says_so() -> None:
     footprint = line_footprint(64, 16, 1)
     plan = plan_of(Pace((1,), spread=2), batch=2, pool=0)
-    with patch.object(xloader.visits, "_MOST_SAMPLES", 4):
+    with patch.object(xloader.planning.explain_order, "_MOST_SAMPLES", 4):
         found = explain(footprint, plan, IDS)
     assert not found.is_exact
     assert (found.num_samples, found.num_reads) == (7, 7)
@@ -165,7 +166,7 @@ def test_no_worker_is_the_process_itself() -> None:
 
 def test_a_long_order_through_a_cache_is_counted_in_part_and_says_so() -> None:
     samples = make_samples()
-    with patch.object(xloader.visits, "_MOST_SAMPLES", 4):
+    with patch.object(xloader.planning.explain_order, "_MOST_SAMPLES", 4):
         found = samples.explain([0, 16, 32, 48, 0, 0, 0, 0], cache="lru", memory=1000)
     assert not found.is_exact
     assert (found.num_samples, found.num_reads) == (8, 8)

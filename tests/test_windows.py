@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xloader.core.windows import Windows
 from xloader.errors import SampleIndexError, WindowError
-from xloader.windows import Windows
 
 
 @st.composite

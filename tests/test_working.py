@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
+from xloader.core.options import make_options
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError
-from xloader.itinerary import Itinerary
-from xloader.options import make_options
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.worker import Worker, explain_rest
 from xloader.testing import CountingStore, write_store
-from xloader.working import Worker, explain_rest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -26,14 +26,14 @@ pytestmark = [
 ]
 
 
-def itinerary_of(case: Case, rank: int, workers: int) -> Itinerary:
+def itinerary_of(case: Case, rank: int, workers: int) -> RankPlan:
     options = {**case.options, "rank": rank, "output": "numpy"}
     del options["memory"]
     try:
-        return Itinerary(case.samples.recipe, make_options(**options, memory=1), workers)
+        return RankPlan(case.samples.recipe, make_options(**options, memory=1), workers)
     except MemoryBudgetError as error:
         memory = error.minimum_nbytes
-    return Itinerary(case.samples.recipe, make_options(**options, memory=memory), workers)
+    return RankPlan(case.samples.recipe, make_options(**options, memory=memory), workers)
 
 
 @given(case=cases(), workers=st.integers(1, 4), epoch=st.integers(0, 2))
@@ -67,7 +67,7 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
         assert max(Counter(delivered).values(), default=1) == 1
 
 
-def made(itinerary: Itinerary, epoch: int, first_step: int = 0) -> dict[int, list[bytes]]:
+def made(itinerary: RankPlan, epoch: int, first_step: int = 0) -> dict[int, list[bytes]]:
     """What the workers of a rank make of each step that is left to it."""
     workers, found = itinerary.plan.workers, {}
     for number in range(workers):
@@ -105,7 +105,7 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
     store = CountingStore(write_store(_line(9), {"t": (3,)}))
     samples = xloader.open(store).window(time=1)
     options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
-    itinerary = Itinerary(samples.recipe, options, 2)
+    itinerary = RankPlan(samples.recipe, options, 2)
     whole = made(itinerary, 0)
     assert sorted(whole) == [0, 1, 2]
     # Of the last step this rank has nothing, and its worker made the first one.
@@ -126,7 +126,7 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
     store = CountingStore(write_store(_line(480), {"t": (16,)}))
     samples = xloader.open(store).window(time=1)
     options = make_options(output="numpy", batch_size=16, memory="1MiB", spread=3)
-    itinerary = Itinerary(samples.recipe, options, 4)
+    itinerary = RankPlan(samples.recipe, options, 4)
     expected = itinerary.explain(itinerary.epoch(0))
     # Thirty chunks in one line of tiles, which three cuts go through.
     assert expected.num_shared_reads <= 3
@@ -146,8 +146,8 @@ def test_a_worker_with_padding_alone_is_refused() -> None:
     options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
     # Three steps: of the last, this rank has nothing, nor has its third worker anything before.
     with pytest.raises(OptionError, match=r"nothing but padding.*up to 2 workers"):
-        Itinerary(samples.recipe, options, 3)
-    Itinerary(samples.recipe, options, 2)
+        RankPlan(samples.recipe, options, 3)
+    RankPlan(samples.recipe, options, 2)
 
 
 def _line(size: int) -> xr.Dataset:

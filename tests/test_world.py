@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from xloader.core.world import World, resolve_world
 from xloader.errors import OptionError
-from xloader.world import World, resolve_world
 
 
 def _distributed(*, is_initialized: bool) -> SimpleNamespace:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-# The accessor is registered by its import alone.
-from xloader import accessor as accessor
 from xloader import errors
-from xloader.adopting import from_xbatcher
-from xloader.batch import Batch
-from xloader.combining import concat
-from xloader.explain import Explanation
-from xloader.loader import Loader
-from xloader.recipe import Recipe
-from xloader.report import Report
-from xloader.rollout import Rollout
-from xloader.samples import Samples, open
-from xloader.world import World
+from xloader.core.world import World
+from xloader.loader.batch import Batch
+from xloader.loader.loader import Loader
+from xloader.loader.report import Report
+from xloader.planning.explain import Explanation
+from xloader.recipe.recipe import Recipe
+
+# The accessor is registered by its import alone.
+from xloader.samples import accessor
+from xloader.samples.concat import concat
+from xloader.samples.rollout import Rollout
+from xloader.samples.samples import Samples, open
+from xloader.xbatcher.adopt import from_xbatcher
 
 __all__ = [
     "Batch",

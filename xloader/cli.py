@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from xloader.errors import MissingDependencyError, XloaderError
-from xloader.telling import extra_remedy
+from xloader.core.libraries import require_libraries
+from xloader.errors import XloaderError
 
 _DEMO_LIBRARIES = ("torch", "tqdm", "matplotlib")
 
@@ -133,29 +132,3 @@ def demo(
     except XloaderError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
-
-
-def require_libraries(names: tuple[str, ...]) -> None:
-    """See that optional libraries are installed, without importing them.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Names as in an import.
-
-    Raises
-    ------
-    MissingDependencyError
-        One is not there.
-
-    Examples
-    --------
-    >>> require_libraries(("numpy",))
-    """
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"the demo needs {', '.join(missing)}",
-            given="not installed",
-            remedy=extra_remedy("torch,viz"),
-        )

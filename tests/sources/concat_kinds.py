@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from xloader.sources.base import Source
-from xloader.sources.joined.concat import concat_sources
-from xloader.sources.opening import open_source
+from xloader.sources.combined.concat_source import concat_sources
+from xloader.sources.open.open_source import open_source
 from xloader.testing import write_store
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from packaging.version import Version
 from zarr.codecs import BloscCodec, TransposeCodec
 
 from xloader.sources.base import Cut, Read, Source, Variable
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.testing import write_store
 
 CHUNKS = {"t": (4, 3, 5), "m": (7, 3), "flag": (5,), "s": ()}

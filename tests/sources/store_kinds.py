@@ -20,7 +20,7 @@ from zarr.storage import FsspecStore, ObjectStore, ZipStore
 
 from tests.sources import servers
 from tests.sources.kinds import CHUNKS, Opened, numeric
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.testing import write_store
 
 _NUMBERS = itertools.count()

@@ -20,7 +20,7 @@ from xloader.errors import UnsupportedDataError
 from xloader.sources.base import Source
 from xloader.sources.catalog import decoded_dtype
 from xloader.sources.cf import coding_of
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, write_store
 
 DTYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]

@@ -16,9 +16,9 @@ from zarr.storage import MemoryStore
 
 from tests.sources import kinds
 from xloader.sources.base import Read
-from xloader.sources.opening import open_source
-from xloader.sources.zarr.arrays import StoredArray
-from xloader.sources.zarr.source import ZarrSource
+from xloader.sources.open.open_source import open_source
+from xloader.sources.zarr.stored_array import StoredArray
+from xloader.sources.zarr.zarr_source import ZarrSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 

@@ -20,7 +20,7 @@ import xloader
 from tests.sources import kinds
 from tests.sources.concat_kinds import concat_kind, pieces
 from xloader import Samples
-from xloader.combining import concat
+from xloader.core.packing import Packing
 from xloader.errors import (
     MissingChunkError,
     OptionError,
@@ -29,12 +29,12 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.packing import Packing
-from xloader.recipe import Recipe
+from xloader.recipe.recipe import Recipe
+from xloader.samples.concat import concat
 from xloader.sources.base import Outcome, Read, Source
+from xloader.sources.combined.concat_source import ConcatSource, concat_sources
 from xloader.sources.fetched import Deferred
-from xloader.sources.joined.concat import ConcatSource, concat_sources
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.watching import Watch
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
@@ -334,7 +334,7 @@ def test_forty_parts_pickle_small(tmp_path: Path) -> None:
 
 
 def test_pickles_that_hold_data_are_not_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xloader.sources.joined.concat._MOST_COMPRESSED_NBYTES", 10)
+    monkeypatch.setattr("xloader.sources.combined.concat_source._MOST_COMPRESSED_NBYTES", 10)
     source = concat_sources([open_source(year(0, 5)), open_source(year(5, 5))], "time")
     make, arguments = source.__reduce__()
     assert make is ConcatSource

@@ -17,7 +17,7 @@ from tests.sources.kinds import Opened
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import UnknownNameError
 from xloader.sources.base import Source
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
 

@@ -22,10 +22,10 @@ from zarr.storage import LocalStore
 
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import compressors
 from xloader.sources.zarr.compressors import zstd_content_size
-from xloader.sources.zarr.decoding import Compressed, Scratch, Shuffled, decode
+from xloader.sources.zarr.decode import Compressed, Scratch, Shuffled, decode
 from xloader.testing import FaultyStore, garble, truncate, write_store
 
 CODECS: dict[str, dict[str, Any]] = {

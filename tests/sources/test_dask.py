@@ -23,9 +23,9 @@ from tests.sources import kinds
 from xloader.errors import CorruptChunkError, XloaderWarning
 from xloader.sources.base import Read, Source
 from xloader.sources.datasets import blocks
-from xloader.sources.datasets.blocks import XarraySource, describe
-from xloader.sources.datasets.computed import compute_blocks, effort_of
-from xloader.sources.opening import open_source
+from xloader.sources.datasets.dask_blocks import compute_blocks, effort_of
+from xloader.sources.datasets.xarray_source import XarraySource, describe
+from xloader.sources.open.open_source import open_source
 
 
 class Count:
@@ -177,7 +177,7 @@ dask.config.set({"array.query-planning": True})
 warnings.simplefilter("ignore")
 import numpy as np
 from tests.sources import lazy_kinds
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 
 dataset = lazy_kinds.make_dataset()
 ds = lazy_kinds.opened(lazy_kinds.make_store(dataset), "dask")[["t"]].isel(time=slice(1, None))

@@ -16,8 +16,8 @@ from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
 
 import xloader
 from tests.sources import kinds
-from xloader.sources.opening import open_source
-from xloader.sources.stores.files import FILE_LOCK, Gate
+from xloader.sources.open.open_source import open_source
+from xloader.sources.stores.file_openers import FILE_LOCK, Gate
 
 
 def write_years(folder: Path, num_years: int = 6) -> list[Path]:

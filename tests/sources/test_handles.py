@@ -11,7 +11,7 @@ import pytest
 
 from xloader.errors import ForkError
 from xloader.sources import handles
-from xloader.sources.handles import Home, PerProcess
+from xloader.sources.per_process import Home, PerProcess
 
 
 def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ from zarr.storage import FsspecStore, ObjectStore
 
 import xloader
 from tests.sources import kinds, servers, store_kinds
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.stores import object_stores
-from xloader.sources.stores.access import cause_of, told_of
+from xloader.sources.stores.access_errors import cause_of, told_of
+from xloader.sources.stores.locations import UrlPlace
 from xloader.sources.stores.object_stores import open_url
-from xloader.sources.stores.places import UrlPlace
 
 if importlib.util.find_spec("obstore"):
     from obstore.store import HTTPStore

@@ -20,10 +20,10 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.sources.datasets.blocks import XarraySource
-from xloader.sources.opening import open_source
-from xloader.sources.stores.naming import safe_name
-from xloader.sources.zarr.source import ZarrSource
+from xloader.sources.datasets.xarray_source import XarraySource
+from xloader.sources.open.open_source import open_source
+from xloader.sources.stores.redaction import safe_name
+from xloader.sources.zarr.zarr_source import ZarrSource
 from xloader.testing import SourceRecorder
 
 

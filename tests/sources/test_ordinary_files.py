@@ -17,7 +17,7 @@ from zarr.storage import LocalStore
 import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import objects
 from xloader.testing import write_store
 

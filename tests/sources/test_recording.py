@@ -18,7 +18,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore
 
 from tests.sources import kinds
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr_adapter import is_synchronous
 from xloader.testing import (
     CountingStore,

@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, MemoryStore
 import xloader
 from tests.sources import kinds
 from xloader.errors import UnsupportedDataError
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import stored_grid
 from xloader.testing import CountingStore, write_store
 

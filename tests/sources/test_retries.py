@@ -15,9 +15,9 @@ import zarr
 
 import xloader
 from tests.sources.flaky import Fault, Flaky, serving
+from xloader.core.patience import Patience
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
-from xloader.patience import Patience
-from xloader.sources.stores.transient import is_transient, told_pause
+from xloader.sources.transient import is_transient, told_pause
 from xloader.testing import FaultyStore, write_store
 
 VALUES = np.arange(800.0).reshape(40, 20)

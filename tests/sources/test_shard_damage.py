@@ -29,7 +29,7 @@ from tests.sources.test_shards import (
     without_get_sync,
 )
 from xloader.errors import ChunkError, CorruptChunkError
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.testing import CountingStore, FaultyStore, garble, truncate
 
 

@@ -17,11 +17,11 @@ from zarr.storage import MemoryStore
 from tests.sources import kinds
 from xloader.errors import MissingChunkError
 from xloader.sources.base import Outcome, Read
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import indexes, shards
-from xloader.sources.zarr.indexes import IndexCache
+from xloader.sources.zarr.shard_indexes import IndexCache
 from xloader.sources.zarr.shards import coalesce
-from xloader.sources.zarr.source import ZarrSource
+from xloader.sources.zarr.zarr_source import ZarrSource
 from xloader.testing import CountingStore, LatencyStore
 
 NUM_CHUNKS, CHUNK_SIZE = 8, 100

@@ -21,9 +21,9 @@ from tests.sources.kinds import Opened
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
 from xloader.sources.base import Fetched, Read, Source
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import objects, shards
-from xloader.sources.zarr.objects import Files
+from xloader.sources.zarr.object_readers import Files
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}

@@ -13,7 +13,7 @@ import zarr
 
 from tests.sources import kinds
 from xloader.sources import zarr_adapter
-from xloader.sources.zarr.codec_chains import chain_of, sharding_of
+from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.testing import write_store
 
 # Imported before a part of it goes missing, as zarr itself needs that part.
@@ -30,7 +30,7 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import xloader
     from xloader.errors import ZarrReleaseWarning
-    from xloader.sources.opening import open_source
+    from xloader.sources.open.open_source import open_source
     sys.modules[gone] = kept
     assert not caught, [str(one.message) for one in caught]
 

@@ -38,7 +38,7 @@ from xloader.errors import (
     MissingChunkWarning,
 )
 from xloader.sources.base import Source
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr_adapter import is_synchronous
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, write_store
 
@@ -356,7 +356,7 @@ import os, sys, warnings
 import numpy as np
 from xloader.errors import ForkError
 from xloader.sources.base import Read
-from xloader.sources.opening import open_source
+from xloader.sources.open.open_source import open_source
 
 def read(source):
     reads = [Read("t", (0, 0, 0), (slice(0, 1),) * 3)]

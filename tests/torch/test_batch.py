@@ -13,8 +13,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from xloader import Batch
 from xloader.errors import UnsupportedDataError
-from xloader.rows import Rows
-from xloader.torch.collating import collate
+from xloader.loader.row_list import Rows
+from xloader.tensors.collate import collate
 
 
 def make_batch(first: int = 0) -> Batch:

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 import xloader
 from xloader import Samples
-from xloader.augment import Rng
 from xloader.torch import IterableDataset, data_loader
+from xloader.transforms.rng import Rng
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, default_collate
 import xloader
 from xloader import Batch
 from xloader.errors import OptionError, UnsupportedDataError
-from xloader.rows import Rows
-from xloader.torch.collating import PadCollate, collate
+from xloader.loader.row_list import Rows
+from xloader.tensors.collate import PadCollate, collate
 
 DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64", "complex64"]
 

@@ -19,8 +19,8 @@ from torch.utils.data import (
 
 import xloader
 from xloader.errors import MemoryBudgetError, OptionError, UnsupportedDataError
+from xloader.tensors.in_memory import fill_tensors
 from xloader.testing import CountingStore, write_store
-from xloader.torch.in_memory import fill_tensors
 
 
 def make_samples(store: object | None = None) -> xloader.Samples:

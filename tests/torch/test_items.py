@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from xloader import Batch
-from xloader.augment import sample_keys
 from xloader.errors import OptionError, TransformError, UnsupportedDataError
-from xloader.rows import Rows
-from xloader.torch.collating import PadCollate, collate
-from xloader.torch.items import ItemTransforms
+from xloader.loader.row_list import Rows
+from xloader.tensors.collate import PadCollate, collate
+from xloader.tensors.item_transforms import ItemTransforms
+from xloader.transforms.rng import sample_keys
 
 
 def make_batch(ids: list[int] | None = None) -> Batch:

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 
 import xloader
 from tests.test_ranks import Store, become
-from xloader import Samples, ranks
+from xloader import Samples
 from xloader.errors import RanksError
+from xloader.loader import rank_resolution as ranks
 from xloader.torch import ChunkSampler, IterableDataset, collate, data_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")

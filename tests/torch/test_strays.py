@@ -25,7 +25,7 @@ from xloader.errors import (
     UnplannedWarning,
     WorkersWarning,
 )
-from xloader.rows import Rows
+from xloader.loader.row_list import Rows
 from xloader.testing import CountingStore, write_store
 from xloader.torch import (
     ChunkSampler,

@@ -15,7 +15,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.loader import Loader
+from xloader.loader.loader import Loader
 from xloader.testing import write_store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import xloader
 from tests.trainers.cases import GLOBAL_BATCH, OPTIONS, note
 from xloader import Samples
-from xloader.loader import Loader
+from xloader.loader.loader import Loader
 
 SHAPE = (2, 2)
 NUM_LATS = 5

@@ -9,11 +9,11 @@ import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.world import World, resolve_world
 from xloader.errors import ClosedError, OptionError
-from xloader.loader import Loader
-from xloader.state import sign
+from xloader.loader.loader import Loader
+from xloader.loader.state import sign
 from xloader.testing import CountingStore, write_store
-from xloader.world import World, resolve_world
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 

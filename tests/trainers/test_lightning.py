@@ -21,7 +21,7 @@ from tests.trainers.cases import (
     run_ranks,
     together,
 )
-from xloader.loader import Loader
+from xloader.loader.loader import Loader
 from xloader.testing import CountingStore
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainers.cases import ROOT
-from xloader.demo.restart import Comparison, Step, compare
+from xloader.demo.restart import Comparison, LoggedStep, compare
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
 
@@ -44,7 +44,7 @@ def test_a_training_that_fails_says_what_it_said(folder: Path) -> None:
         compare(folder, SPEC, epochs=0, every=2, kill_at=1)
 
 
-STEPS = tuple(Step(0, number, f"{number:012}", 1.0, 2) for number in range(4))
+STEPS = tuple(LoggedStep(0, number, f"{number:012}", 1.0, 2) for number in range(4))
 
 
 def test_what_a_comparison_finds() -> None:

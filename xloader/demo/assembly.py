@@ -13,13 +13,13 @@ import xloader
 from xloader.demo.climate import Climate
 from xloader.demo.maps import is_periodic
 from xloader.demo.model import ForecastNet
-from xloader.demo.task import Task
+from xloader.demo.task import ForecastTask
 
 if TYPE_CHECKING:
-    from xloader.samples import Samples
+    from xloader.samples.samples import Samples
 
 
-def split_samples(path: str, task: Task, climate: Climate) -> tuple[Samples, Samples]:
+def split_samples(path: str, task: ForecastTask, climate: Climate) -> tuple[Samples, Samples]:
     """Samples of the training and of the held-out part; no window crosses between them.
 
     Parameters
@@ -53,7 +53,7 @@ def split_samples(path: str, task: Task, climate: Climate) -> tuple[Samples, Sam
 
 
 def make_net(
-    dataset: xr.Dataset, task: Task, climate: Climate, seed: int
+    dataset: xr.Dataset, task: ForecastTask, climate: Climate, seed: int
 ) -> tuple[ForecastNet, NDArray[np.float64]]:
     """The network, which works on normalised values, and the spread of its channels there.
 

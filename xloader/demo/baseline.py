@@ -11,7 +11,7 @@ import xarray as xr
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from xloader.demo.task import Task, stack_channels
+from xloader.demo.task import ForecastTask, stack_channels
 
 
 class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -25,7 +25,7 @@ class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
         Names variables and dims, and says where the training part ends.
     """
 
-    def __init__(self, dataset: xr.Dataset, task: Task) -> None:
+    def __init__(self, dataset: xr.Dataset, task: ForecastTask) -> None:
         self._dataset = dataset[list(task.variables)]
         self._task = task
 
@@ -67,7 +67,7 @@ class Speed:
 
 
 def measure_plain(
-    dataset: xr.Dataset, task: Task, *, batch_size: int, seed: int, seconds: float
+    dataset: xr.Dataset, task: ForecastTask, *, batch_size: int, seed: int, seconds: float
 ) -> Speed:
     """Run a stock ``DataLoader(shuffle=True)`` for some seconds, without a model.
 

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.demo.task import Task, channel_variables, stack_channels
+from xloader.demo.task import ForecastTask, channel_variables, stack_channels
 from xloader.errors import UnsupportedDataError
 
 _MAX_STEPS = 1024
@@ -67,7 +67,7 @@ def _per_channel(values: dict[str, float], names: tuple[str, ...]) -> NDArray[np
     return np.array([values[name] for name in names], dtype=np.float32)[:, None, None]
 
 
-def measure_climate(dataset: xr.Dataset, task: Task) -> Climate:
+def measure_climate(dataset: xr.Dataset, task: ForecastTask) -> Climate:
     """Read whole chunks of time, spread evenly over the training part, and sum them up.
 
     Parameters
@@ -107,7 +107,7 @@ def measure_climate(dataset: xr.Dataset, task: Task) -> Climate:
 
 
 def _sum_up(
-    task: Task,
+    task: ForecastTask,
     names: tuple[str, ...],
     phases: NDArray[np.int64],
     num_steps: int,
@@ -151,7 +151,7 @@ def _sum_up(
     )
 
 
-def _blocks(dataset: xr.Dataset, task: Task) -> list[tuple[int, int]]:
+def _blocks(dataset: xr.Dataset, task: ForecastTask) -> list[tuple[int, int]]:
     """Steps ``[start, stop)`` of whole chunks of time, evenly spread over the training part."""
     chunks = dataset[task.variables[0]].encoding.get("preferred_chunks", {})
     size = int(chunks.get(task.time_dim, _DEFAULT_BLOCK))
@@ -163,7 +163,7 @@ def _blocks(dataset: xr.Dataset, task: Task) -> list[tuple[int, int]]:
     return [(int(start), min(int(start) + size, task.num_train)) for start in chosen]
 
 
-def _phases(dataset: xr.Dataset, task: Task) -> NDArray[np.int64]:
+def _phases(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.int64]:
     """Calendar month less one where the data are monthly over two years or more, else 0."""
     still = np.zeros(task.num_steps, dtype=np.int64)
     if task.time_dim not in dataset.coords or task.num_train < 24:

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.demo.task import Task
+from xloader.demo.task import ForecastTask
 
 _SHORT_UNITS = {"degrees_north": "°N", "degrees_east": "°E"}
 
@@ -105,7 +105,7 @@ def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
     return bool(abs(abs(values[-1] - values[0] + step) - 360.0) < abs(step) / 2)
 
 
-def lead_label(dataset: xr.Dataset, task: Task) -> str:
+def lead_label(dataset: xr.Dataset, task: ForecastTask) -> str:
     """The lead in hours or days where the time coordinate says so, else in steps.
 
     Parameters

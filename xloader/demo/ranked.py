@@ -32,8 +32,8 @@ from xloader.demo.training import Calendar, loss_weights
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
-    from xloader.batch import Batch
-    from xloader.samples import Samples
+    from xloader.loader.batch import Batch
+    from xloader.samples.samples import Samples
 
 GLOBAL_BATCH: Final = 16
 LANES: Final = 4
@@ -44,7 +44,7 @@ _CHECKPOINT: Final = "checkpoint.pt"
 
 
 @dataclass(frozen=True)
-class Training:
+class RankedTraining:
     """What a rank trains.
 
     Parameters
@@ -65,7 +65,7 @@ class Training:
     scale: Tensor
 
 
-def make_training(store: str) -> Training:
+def make_training(store: str) -> RankedTraining:
     """What is trained on a store of the demo."""
     with open_dataset(store) as dataset:
         # By name: the order in which xarray finds them may differ from process to process.
@@ -76,7 +76,7 @@ def make_training(store: str) -> Training:
         samples, _ = split_samples(store, task, climate)
     scale = weights / weights.mean() / np.square(spread)[:, None, None]
     calendar = Calendar(torch.from_numpy(climate.phases[: task.num_train]), task.lead)
-    return Training(samples, net.cpu(), calendar, torch.from_numpy(scale.astype(np.float32)))
+    return RankedTraining(samples, net.cpu(), calendar, torch.from_numpy(scale.astype(np.float32)))
 
 
 def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None) -> None:
@@ -124,7 +124,7 @@ def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None
 
 
 def _step(
-    net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, training: Training
+    net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, training: RankedTraining
 ) -> float:
     """One step of the optimizer; returns the loss of the global batch before it."""
     error = net(batch[0], *training.calendar.of_batch(batch)) - batch[1]

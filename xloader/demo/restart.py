@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from xloader.cli import require_libraries
+from xloader.core.libraries import require_libraries
 from xloader.demo.options import STEPS_LOG
 from xloader.demo.store import default_cache_dir, ensure_store
 from xloader.demo.waves import WaveSpec
@@ -32,7 +32,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
 @dataclass(frozen=True)
-class Step:
+class LoggedStep:
     """What the log says of a step.
 
     Parameters
@@ -66,9 +66,9 @@ class Comparison:
         Of the other, before and after. Steps since the last checkpoint are in both.
     """
 
-    whole: tuple[Step, ...]
-    killed: tuple[Step, ...]
-    restarted: tuple[Step, ...]
+    whole: tuple[LoggedStep, ...]
+    killed: tuple[LoggedStep, ...]
+    restarted: tuple[LoggedStep, ...]
 
     @property
     def is_complete(self) -> bool:
@@ -103,7 +103,7 @@ class Comparison:
             )
         return "\n".join(lines)
 
-    def _others(self) -> tuple[Step, ...]:
+    def _others(self) -> tuple[LoggedStep, ...]:
         return self.killed + self.restarted
 
 
@@ -162,9 +162,9 @@ def _launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None
         )
 
 
-def _read(folder: Path) -> tuple[Step, ...]:
+def _read(folder: Path) -> tuple[LoggedStep, ...]:
     lines = (folder / STEPS_LOG).read_text("utf-8").splitlines()
-    return tuple(Step(**json.loads(line)) for line in lines)
+    return tuple(LoggedStep(**json.loads(line)) for line in lines)
 
 
 @click.command()

@@ -27,12 +27,12 @@ from xloader.demo.model import ForecastNet
 from xloader.demo.options import DemoOptions
 from xloader.demo.scores import Score, format_scores, make_scores
 from xloader.demo.store import default_cache_dir, ensure_store, store_path
-from xloader.demo.task import Task, find_task, open_dataset
+from xloader.demo.task import ForecastTask, find_task, open_dataset
 from xloader.demo.training import (
     Calendar,
     Example,
     Progress,
-    Training,
+    TrainingResult,
     evaluate,
     loss_weights,
     train,
@@ -40,8 +40,8 @@ from xloader.demo.training import (
 from xloader.demo.waves import VARIABLE_ATTRS
 
 if TYPE_CHECKING:
-    from xloader.loader import Loader
-    from xloader.samples import Samples
+    from xloader.loader.loader import Loader
+    from xloader.samples.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DemoResult:
     """
 
     scores: tuple[Score, ...]
-    training: Training
+    training: TrainingResult
     speed: Speed
     plain: Speed
     picture: Path
@@ -124,7 +124,7 @@ def _own_store(options: DemoOptions) -> Path:
         return ensure_store(cache, spec, on_progress=lambda done, _: bar.update(done - bar.n))
 
 
-def _print_data(path: str, dataset: xr.Dataset, task: Task, climate: Climate) -> None:
+def _print_data(path: str, dataset: xr.Dataset, task: ForecastTask, climate: Climate) -> None:
     """Say what was opened, how it is split and what happens to missing values."""
     sizes = " x ".join(f"{size} {dim}" for dim, size in dataset[task.variables[0]].sizes.items())
     nbytes = sum(dataset[name].nbytes for name in task.variables)
@@ -145,8 +145,8 @@ def _print_data(path: str, dataset: xr.Dataset, task: Task, climate: Climate) ->
 
 
 def _train(
-    loader: Loader, dataset: xr.Dataset, task: Task, climate: Climate, options: DemoOptions
-) -> tuple[ForecastNet, Training]:
+    loader: Loader, dataset: xr.Dataset, task: ForecastTask, climate: Climate, options: DemoOptions
+) -> tuple[ForecastNet, TrainingResult]:
     """Train behind a progress bar."""
     net, spread = make_net(dataset, task, climate, options.seed)
     style = "{desc} {percentage:3.0f}% |{bar}| {elapsed} {postfix}"
@@ -177,7 +177,7 @@ def _score(
     net: ForecastNet,
     loader: Loader,
     dataset: xr.Dataset,
-    task: Task,
+    task: ForecastTask,
     climate: Climate,
     options: DemoOptions,
 ) -> tuple[tuple[Score, ...], Example]:
@@ -205,7 +205,7 @@ def _score(
     return scores, example
 
 
-def _measured(training: Training) -> str:
+def _measured(training: TrainingResult) -> str:
     """What the report is of."""
     if training.num_epochs:
         return "The last whole training epoch, as measured"
@@ -215,7 +215,7 @@ def _measured(training: Training) -> str:
     )
 
 
-def _agreement(training: Training) -> str:
+def _agreement(training: TrainingResult) -> str:
     """Predicted beside measured reads, in one line."""
     explanation, report = training.explanation, training.report
     whole = "" if training.num_epochs else " for the whole of it"
@@ -227,7 +227,7 @@ def _agreement(training: Training) -> str:
 
 
 def _compare(
-    samples: Samples, dataset: xr.Dataset, task: Task, options: DemoOptions
+    samples: Samples, dataset: xr.Dataset, task: ForecastTask, options: DemoOptions
 ) -> tuple[Speed, Speed]:
     """Time an epoch without a model, here and through a plain torch dataset."""
     print("\nThe same epoch without a model", flush=True)
@@ -257,7 +257,9 @@ def _compare(
     return speed, plain
 
 
-def _draw(example: Example, dataset: xr.Dataset, task: Task, climate: Climate, path: Path) -> None:
+def _draw(
+    example: Example, dataset: xr.Dataset, task: ForecastTask, climate: Climate, path: Path
+) -> None:
     """Write the picture of the first channel of the example."""
     row_dim, column_dim = task.space_dims
     name = climate.channel_variables[0]

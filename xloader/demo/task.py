@@ -26,7 +26,7 @@ _MIN_TRAIN_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Task:
+class ForecastTask:
     """Forecast all variables ``lead`` steps ahead; train on the early part, score on the late.
 
     ::
@@ -122,7 +122,7 @@ def find_task(
     variables: Sequence[str] = (),
     time_dim: str = "time",
     lead: int = 6,
-) -> Task:
+) -> ForecastTask:
     """Choose variables and split time.
 
     Parameters
@@ -168,7 +168,7 @@ def find_task(
     space_dims = _space_dims(dataset, names, time_dim)
     num_steps = dataset.sizes[time_dim]
     num_train = int(num_steps * _TRAIN_SHARE)
-    task = Task(names, time_dim, space_dims, lead, num_steps, num_train)
+    task = ForecastTask(names, time_dim, space_dims, lead, num_steps, num_train)
     if lead < 1:
         raise OptionError("lead is too small", given=lead, allowed=">= 1")
     if task.num_train_samples < _MIN_TRAIN_SAMPLES or task.num_test_samples < 1:
@@ -181,7 +181,7 @@ def find_task(
     return task
 
 
-def stack_channels(dataset: xr.Dataset, task: Task) -> NDArray[np.floating]:
+def stack_channels(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.floating]:
     """The task's variables as one array, channels variable-major as `Samples.channels` has them.
 
     Parameters
@@ -204,7 +204,7 @@ def stack_channels(dataset: xr.Dataset, task: Task) -> NDArray[np.floating]:
     return np.concatenate(parts, axis=1)
 
 
-def channel_variables(dataset: xr.Dataset, task: Task) -> tuple[str, ...]:
+def channel_variables(dataset: xr.Dataset, task: ForecastTask) -> tuple[str, ...]:
     """The variable of each channel: a name occurs once for each level it has."""
     maps = {task.time_dim, *task.space_dims}
     names: list[str] = []

@@ -17,10 +17,10 @@ from xloader.demo.scores import ErrorSums
 from xloader.errors import UnsupportedDataError
 
 if TYPE_CHECKING:
-    from xloader.batch import Batch
-    from xloader.explain import Explanation
-    from xloader.loader import Loader
-    from xloader.report import Report
+    from xloader.loader.batch import Batch
+    from xloader.loader.loader import Loader
+    from xloader.loader.report import Report
+    from xloader.planning.explain import Explanation
 
 _PEAK_RATE = 2e-3
 _WARMUP_SHARE = 0.05
@@ -71,7 +71,7 @@ class Calendar:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingResult:
     """What training did.
 
     Parameters
@@ -154,7 +154,7 @@ def train(
     steps: int,
     seconds: float,
     on_progress: Callable[[Progress], None],
-) -> Training:
+) -> TrainingResult:
     """Train for so many steps, or until time runs out: one step at least.
 
     The learning rate falls to 0 by the last step, or by the end of the time if that comes sooner.
@@ -208,7 +208,7 @@ def train(
                 break
         if kept is None or not step % len(loader):
             kept = predicted, loader.report()
-    return Training(step, steps, len(loader), time.perf_counter() - begin, *kept)
+    return TrainingResult(step, steps, len(loader), time.perf_counter() - begin, *kept)
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:

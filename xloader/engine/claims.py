@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from xloader.engine.blocks import Bundle
-from xloader.engine.job import Filling
-from xloader.engine.shelf import Block
+from xloader.engine.block_reader import Bundle
+from xloader.engine.block_table import LoadedBlock
+from xloader.engine.job import OpenBatch
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Outcome
 
@@ -26,7 +26,7 @@ class Done(NamedTuple):
 class Load:
     """Blocks that begin together: their memory and their bundles, whichever come first."""
 
-    def __init__(self, blocks: list[Block], filling: Filling) -> None:
+    def __init__(self, blocks: list[LoadedBlock], filling: OpenBatch) -> None:
         self.blocks = blocks
         self.filling = filling
         self.bundles: list[Bundle] = []

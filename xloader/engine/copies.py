@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.engine.hits import Hits
-from xloader.engine.shelf import Shelf
+from xloader.core.axis import Ints
+from xloader.core.footprint import Access
+from xloader.core.packing import Packing
+from xloader.engine.block_table import BlockTable
+from xloader.engine.overlaps import Hits
 from xloader.engine.targets import Stack
-from xloader.footprint import Access
-from xloader.grid import Ints
-from xloader.packing import Packing
 
 MANY_ROWS = 12
 """Narrow rows are copied at once where there are so many of a kind: the second copy that this
@@ -58,7 +58,7 @@ def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
 def copy_each(
     hits: Hits,
     spans: Access,
-    shelf: Shelf,
+    shelf: BlockTable,
     slots: Ints,
     pairs: Sequence[tuple[Stack, NDArray[Any]]],
 ) -> None:
@@ -123,7 +123,7 @@ def _indices(
 
 
 def copy_alike(
-    hits: Hits, spans: Access, shelf: Shelf, slots: Ints, stack: Stack, view: NDArray[Any]
+    hits: Hits, spans: Access, shelf: BlockTable, slots: Ints, stack: Stack, view: NDArray[Any]
 ) -> None:
     """Copy rows that take the same part of their windows, of blocks of one shape, at once."""
     first = shelf.blocks[int(slots[0])]

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from xloader.core.patience import Patience
 from xloader.engine.threads import Threads
-from xloader.patience import Patience
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Read
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from xloader.engine.blocks import Place, Stored
+from xloader.core.axis import Ints
+from xloader.core.footprint import Access, Footprint
+from xloader.engine.block_reader import BlockSlot, Stored
+from xloader.engine.block_table import BlockTable
+from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.copies import alike_hits, copy_alike, copy_each
-from xloader.engine.fields import Arrays, Fields
-from xloader.engine.hits import Hits
-from xloader.engine.shelf import Shelf
+from xloader.engine.overlaps import Hits
 from xloader.engine.targets import Stack, Target, stacked
-from xloader.footprint import Access, Footprint
-from xloader.grid import Ints
-from xloader.layout import FieldLayout
+from xloader.recipe.layout import FieldLayout
 
 _NARROW_NBYTES = 1 << 14
 """Rows of fewer bytes are copied many at once, where there are many."""
@@ -92,17 +92,17 @@ class Gatherer:
             found.append(is_alone and all(target.is_direct for target in targets))
         return found
 
-    def rows_of(self, group: int, views: Views, row: int) -> dict[str, Place]:
+    def rows_of(self, group: int, views: Views, row: int) -> dict[str, BlockSlot]:
         """Per variable of a group, one row of the field that it alone fills."""
         (stacks,) = self._stacks[group].values()
         return {
-            target.part.variable: Place(view[:, row], number)
+            target.part.variable: BlockSlot(view[:, row], number)
             for stack, view in zip(stacks, views[group][0], strict=True)
             for number, target in enumerate(stack.targets)
         }
 
     def gather(
-        self, group: int, access: int, hits: Hits, shelf: Shelf, slots: Ints, views: Views
+        self, group: int, access: int, hits: Hits, shelf: BlockTable, slots: Ints, views: Views
     ) -> None:
         """Copy what some rows take of loaded blocks.
 

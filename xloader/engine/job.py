@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -11,17 +10,16 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.engine.blocks import BlockReader
-from xloader.engine.fields import Arrays, Fields
+from xloader.core.axis import Ints
+from xloader.core.footprint import Group
+from xloader.core.nans import FieldNans, OnNan
+from xloader.core.patience import Patience
+from xloader.engine.block_reader import BlockReader
+from xloader.engine.block_table import BlockTable
+from xloader.engine.buffers import Arrays, BlockPool, Fields
 from xloader.engine.gather import Gatherer, Views
-from xloader.engine.pool import BlockPool
-from xloader.engine.shelf import Shelf
-from xloader.engine.steps import Step, Walker
+from xloader.engine.steps import BatchRows, Walker
 from xloader.errors import ChunkError
-from xloader.footprint import Group
-from xloader.grid import Ints
-from xloader.nans import FieldNans, OnNan
-from xloader.patience import Patience
 
 OnError = Literal["raise", "skip"]
 """What is done about a chunk that cannot be had."""
@@ -81,7 +79,7 @@ class Job:
     prefetch: int
     num_threads: int
     pool: BlockPool
-    shelf: Shelf
+    shelf: BlockTable
     is_resident: bool
     in_flight_nbytes: int
     patience: Patience
@@ -91,90 +89,6 @@ class Job:
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet an error are left out, and the epoch goes on."""
         return self.on_error == "skip" and isinstance(error, ChunkError)
-
-
-@dataclass
-class Gauge:
-    """How many are at work, and their seconds: summed while the consumer waits, and while not.
-
-    Parameters
-    ----------
-    num, peak : int
-        Now, and the most at a time.
-    awaited_seconds, unasked_seconds : float
-    """
-
-    num: int = 0
-    peak: int = 0
-    awaited_seconds: float = 0.0
-    unasked_seconds: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """All seconds of work."""
-        return self.awaited_seconds + self.unasked_seconds
-
-    def pass_time(self, seconds: float, *, is_awaited: bool) -> None:
-        """Let those at work work on."""
-        if is_awaited:
-            self.awaited_seconds += self.num * seconds
-        else:
-            self.unasked_seconds += self.num * seconds
-
-    def change(self, num: int) -> None:
-        """So many more are at work from now on."""
-        self.num += num
-        self.peak = max(self.peak, self.num)
-
-
-@dataclass
-class Tally:
-    """What a run has done so far. Seconds are summed over its threads.
-
-    What is fetched ahead, ``num_ahead`` bundles of ``ahead_nbytes`` decoded bytes, is counted
-    apart from ``fetch_seconds``, which the workers spend. What is held at a time is the memory of
-    the batches under way and of the one that was delivered last, ``flight_nbytes`` of chunks that
-    are being read, and decoded chunks: ``peak_nbytes`` at most so far. The run's lock guards all
-    of it.
-    """
-
-    num_reads: int = 0
-    read_nbytes: int = 0
-    num_missing: int = 0
-    num_requests: int = 0
-    num_retries: int = 0
-    skipped: dict[tuple[str, tuple[int, ...]], None] = field(default_factory=dict)
-    fetch_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    gather_seconds: float = 0.0
-    finish_seconds: float = 0.0
-    walk_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    num_ahead: int = 0
-    ahead_nbytes: int = 0
-    ahead_seconds: float = 0.0
-    batches_nbytes: int = 0
-    flight_nbytes: int = 0
-    peak_nbytes: int = 0
-    workers: Gauge = field(default_factory=Gauge)
-    fetches: Gauge = field(default_factory=Gauge)
-    is_awaited: bool = False
-    since: float = field(default_factory=time.perf_counter)
-
-    def weigh(self, pool: BlockPool) -> None:
-        """Note what is held now, beside so much in the pool."""
-        held = self.batches_nbytes + self.flight_nbytes + pool.used_nbytes
-        self.peak_nbytes = max(self.peak_nbytes, held)
-
-    def mark(self, *, workers: int = 0, fetches: int = 0, is_awaited: bool | None = None) -> None:
-        """Note that more or fewer are at work, or that the consumer begins or ends to wait."""
-        now = time.perf_counter()
-        for gauge, num in ((self.workers, workers), (self.fetches, fetches)):
-            gauge.pass_time(now - self.since, is_awaited=self.is_awaited)
-            gauge.change(num)
-        self.since = now
-        if is_awaited is not None:
-            self.is_awaited = is_awaited
 
 
 class Signal:
@@ -203,7 +117,7 @@ class Signal:
             self._tokens.put(None)
 
 
-class Bell:
+class RunLock:
     """The lock of a run, and who waits: its workers for work, its consumer for a batch.
 
     They wait apart, so that nobody is woken for what is not for him. Who holds the lock may take
@@ -254,7 +168,7 @@ class Delivery:
         Rows whose chunks could not be had. Others of the batch are in their place.
     """
 
-    step: Step
+    step: BatchRows
     arrays: Arrays
     ids: Ints
     is_padding: NDArray[np.bool_]
@@ -268,7 +182,7 @@ class Delivery:
 
 
 @dataclass(eq=False)
-class Filling:
+class OpenBatch:
     """A batch under way, and what it waits for.
 
     Parameters
@@ -286,7 +200,7 @@ class Filling:
         What the first of them met.
     """
 
-    step: Step
+    step: BatchRows
     num_missing: int
     arrays: Arrays | None = None
     views: Views = ()

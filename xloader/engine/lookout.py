@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from xloader.engine.readers import Readers, Task
+from xloader.core.patience import Patience
+from xloader.engine.readers import Readers, ReadTask
 from xloader.errors import ReadTimeoutError, SourceAccessError
-from xloader.patience import Patience
 from xloader.sources import watching
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Source
@@ -36,7 +36,7 @@ class Lookout:
     Examples
     --------
     >>> import xarray as xr
-    >>> from xloader.sources.opening import open_source
+    >>> from xloader.sources.open.open_source import open_source
     >>> source = open_source(xr.Dataset({"t": ("x", [1.0, 2.0])}))
     >>> lookout = Lookout(source, ["t"])
     >>> lookout.begin()
@@ -125,7 +125,7 @@ class Lookout:
             return
         # On threads that can be given up where the store does not answer.
         with Readers(self._patience, self._source.name) as readers:
-            readers.do([Task((), partial(_look, watch)) for watch in watches], _MOST_REQUESTS)
+            readers.do([ReadTask((), partial(_look, watch)) for watch in watches], _MOST_REQUESTS)
 
 
 def _look(watch: Watch, _: Attempts) -> None:

@@ -12,17 +12,17 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from xloader.core.patience import Patience
+from xloader.core.telling import warn_caller
 from xloader.engine.deadlines import Deadlines
+from xloader.engine.request_threads import RequestThreads
 from xloader.engine.threads import MOST_SECONDS
-from xloader.engine.waiters import Waiters
 from xloader.errors import SlowReadWarning
-from xloader.patience import Patience
 from xloader.sources.attempts import Abandoned, Attempts
 from xloader.sources.base import Read
-from xloader.telling import warn_caller
 
 
-class Task(NamedTuple):
+class ReadTask(NamedTuple):
     """Something to be read.
 
     Parameters
@@ -58,11 +58,11 @@ class Readers:
     def __init__(self, patience: Patience, store: str) -> None:
         self._calls: deque[_Call] = deque(maxlen=1)
         self._deadlines = Deadlines(patience, store, partial(_tell, self._calls))
-        self._helpers = Waiters("xloader-read")
+        self._helpers = RequestThreads("xloader-read")
         self.is_spoilt = False
         self._dismiss = weakref.finalize(self, _dismiss, self._deadlines, self._helpers)
 
-    def do(self, tasks: Sequence[Task], num_threads: int) -> None:
+    def do(self, tasks: Sequence[ReadTask], num_threads: int) -> None:
         """Do some tasks in any order, and return when nobody works on them any more.
 
         Parameters
@@ -105,7 +105,9 @@ class Readers:
 class _Call:
     """Some tasks under way."""
 
-    def __init__(self, tasks: Sequence[Task], deadlines: Deadlines, helpers: Waiters) -> None:
+    def __init__(
+        self, tasks: Sequence[ReadTask], deadlines: Deadlines, helpers: RequestThreads
+    ) -> None:
         self._tasks = tasks
         self._deadlines = deadlines
         self._helpers = helpers
@@ -208,7 +210,7 @@ def _tell(calls: deque[_Call], notice: str) -> None:
         call.ended.put(notice)
 
 
-def _dismiss(deadlines: Deadlines, helpers: Waiters) -> None:
+def _dismiss(deadlines: Deadlines, helpers: RequestThreads) -> None:
     deadlines.close()
     for thread in deadlines.abandon():
         helpers.give_up(thread)

@@ -22,15 +22,16 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xloader.core.telling import warn_caller
+from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.fillings import Fillings
-from xloader.engine.job import Bell, Delivery, Filling, Job, Tally
-from xloader.engine.loads import Loads
-from xloader.engine.steps import Begin, Step
+from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
+from xloader.engine.open_batches import OpenBatches
+from xloader.engine.steps import BatchRows, Begin
+from xloader.engine.tally import Tally
 from xloader.engine.threads import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning
 from xloader.sources.attempts import Abandoned
-from xloader.telling import warn_caller
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Rows whose needs are known before their batches are open."""
@@ -43,10 +44,10 @@ class Run:
         self.tally = Tally()
         self._job = job
         self._pid = os.getpid()
-        self._bell = Bell()
-        self._fillings = Fillings(job, self.tally, self._bell)
+        self._bell = RunLock()
+        self._fillings = OpenBatches(job, self.tally, self._bell)
         self._deadlines = Deadlines(job.patience, job.reader.name, self._bell.tell)
-        self._loads = Loads(
+        self._loads = BlockLoads(
             job,
             self.tally,
             self._bell,
@@ -300,16 +301,16 @@ class Run:
             if self._is_walked:
                 self._bell.batch.notify()
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: BatchRows) -> None:
         """Queue a batch, and what begins with it. The lock is held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
-        filling = Filling(step, num_missing=num_hits + len(step.begins))
+        filling = OpenBatch(step, num_missing=num_hits + len(step.begins))
         for _, begins in itertools.groupby(step.begins, key=lambda begin: (begin.row, begin.group)):
             blocks = [self._job.shelf.put(begin, self._is_row(step, begin)) for begin in begins]
             self._loads.add(blocks, filling)
         self._fillings.add(filling)
 
-    def _is_row(self, step: Step, begin: Begin) -> bool:
+    def _is_row(self, step: BatchRows, begin: Begin) -> bool:
         """Whether a block is one row's window, and nobody else's: then it needs no pool."""
         if self._job.is_resident or begin.num_samples > 1:
             return False

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.engine.job import Filling
-from xloader.grid import Ints
+from xloader.core.axis import Ints
+from xloader.engine.job import OpenBatch
 
 
-def note_rows(filling: Filling, rows: Ints | int, error: BaseException | None) -> None:
+def note_rows(filling: OpenBatch, rows: Ints | int, error: BaseException | None) -> None:
     """Note rows of a batch whose chunks cannot be had. The run's lock is held."""
     if filling.bad_rows is None:
         filling.bad_rows = np.zeros(len(filling.step.ids), np.bool_)
@@ -19,7 +19,7 @@ def note_rows(filling: Filling, rows: Ints | int, error: BaseException | None) -
     filling.first_error = filling.first_error or error
 
 
-def fill_rows(filling: Filling) -> None:
+def fill_rows(filling: OpenBatch) -> None:
     """Put the good row before each bad one in its place, or the first good one.
 
     Raises
@@ -50,7 +50,7 @@ def fill_rows(filling: Filling) -> None:
     filling.step = replace(step, ids=step.ids[taken], occurrences=times)
 
 
-def padding_of(filling: Filling, num_rows: int) -> NDArray[np.bool_]:
+def padding_of(filling: OpenBatch, num_rows: int) -> NDArray[np.bool_]:
     """Which rows of a batch repeat others: those behind its own, and those that were bad."""
     is_padding = np.arange(num_rows) >= len(filling.step.ids)
     if filling.bad_rows is not None:

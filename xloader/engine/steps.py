@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.dealing import Dealer
-from xloader.engine.hits import Hits, find_hits
-from xloader.footprint import Access, Footprint, Group, expand_ranges
-from xloader.grid import Ints
-from xloader.mixing import count_regions
-from xloader.plan import Lane
+from xloader.core.axis import Ints
+from xloader.core.footprint import Access, Footprint, Group, expand_ranges
+from xloader.engine.overlaps import Hits, find_hits
+from xloader.order.step_dealer import Dealer
+from xloader.planning.epoch import Lane
+from xloader.planning.mixing import count_regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Step:
+class BatchRows:
     """The rows of one batch of one rank, lane by lane.
 
     Parameters
@@ -134,7 +134,7 @@ class Walker:
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
 
-    def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[Step]:
+    def steps(self, known: Sequence[NDArray[np.bool_]]) -> Iterator[BatchRows]:
         """The steps in order.
 
         Parameters
@@ -148,7 +148,7 @@ class Walker:
 
     def _look(
         self, first: int, num_steps: int, known: Sequence[NDArray[np.bool_]]
-    ) -> Iterator[Step]:
+    ) -> Iterator[BatchRows]:
         dealt = self._dealer.take(num_steps)
         ids, entries, edges = dealt.ids, dealt.entries, dealt.edges
         positions = self._footprint.positions_of(ids)
@@ -174,7 +174,7 @@ class Walker:
             times = None if dealt.occurrences is None else dealt.occurrences[rows]
             if times is not None and len(times):
                 self._last_occurrence = int(times[-1])
-            yield Step(
+            yield BatchRows(
                 first + index,
                 ids[rows],
                 entries[rows],
@@ -296,3 +296,30 @@ def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:
     if shifts is None:
         return np.concatenate(parts)
     return np.concatenate([part + shift for part, shift in zip(parts, shifts, strict=False)])
+
+
+class Uses:
+    """How many rows of each entry are to come, and how many entries need each residence.
+
+    Parameters
+    ----------
+    needs : GroupNeeds
+    entry_counts : numpy.ndarray of int64
+        Rows of each entry in the whole epoch.
+    """
+
+    def __init__(self, needs: GroupNeeds, entry_counts: Ints) -> None:
+        self._needs = needs
+        self._rows_left = entry_counts.copy()
+        self._entries_left = needs.num_entries()
+
+    def count_down(self, entries: Ints) -> list[int]:
+        """The residences that nothing needs any more, now that rows of some entries are done."""
+        np.subtract.at(self._rows_left, entries, 1)
+        done = entries[self._rows_left[entries] == 0]
+        if not len(done):
+            return []
+        _, residences = self._needs.members_of(np.unique(done))
+        np.subtract.at(self._entries_left, residences, 1)
+        over = residences[self._entries_left[residences] == 0]
+        return list(dict.fromkeys(over.tolist()))

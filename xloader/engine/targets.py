@@ -10,10 +10,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from xloader.engine.blocks import Stored
-from xloader.engine.fields import Arrays
-from xloader.engine.shelf import Block
-from xloader.layout import Part
+from xloader.engine.block_reader import Stored
+from xloader.engine.block_table import LoadedBlock
+from xloader.engine.buffers import Arrays
+from xloader.recipe.layout import FieldPart
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Target:
     """
 
     field: str
-    part: Part
+    part: FieldPart
     stored: Stored
     column: int
     number: int
@@ -86,7 +86,7 @@ class Stack:
         shape, strides = (len(self.targets), *views[0].shape), (hop, *views[0].strides)
         return as_strided(views[0], shape, strides)
 
-    def source(self, block: Block) -> NDArray[Any]:
+    def source(self, block: LoadedBlock) -> NDArray[Any]:
         """Their parts of a block, shape ``(len(targets), ...)``."""
         joint, number = block.places[self.first.part.variable]
         part: NDArray[Any] = joint[number : number + len(self.targets)]

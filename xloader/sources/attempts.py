@@ -17,10 +17,10 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Final, TypeVar
 
+from xloader.core.patience import Patience
 from xloader.errors import ReadTimeoutError, XloaderError
-from xloader.patience import Patience
 from xloader.sources.base import Read
-from xloader.sources.stores.transient import is_timeout, is_transient, told_pause
+from xloader.sources.transient import is_timeout, is_transient, told_pause
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.packing import Packing
+from xloader.core.packing import Packing
 from xloader.sources.watching import Watch
 
 Cut = tuple[slice | NDArray[np.int64], ...]

@@ -11,10 +11,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike
 
+from xloader.core.telling import closest
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.base import Variable
 from xloader.sources.cf import factors_of
-from xloader.telling import closest
 
 READABLE_KINDS: Final = "biuf"
 """Kinds of dtype that can become an array of numbers: bool, signed, unsigned, float."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from xloader.core.packing import Packing
 from xloader.errors import UnsupportedDataError
-from xloader.packing import Packing
 
 
 class _XarrayOnlyError(Exception):

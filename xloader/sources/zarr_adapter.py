@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import StorePath, ZipStore
 
+from xloader.core.telling import warn_caller
 from xloader.errors import ZarrReleaseWarning
-from xloader.telling import warn_caller
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore
 
-from xloader.sources.chunking import each
+from xloader.sources.chunk_sizes import each
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
 from xloader.sources.watching import Watch
-from xloader.testing.tally import SharedTally, Tally
+from xloader.testing.counters import KeyCounter, SharedTally
 
 
 class SourceRecorder:
@@ -38,7 +38,7 @@ class SourceRecorder:
 
     def __init__(self, source: Source, log: str | os.PathLike[str] | None = None) -> None:
         self._source = source
-        self._tally = Tally() if log is None else SharedTally(os.fspath(log))
+        self._tally = KeyCounter() if log is None else SharedTally(os.fspath(log))
         self._lock = threading.Lock()
         self._in_flight_nbytes = 0
         self._held: weakref.WeakSet[_Weighed] = weakref.WeakSet()

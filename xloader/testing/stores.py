@@ -18,7 +18,7 @@ from xloader.sources.zarr_adapter import (
     default_buffer_prototype,
     is_synchronous,
 )
-from xloader.testing.tally import SharedTally, Tally
+from xloader.testing.counters import KeyCounter, SharedTally
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype
@@ -140,7 +140,7 @@ class CountingStore(_TappedStore):
 
     def __init__(self, store: Store, log: str | os.PathLike[str] | None = None) -> None:
         super().__init__(store)
-        self._tally = Tally() if log is None else SharedTally(os.fspath(log))
+        self._tally = KeyCounter() if log is None else SharedTally(os.fspath(log))
 
     @property
     def readers(self) -> dict[str, set[int]]:
@@ -253,7 +253,7 @@ class FaultyStore(_TappedStore):
         super().__init__(store)
         self._faults = dict(faults)
         self._times = times
-        self._tally = Tally()
+        self._tally = KeyCounter()
 
     @property
     def num_faults(self) -> int:

@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xloader.torch.collating import PadCollate, collate
-    from xloader.torch.dataloader import batch_of, data_loader
+    from xloader.tensors.collate import PadCollate, collate
+    from xloader.torch.chunk_sampler import ChunkSampler
+    from xloader.torch.data_loader import batch_of, data_loader
     from xloader.torch.iterable_dataset import IterableDataset
     from xloader.torch.map_dataset import MapDataset
-    from xloader.torch.sampler import ChunkSampler
 
 _HOMES = {
     "ChunkSampler": "sampler",
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
     # `import xloader` comes by here, and must not bring PyTorch along.
     if name not in _HOMES:
         raise AttributeError(f"module 'xloader.torch' has no attribute {name!r}")
-    from xloader.torch.tensors import require_torch
+    from xloader.tensors.convert import require_torch
 
     require_torch(f"xloader.torch.{name}")
     return getattr(importlib.import_module(f"xloader.torch.{_HOMES[name]}"), name)

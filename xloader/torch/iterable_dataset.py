@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import torch
 from torch.utils.data import default_convert, get_worker_info
 
-from xloader.augment import sample_keys
+from xloader.core.nans import OnNan, check_on_nan
+from xloader.core.options import check_epoch
+from xloader.core.telling import warn_caller
+from xloader.core.world import resolve_world
 from xloader.errors import OptionError, WorkersWarning
-from xloader.explain import Explanation
-from xloader.itinerary import Itinerary
-from xloader.nans import OnNan
-from xloader.options import check_epoch
-from xloader.rows import Rows
-from xloader.state import Stand
-from xloader.telling import warn_caller
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.row_list import Rows
+from xloader.loader.state import Position
+from xloader.loader.worker import Worker, explain_rest
+from xloader.planning.explain import Explanation
+from xloader.tensors.collate import collate
+from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.checks import (
-    check_on_nan,
     collate_by_default,
     refuse_batches_of_batches,
     refuse_state,
     require_samples,
 )
-from xloader.torch.collating import collate
-from xloader.torch.desk import as_batch, num_cores
-from xloader.torch.items import ItemTransforms
-from xloader.torch.orphans import end_in_time
-from xloader.torch.parcels import sendable_errors
-from xloader.torch.sampler import check_options, plan_workers
-from xloader.torch.stream import MOST_WORKERS, Process, SharedStand, Stream
+from xloader.torch.chunk_sampler import check_options, plan_workers
+from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedPosition, WorkerPass
+from xloader.torch.parent_watch import end_in_time
 from xloader.torch.trainers import refuse_dealing_twice
-from xloader.working import Worker, explain_rest
-from xloader.world import resolve_world
+from xloader.torch.worker_errors import sendable_errors
+from xloader.torch.worker_reader import as_batch, num_cores
+from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:
-    from xloader.samples import Samples
+    from xloader.samples.samples import Samples
 
 _UNBATCHED_SIZE = 32
 """Samples that are read together where they are wanted one by one."""
@@ -127,7 +126,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             "on_nan": check_on_nan(on_nan),
             **options,
         }
-        self._stand = SharedStand()
+        self._stand = SharedPosition()
         # Now, so that what cannot be planned is an error where it was asked for.
         self._rosters = {1: plan_workers(samples, 1, **self._options)}
         self._worker: Worker | None = None
@@ -176,7 +175,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         >>> [batch.ids.tolist() for batch in dataset] == whole[1:]
         True
         """
-        stand = Stand.checked(epoch, step, self._itinerary(1).num_steps)
+        stand = Position.checked(epoch, step, self._itinerary(1).num_steps)
         if stand.step and self.batch_size is None:
             raise OptionError(
                 "samples come one by one, so that there are no steps to go on from",
@@ -241,7 +240,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         itinerary = self._itinerary(num_workers)
         if info is None or info.id == 0:
             itinerary.warn_if_empty()
-        return Stream(
+        return WorkerPass(
             itinerary, self._stand, Process.of(info), self._open_steps, is_single=is_single
         )
 
@@ -258,7 +257,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             state["_options"] = {**self._options, **own}
         return state
 
-    def _open_steps(self, start: Stand, number: int) -> Iterator[Any]:
+    def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
         itinerary = self._itinerary(num_workers)
@@ -282,7 +281,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             )
         return self._rows(worker, start)
 
-    def _rows(self, worker: Worker, start: Stand) -> Iterator[Any]:
+    def _rows(self, worker: Worker, start: Position) -> Iterator[Any]:
         """The rows of a worker's steps: a batch of arrays, or a list where each is transformed."""
         seed = self._itinerary(0).options.seed
         with sendable_errors():
@@ -296,7 +295,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 yield rows
                 del delivery, rows
 
-    def _itinerary(self, num_workers: int) -> Itinerary:
+    def _itinerary(self, num_workers: int) -> RankPlan:
         key = max(num_workers, 1)
         if key not in self._rosters:
             self._rosters[key] = plan_workers(self.samples, key, **self._options)
@@ -304,8 +303,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             roster.settle()
         return self._rosters[key].itinerary
 
-    def _warn_of_repeats(self, start: Stand) -> None:
-        is_repeated = start == Stand(start.epoch) and self._last_epoch == start.epoch
+    def _warn_of_repeats(self, start: Position) -> None:
+        is_repeated = start == Position(start.epoch) and self._last_epoch == start.epoch
         self._last_epoch = start.epoch
         if is_repeated and self._options["shuffle"]:
             warn_caller(

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from xloader.augment import sample_keys
-from xloader.choosing import listed_ids, normal_ids
-from xloader.nans import OnNan
-from xloader.option_checks import MOST_THREADS, check_whole
-from xloader.options import parse_nbytes
-from xloader.torch.checks import check_on_nan, require_samples
-from xloader.torch.desk import Desk, as_batch
-from xloader.torch.items import ItemTransforms
-from xloader.torch.parcels import sendable_errors
-from xloader.torch.tickets import FirstId, ticket_of
+from xloader.core.nans import OnNan, check_on_nan
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import MOST_THREADS, check_whole
+from xloader.samples.subset_verbs import listed_ids, normal_ids
+from xloader.tensors.item_transforms import ItemTransforms
+from xloader.torch.checks import require_samples
+from xloader.torch.step_tags import FirstId, ticket_of
+from xloader.torch.worker_errors import sendable_errors
+from xloader.torch.worker_reader import WorkerReader, as_batch
+from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:
-    from xloader.samples import Samples
+    from xloader.samples.samples import Samples
 
 
 class MapDataset(Dataset[Any]):
@@ -89,7 +89,7 @@ class MapDataset(Dataset[Any]):
         if threads is not None:
             self._threads = check_whole("threads", threads, 1, MOST_THREADS)
         self._on_nan = check_on_nan(on_nan)
-        self._desk: Desk | None = None
+        self._desk: WorkerReader | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -150,7 +150,7 @@ class MapDataset(Dataset[Any]):
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._desk is None or self._desk.is_foreign:
             recipe = replace(self.samples.recipe, patience=self._patience)
-            self._desk = Desk(recipe, self._memory_nbytes, self._threads, self._on_nan)
+            self._desk = WorkerReader(recipe, self._memory_nbytes, self._threads, self._on_nan)
         ticket = ticket_of(ids)
         delivery = None if ticket is None else self._desk.step(ticket, ids)
         if delivery is None:

@@ -28,7 +28,7 @@ class BatchAccessor:
         return BatchGenerator(self._obj, *args, **kwargs)
 
 
-class _Found:
+class _AccessorDescriptor:
     """Gives the accessor of an object, and makes way for any other of the name.
 
     xarray warns where a name is taken on the class, so on the class it is not: xbatcher, imported
@@ -45,4 +45,4 @@ def register() -> None:
     """Offer ``ds.batch`` on Datasets and DataArrays that have no such attribute yet."""
     for kind in (xr.Dataset, xr.DataArray):
         if not hasattr(kind, _NAME):
-            setattr(kind, _NAME, _Found())
+            setattr(kind, _NAME, _AccessorDescriptor())

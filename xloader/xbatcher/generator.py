@@ -8,13 +8,13 @@ from typing import Any
 
 import xarray as xr
 
+from xloader.core.telling import warn_caller
 from xloader.errors import OptionError, XloaderWarning
-from xloader.samples import Samples
-from xloader.telling import warn_caller
-from xloader.xbatcher.frames import Frames
+from xloader.samples.samples import Samples
+from xloader.xbatcher.batch_cache import load_batch, store_batch
+from xloader.xbatcher.batches import Frames
 from xloader.xbatcher.patches import make_patches
 from xloader.xbatcher.reading import Reader
-from xloader.xbatcher.stored import load_batch, store_batch
 
 Batch = xr.Dataset | xr.DataArray
 

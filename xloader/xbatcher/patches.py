@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from xloader.core.axis import Ints
 from xloader.errors import EmptySamplesError, OptionError, SampleIndexError, WindowError
-from xloader.grid import Ints
-from xloader.recipe import unknown
+from xloader.recipe.recipe import unknown
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.loader import Loader
-from xloader.options import LoaderOptions, parse_nbytes
-from xloader.recipe import Field, Kept, Recipe
-from xloader.samples import Samples
-from xloader.sources.datasets.forks import survives_fork
-from xloader.sources.opening import open_source
-from xloader.windows import Windows
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.options import LoaderOptions
+from xloader.core.windows import Windows
+from xloader.loader.loader import Loader
+from xloader.recipe.recipe import Field, Kept, Recipe
+from xloader.samples.samples import Samples
+from xloader.sources.open.open_source import open_source
+from xloader.sources.views.fork_safety import survives_fork
 from xloader.xbatcher.patches import Patches
 from xloader.xbatcher.single import SingleReads
 
@@ -139,7 +140,7 @@ class Reader:
         # Whoever iterates meanwhile gets a loader of its own: a loader has one epoch at a time.
         loader = self._idle.pop(key, None) or self._loader(batches, num_shares)
         try:
-            rows = _Rows(iter(loader))
+            rows = _RowTaker(iter(loader))
             for batch in batches:
                 yield rows.take(_num_patches(self._patches, batch))
         finally:
@@ -188,7 +189,7 @@ def _num_patches(patches: Patches, batch: int) -> int:
     return int(np.prod([len(along) for along in patches.ranges_of(batch)], dtype=np.int64))
 
 
-class _Rows:
+class _RowTaker:
     """Takes rows from stacked arrays as they come."""
 
     def __init__(self, stacked: Iterator[Any]) -> None:

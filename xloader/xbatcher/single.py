@@ -6,17 +6,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from xloader.capacity import cache_budget
-from xloader.carrier import stored_variables
-from xloader.demands import make_footprint
-from xloader.engine.blocks import BlockReader
-from xloader.engine.cached import CachedReader
-from xloader.engine.fields import Fields
+from xloader.core.axis import Ints
+from xloader.engine.block_reader import BlockReader
+from xloader.engine.buffers import Fields
+from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
 from xloader.errors import MemoryBudgetError
-from xloader.grid import Ints
-from xloader.layout import make_layouts
-from xloader.samples import Samples
+from xloader.loader.job_factory import stored_variables
+from xloader.planning.cache_budget import cache_budget
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.samples.samples import Samples
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from xloader.patience import Patience
+from xloader.core.patience import Patience
 from xloader.sources.attempts import current
 
 if TYPE_CHECKING:

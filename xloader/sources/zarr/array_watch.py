@@ -19,12 +19,12 @@ from zarr.storage import LocalStore, ZipStore
 from xloader.sources import zarr_adapter
 from xloader.sources.ordinary_files import OrdinaryFiles
 from xloader.sources.stamps import Stamp, StampedFiles, generation_of, stamp_of
-from xloader.sources.stores.access import access_error, cause_of
-from xloader.sources.stores.naming import Secrets
+from xloader.sources.stores.access_errors import access_error, cause_of
+from xloader.sources.stores.redaction import Secrets
 from xloader.sources.watching import FileWatch, Watch
-from xloader.sources.zarr.codecs import Metadata
+from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.documents import differences, is_grown, keys_of, parse
-from xloader.sources.zarr.objects import objects_of
+from xloader.sources.zarr.object_readers import objects_of
 
 _FOLDERS: Final = (LocalStore, OrdinaryFiles)
 """Stores whose documents are files."""

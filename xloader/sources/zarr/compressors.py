@@ -40,7 +40,7 @@ ZLIB: Final[Any] = _find_zlib()
 """Intel's library where it is installed (the extra "fast"), twice as fast as Python's own."""
 
 
-class _Stream(Protocol):
+class _Decompressor(Protocol):
     """What decompresses one stream of bytes, as the standard library has it."""
 
     @property
@@ -154,7 +154,7 @@ def unbz2(data: Bytes, into: Bytes) -> None:
     _check_declared(filled, into.size)
 
 
-def _unstream(stream: _Stream, name: str, data: memoryview | bytes, into: Bytes) -> int:
+def _unstream(stream: _Decompressor, name: str, data: memoryview | bytes, into: Bytes) -> int:
     """Decompress one stream into the front of ``into``: its size in bytes."""
     # One byte more than fits is asked for, so that what is too long shows and does not end early.
     try:

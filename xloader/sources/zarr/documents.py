@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from xloader.sources import zarr_adapter
-from xloader.sources.zarr.codecs import Metadata
+from xloader.sources.zarr.allowed_codecs import Metadata
 
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
 """Names of an array's documents, by version of the format; the first one must exist."""

@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from xloader.sources.zarr.chains import Chain, Sharding
+from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
-from xloader.sources.zarr.decoding import Scratch
-from xloader.sources.zarr.indexes import Index, IndexCache
-from xloader.sources.zarr.objects import Objects, Span
+from xloader.sources.zarr.decode import Scratch
+from xloader.sources.zarr.object_readers import Objects, Span
+from xloader.sources.zarr.shard_indexes import Index, IndexCache
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
 """Bytes between two chunks that are rather fetched than left out."""
@@ -54,7 +54,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """Some chunks of a shard, as they come in.
 
     Parameters
@@ -161,7 +161,7 @@ class ShardReader:
 
     def read(
         self, shard: Shard, chunks: Sequence[tuple[int, ...]], num_within: Callable[[], int]
-    ) -> Iterator[Part]:
+    ) -> Iterator[ShardPart]:
         """Fetch chunks of one shard.
 
         Parameters
@@ -192,7 +192,7 @@ class ShardReader:
         spans = [None] * len(chunks) if index is None else self._spans(shard, index, chunks)
         absent = [number for number, span in enumerate(spans) if span is None]
         if absent or num_requests:
-            yield Part([(number, None) for number in absent], num_requests)
+            yield ShardPart([(number, None) for number in absent], num_requests)
         there = [(number, span) for number, span in enumerate(spans) if span is not None]
         if not there:
             return
@@ -207,19 +207,21 @@ class ShardReader:
 
     def _part(
         self, data: Bytes | None, asked: Span, guard: int, found: list[tuple[int, Span]]
-    ) -> Part:
+    ) -> ShardPart:
         """The chunks that lie in what came of one request."""
         start, stop = asked
         if data is None:
-            return Part([(number, None) for number, _ in found], 1)
+            return ShardPart([(number, None) for number, _ in found], 1)
         if guard and data.size < stop - start + guard:
             raise DamagedShardError("the index of the shard points past the shard's chunks")
-        return Part([(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes)
+        return ShardPart(
+            [(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes
+        )
 
-    def _read_whole(self, shard: Shard, chunks: Sequence[tuple[int, ...]]) -> Part:
+    def _read_whole(self, shard: Shard, chunks: Sequence[tuple[int, ...]]) -> ShardPart:
         data = self._objects.get(shard.key)
         if data is None:
-            return Part([(number, None) for number in range(len(chunks))], 1)
+            return ShardPart([(number, None) for number in range(len(chunks))], 1)
         nbytes = shard.sharding.index_stored_nbytes
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
@@ -229,7 +231,7 @@ class ShardReader:
         if any(span is not None and span[1] > end for span in spans):
             raise DamagedShardError("the index of the shard points past the shard's chunks")
         found = [None if span is None else _cut(data, span, 0) for span in spans]
-        return Part(list(enumerate(found)), 1, data.nbytes)
+        return ShardPart(list(enumerate(found)), 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes

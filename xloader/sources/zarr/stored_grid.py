@@ -23,9 +23,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import zarr
 
+from xloader.core.axis import MOST_BLOCKS
 from xloader.errors import UnsupportedDataError, XloaderError
-from xloader.grid import MOST_BLOCKS
-from xloader.sources.chunking import Sizes, compact, num_chunks
+from xloader.sources.chunk_sizes import Sizes, compact, num_chunks
 
 MOST_NBYTES: Final = 2**60
 """The most bytes of an array: sizes are 64-bit integers, and sums of them have to be."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from xloader.torch.xbatcher import IterableDataset, MapDataset, to_tensor
+from xloader.xbatcher.torch_datasets import to_tensor
 
 __all__ = ["IterableDataset", "MapDataset", "to_tensor"]

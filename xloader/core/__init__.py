@@ -1,0 +1,1 @@
+"""Arithmetic that needs no data: axes, windows, subsets, footprints, packing, ranks, options."""

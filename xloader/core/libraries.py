@@ -1,0 +1,34 @@
+"""Optional libraries: whether they are installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from xloader.core.telling import extra_remedy
+from xloader.errors import MissingDependencyError
+
+
+def require_libraries(names: tuple[str, ...]) -> None:
+    """See that optional libraries are installed, without importing them.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Names as in an import.
+
+    Raises
+    ------
+    MissingDependencyError
+        One is not there.
+
+    Examples
+    --------
+    >>> require_libraries(("numpy",))
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"the demo needs {', '.join(missing)}",
+            given="not installed",
+            remedy=extra_remedy("torch,viz"),
+        )

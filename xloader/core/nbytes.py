@@ -1,0 +1,73 @@
+"""Numbers of bytes: read from text such as "2GiB", and written as text."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from xloader.core.option_checks import (
+    MOST_NBYTES,
+)
+from xloader.errors import OptionError
+
+
+def parse_nbytes(memory: int | str) -> int:
+    """A number of bytes from text such as ``"512MiB"``, or from a number.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be understood, or is not positive.
+
+    Examples
+    --------
+    >>> parse_nbytes("1.5KiB"), parse_nbytes(7)
+    (1536, 7)
+    """
+    allowed = 'text such as "512MiB" or "2GB", or a whole number of bytes'
+    nbytes = _nbytes_of(memory)
+    if nbytes <= 0:
+        raise OptionError("memory is no number of bytes", given=repr(memory), allowed=allowed)
+    if nbytes > MOST_NBYTES:
+        raise OptionError(
+            "memory is more than any machine has",
+            given=memory,
+            allowed=f"{allowed}, up to 1024 PiB",
+            remedy="pass what this process may use of its machine's memory",
+        )
+    return nbytes
+
+
+def _nbytes_of(memory: Any) -> int:
+    """The number of bytes; 0 where there is none to be understood."""
+    is_number = isinstance(memory, Real) and not isinstance(memory, bool)
+    if not is_number and not isinstance(memory, str):
+        return 0
+    try:
+        nbytes = _parse(memory) if isinstance(memory, str) else int(memory)
+    except (ValueError, OverflowError):
+        return 0
+    return nbytes if isinstance(memory, str) or nbytes == memory else 0
+
+
+def _parse(text: str) -> int:
+    # Importing it takes longer than most plans.
+    from dask.utils import parse_bytes
+
+    return parse_bytes(text)
+
+
+def show_nbytes(nbytes: int) -> str:
+    """Bytes as a person reads them.
+
+    Examples
+    --------
+    >>> show_nbytes(999), show_nbytes(3 << 20)
+    ('999 B', '3.0 MiB')
+    """
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,250 @@
+"""What a loader can be asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
+from typing import Any, Literal, get_args
+
+from xloader.core.nans import OnNan
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import (
+    MOST,
+    MOST_THREADS,
+    check_callable,
+    check_choice,
+    check_number,
+    check_whole,
+)
+from xloader.core.patience import Patience
+from xloader.core.telling import closest
+from xloader.core.world import World, resolve_world
+from xloader.errors import LanesError, OptionError
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The options of `Samples.loader`, checked.
+
+    :meth:`xloader.Samples.loader` describes each of them; the two hold the same defaults.
+
+    Attributes
+    ----------
+    memory_nbytes : int
+        The memory in bytes.
+
+    Raises
+    ------
+    OptionError
+        If an option is outside its range.
+    LanesError
+        If lanes do not divide the global batch, or ranks do not divide the lanes.
+    """
+
+    batch_size: int = 32
+    shuffle: bool = True
+    seed: int = 0
+    drop_last: bool = False
+    memory: int | str = "2GiB"
+    output: Literal["torch", "numpy"] = "torch"
+    device: Any = None
+    collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
+    threads: int | None = None
+    processes: int = 0
+    prefetch: int = 2
+    on_error: Literal["raise", "skip"] = "raise"
+    max_amplification: float = 1.05
+    lanes: int | None = None
+    spread: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    read_timeout: float | None = None
+    max_retries: int | None = None
+    on_nan: OnNan = "warn"
+    memory_nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        check_choice("output", self.output, ("torch", "numpy"))
+        check_choice("on_error", self.on_error, ("raise", "skip"))
+        check_choice("on_nan", self.on_nan, get_args(OnNan))
+        for name in ("shuffle", "drop_last"):
+            check_choice(name, getattr(self, name), (True, False))
+            object.__setattr__(self, name, bool(getattr(self, name)))
+        check_callable("collate_fn", self.collate_fn)
+        processes: Any = self.processes
+        has_none = isinstance(processes, Integral) and processes == 0
+        if not has_none:
+            raise OptionError(
+                "worker processes are not there yet",
+                given=f"processes={self.processes}",
+                allowed=0,
+                remedy="use threads=, which share memory and decode without the GIL",
+            )
+        if self.device is not None and self.output != "torch":
+            raise OptionError(
+                "only tensors have a device",
+                given=f"device={self.device!r}, output={self.output!r}",
+                allowed='output="torch"',
+            )
+        object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
+        Patience().but(self.read_timeout, self.max_retries)
+        if self.rank is not None or self.world_size is not None:
+            resolve_world(self.rank, self.world_size)
+            self._check_lanes()
+
+    def settled(self) -> LoaderOptions:
+        """The same, with the rank that this process has by now.
+
+        Raises
+        ------
+        OptionError
+            If the environment tells only half of it.
+        LanesError
+            If lanes do not divide the global batch, or ranks do not divide the lanes.
+        """
+        world = resolve_world(self.rank, self.world_size)
+        return replace(self, rank=world.rank, world_size=world.world_size)
+
+    @property
+    def world(self) -> World:
+        """Which process of those that train together it is for: the only one, unless told."""
+        return World(self.rank or 0, self.world_size or 1)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self.batch_size * self.world.world_size
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes, over all ranks."""
+        return self.lanes or self.world.world_size
+
+    @property
+    def carried_lanes(self) -> int:
+        """Lanes that one process may have to carry: all, where their number was asked for."""
+        return self.lanes or 1
+
+    @property
+    def num_threads(self) -> int:
+        """Threads, the cores that this process may use unless asked otherwise."""
+        if self.threads is not None:
+            return self.threads
+        return usable_cores()
+
+    def _check_numbers(self) -> None:
+        """Check the numbers, and keep them as Python's own: those of NumPy are no JSON."""
+        for name, least, most in (
+            ("batch_size", 1, MOST),
+            # What torch.manual_seed takes; beyond that, different seeds would be the same.
+            ("seed", -(2**63), 2**64 - 1),
+            ("prefetch", 0, MOST),
+            ("threads", 1, MOST_THREADS),
+            ("lanes", 1, MOST),
+            ("spread", 0, MOST),
+            ("rank", -MOST, MOST),
+            ("world_size", -MOST, MOST),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
+                continue
+            object.__setattr__(self, name, check_whole(name, value, least, most))
+        name = "max_amplification"
+        object.__setattr__(self, name, check_number(name, self.max_amplification, 1.0))
+
+    def _check_lanes(self) -> None:
+        check_whole("batch_size * world_size", self.global_batch, 1, MOST)
+        if self.num_lanes % self.world.world_size:
+            raise LanesError(
+                "the ranks do not divide the lanes",
+                given=f"lanes={self.num_lanes}, world_size={self.world.world_size}",
+                allowed=f"multiples of {self.world.world_size}",
+                remedy=f"start one of {divisors_of(self.num_lanes)} ranks; or, where training "
+                f"begins anew, pass lanes={self.world.world_size} or a multiple of it",
+            )
+        if self.global_batch % self.num_lanes:
+            raise LanesError(
+                "the lanes do not divide the global batch",
+                given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
+                allowed=f"one of {divisors_of(self.global_batch)}",
+                remedy="choose one of these, or another batch_size",
+            )
+
+
+_OF_TORCH = {
+    "num_workers": "threads= says how many threads load; they share memory",
+    "workers": "threads= says how many threads load; they share memory",
+    "prefetch_factor": "prefetch= says how many batches are made ahead",
+    "persistent_workers": "leave it out: there are threads and no workers",
+    "pin_memory": "leave it out, and pass device=",
+    "sampler": "choose samples with .select and .weighted, the order with shuffle= and seed=",
+    "batch_sampler": "choose samples with .select and .weighted, batches with batch_size=",
+    "generator": "pass seed=",
+    "worker_init_fn": "leave it out: there are threads and no workers",
+}
+"""What stands here for the arguments of PyTorch's ``DataLoader``."""
+
+
+def divisors_of(number: int) -> list[int]:
+    """The numbers that divide another one.
+
+    Examples
+    --------
+    >>> divisors_of(8)
+    [1, 2, 4, 8]
+    """
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    # What a cluster's job may use is less than what its machine has; macOS cannot tell.
+    is_told = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
+
+
+def make_options(**options: Any) -> LoaderOptions:
+    """The options of a loader, each by a name that there is.
+
+    Raises
+    ------
+    OptionError
+        If there is no such option, or one is outside its range.
+    """
+    known = [f.name for f in fields(LoaderOptions) if f.init]
+    for name in options:
+        if name not in known:
+            close = closest(name, known)
+            raise OptionError(
+                f"a loader has no option {name!r}",
+                given=f"{name}={options[name]!r}",
+                allowed=", ".join(known),
+                remedy=_OF_TORCH.get(name) or (f"did you mean {close!r}?" if close else ""),
+            )
+    return LoaderOptions(**options)
+
+
+def check_epoch(epoch: Any) -> int:
+    """The number of an epoch, as it was named by a caller.
+
+    Raises
+    ------
+    OptionError
+        If there is none such.
+
+    Examples
+    --------
+    >>> check_epoch(3)
+    3
+    """
+    is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
+    if not is_number or not 0 <= epoch < 1 << 63:
+        raise OptionError(
+            "there is no such epoch", given=epoch, allowed="whole numbers from 0 to 2**63 - 1"
+        )
+    return int(epoch)

@@ -1,0 +1,185 @@
+"""Subsets: which windows are samples, and how often each occurs in an epoch.
+
+Subsets, splits, balancing and bootstraps are one idea, a multiplicity for each sample::
+
+    window       0  1  2  3  4  5  6
+    indices         1     3        6      .select([1, 3, 6]): ids 0, 1, 2
+    weights         2     1        1      .weighted([2, 1, 1], num_samples=8)
+    drawn        0  0  0  0  1  1  2  2   one epoch: 2, 2 and 2 times sure, two more by chance
+
+Draws are systematic: sample ``i`` of weight ``w`` comes ``floor`` or ``ceil`` of ``num_samples *
+w / sum(weights)`` times, as often as that on average, and an epoch has exactly ``num_samples``.
+
+Sources
+-------
+Kitagawa, "Monte Carlo filter and smoother for non-Gaussian nonlinear state space models",
+Journal of Computational and Graphical Statistics 5(1), 1996, for systematic resampling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.counter_rng import derive_key, draw
+
+_STRATUM_SIZE = 1 << 12
+"""Samples in a row among which the order of a draw is random: near ones are not drawn in step,
+and each part of the store still gives about as many as its weight says."""
+
+# What a draw is for: each use has a stream of its own.
+_PLACES, _START = 0x5A3D, 0x5A3E
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """The samples among all windows.
+
+    Parameters
+    ----------
+    num_windows : int
+        How many windows there are.
+    indices : numpy.ndarray of int64, optional
+        The window of each sample id; by default, each window is a sample.
+    weights : numpy.ndarray of float64, optional
+        The weight of each sample id; by default, each occurs once.
+    num_draws : int, optional
+        Samples of an epoch where there are weights; by default as many as there are ids.
+
+    Examples
+    --------
+    >>> subset = Subset(7, np.array([1, 3, 6]), np.array([2.0, 1.0, 1.0]), 8)
+    >>> len(subset), subset.num_samples, subset.drawn(seed=0, epoch=0).tolist()
+    (3, 8, [0, 0, 0, 0, 1, 1, 2, 2])
+    """
+
+    num_windows: int
+    indices: Ints | None = None
+    weights: NDArray[np.float64] | None = None
+    num_draws: int | None = None
+
+    def __len__(self) -> int:
+        return self.num_windows if self.indices is None else len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Subset) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What is cached stays behind.
+        return Subset, (self.num_windows, self.indices, self.weights, self.num_draws)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of all of it."""
+        digest = hashlib.sha256(repr((self.num_windows, self.num_draws)).encode())
+        for values, dtype in ((self.indices, "<i8"), (self.weights, "<f8")):
+            digest.update(b"-" if values is None else values.astype(dtype).tobytes())
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Subset({len(self)} of {self.num_windows} windows, {self.digest[:16]})"
+
+    def describe(self) -> str:
+        """The subset in words."""
+        chosen = f"{len(self):,} of {self.num_windows:,} windows"
+        if self.weights is None:
+            return chosen
+        return f"{chosen}, of which each epoch draws {self.num_samples:,} by weight"
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+        return len(self) if self.weights is None or self.num_draws is None else self.num_draws
+
+    @property
+    def possible_ids(self) -> Ints:
+        """Ids that some epoch may hand out, ascending."""
+        if self.weights is None:
+            return np.arange(len(self), dtype=np.int64)
+        return np.flatnonzero(self.weights)
+
+    def windows_of(self, ids: Ints) -> Ints:
+        """The window of each sample id."""
+        return ids if self.indices is None else self.indices[ids]
+
+    def ids_of(self, windows: Ints) -> Ints:
+        """The sample ids of windows, in their order; windows that are no samples have none."""
+        if self.indices is None:
+            return windows
+        by_window = np.argsort(self.indices, kind="stable")
+        line = self.indices[by_window]
+        lo = np.searchsorted(line, windows, side="left")
+        counts = np.searchsorted(line, windows, side="right") - lo
+        before = np.cumsum(counts) - counts
+        rows = np.arange(counts.sum()) + np.repeat(lo - before, counts)
+        return np.asarray(by_window[rows], np.int64)
+
+    def select(self, ids: Ints) -> Subset:
+        """The samples at some ids, which get new ids in their order."""
+        weights = None if self.weights is None else self.weights[ids]
+        return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws)
+
+    def drawn(self, seed: int, epoch: int) -> Ints:
+        """The ids of an epoch, ascending, each as often as it occurs."""
+        if self.weights is None:
+            return np.arange(len(self), dtype=np.int64)
+        line = self._line(derive_key(seed, epoch, _PLACES))
+        # A power of two changes no share, and the largest floats have no sum as they are.
+        weights = np.ldexp(self.weights[line], -int(np.frexp(self.weights.max())[1]))
+        total = np.cumsum(weights)
+        bits = int(draw(derive_key(seed, epoch, _START), np.zeros(1, np.int64))[0])
+        marks = np.floor(total * (self.num_samples / total[-1]) + (bits >> 11) / 2.0**53)
+        # Rounding must neither lose the last draw nor add one.
+        np.minimum(marks, self.num_samples, out=marks)
+        marks[np.flatnonzero(weights)[-1] :] = self.num_samples
+        counts = np.empty(len(self), np.int64)
+        counts[line] = np.diff(marks, prepend=0.0).astype(np.int64)
+        return np.repeat(np.arange(len(self), dtype=np.int64), counts)
+
+    def _line(self, key: int) -> Ints:
+        """All ids, those of a stratum in random order."""
+        num_strata = -(-len(self) // _STRATUM_SIZE)
+        bits = draw(key, np.arange(num_strata * _STRATUM_SIZE))
+        within = np.argsort(bits.reshape(num_strata, -1), axis=1, kind="stable")
+        line = (within + np.arange(num_strata)[:, None] * _STRATUM_SIZE).reshape(-1)
+        return line[line < len(self)]
+
+
+def count_occurrences(line: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
+    """Which of the places of its id each place is, where equal ids stand side by side.
+
+    Parameters
+    ----------
+    line : numpy.ndarray of int64
+        Sample ids, shape ``(n,)``.
+
+    Returns
+    -------
+    numpy.ndarray of unsigned integers, or None
+        From 0, shape ``(n,)``, of the smallest dtype that holds them. None where all are 0.
+
+    Examples
+    --------
+    >>> count_occurrences(np.array([4, 4, 7, 1, 1, 1])).tolist()
+    [0, 1, 0, 0, 1, 2]
+    >>> count_occurrences(np.array([4, 7, 1])) is None
+    True
+    """
+    is_new = np.ones(len(line), np.bool_)
+    np.not_equal(line[1:], line[:-1], out=is_new[1:])
+    firsts = np.flatnonzero(is_new)
+    if len(firsts) == len(line):
+        return None
+    counts = np.diff(firsts, append=len(line))
+    places = np.arange(len(line)) - np.repeat(firsts, counts)
+    # Beside eight bytes for each id, one is little.
+    return places.astype(np.min_scalar_type(int(counts.max()) - 1))

@@ -1,0 +1,393 @@
+"""Loading blocks: bytes fetched ahead, memory given in order, chunks decoded.
+
+::
+
+    added      in the order of the first row that needs each
+    fetched    ahead of memory, where a store has to be waited for: many requests at a time,
+               bounded in number and by the bytes in flight
+    given      memory, strictly in order: of the pool, or of a batch's row
+    decoded    on the workers
+
+The plan has made room for all that is needed at any place, so the block at the head of the
+queue can always be given memory once the rows before it are gathered. What is fetched ahead is
+fetched in the same order, so that a block with memory never waits for room in flight.
+
+A thread that waits too long for a store is given up, and another one reads the same anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from xloader.engine.block_reader import Bundle
+from xloader.engine.block_table import LoadedBlock
+from xloader.engine.claims import NOTHING, Claim, Done, Load
+from xloader.engine.deadlines import Deadlines
+from xloader.engine.job import Job, OpenBatch, RunLock
+from xloader.engine.request_threads import RequestThreads
+from xloader.engine.tally import Tally
+from xloader.errors import CorruptChunkError
+from xloader.sources.attempts import Abandoned, Attempts
+
+MOST_REQUESTS = 64
+"""Bundles that are fetched at a time."""
+
+_CLAIM_NBYTES = 1 << 20
+"""Small chunks are decoded several at a time, so that taking the lock costs little beside."""
+
+
+class BlockLoads:
+    """The blocks of a run that are being read. The run's lock guards it.
+
+    Parameters
+    ----------
+    job : Job
+    tally : Tally
+    bell : Bell
+    deadlines : Deadlines
+        Gives up threads that wait too long.
+    on_loaded : callable
+        Called with the lock held, once for each block.
+    on_stuck : callable
+        Called with the lock held for a worker that was given up.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        tally: Tally,
+        bell: RunLock,
+        deadlines: Deadlines,
+        *,
+        on_loaded: Callable[[LoadedBlock, OpenBatch], None],
+        on_stuck: Callable[[threading.Thread], None],
+    ) -> None:
+        self._job = job
+        self._tally = tally
+        self._bell = bell
+        self._deadlines = deadlines
+        self._on_loaded = on_loaded
+        self._on_stuck = on_stuck
+        self._without_memory: deque[Load] = deque()
+        self._to_fetch: deque[tuple[Load, Bundle]] = deque()
+        self._to_decode: deque[tuple[Load, Bundle]] = deque()
+        self._num_fetching = 0
+        self._in_flight_nbytes = 0
+        self._is_closed = False
+        self._fetchers = RequestThreads("xloader-fetch") if job.reader.is_waiting else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to be given memory, or to be fetched."""
+        return not self._without_memory and not self._to_fetch
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether more blocks would be of use to fetch ahead."""
+        return self._fetchers is not None and not self._to_fetch and self._has_room(0)
+
+    def add(self, blocks: list[LoadedBlock], filling: OpenBatch) -> None:
+        """Load blocks of one group, which begin with a row of a batch."""
+        load = Load(blocks, filling)
+        self._without_memory.append(load)
+        if self._fetchers is not None:
+            self._list(load)
+            self._to_fetch.extend((load, b) for b in load.bundles if b.is_waiting)
+            self._fetch()
+
+    def next_task(self) -> Callable[[], None] | None:
+        """Chunks to decode, claimed for the caller."""
+        self._give_memory()
+        if not self._to_decode:
+            return None
+        load, bundle = self._to_decode.popleft()
+        claimed, nbytes = [(load, bundle)], bundle.nbytes
+        most = len(self._to_decode) // self._job.num_threads
+        while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
+            claimed.append(self._to_decode.popleft())
+            nbytes += claimed[-1][1].nbytes
+        # A thread reads one after the other.
+        largest = max((b.room_nbytes for _, b in claimed if not b.is_waiting), default=0)
+        self._weigh(largest)
+        return partial(self._decode, Claim(claimed, largest))
+
+    def close(self) -> None:
+        """Begin nothing more. The lock is held."""
+        if self._fetchers is not None and not self._is_closed:
+            self._fetchers.close()
+        # What was to come stays listed: a garbage collection may close in the midst of anything.
+        self._is_closed = True
+
+    def has(self, thread: threading.Thread) -> bool:
+        """Whether a thread fetches ahead here."""
+        return self._fetchers is not None and thread in self._fetchers
+
+    def give_up(self, thread: threading.Thread) -> None:
+        """Wait no more for a thread that fetches ahead, and is stuck."""
+        if self._fetchers is not None:
+            self._fetchers.give_up(thread)
+
+    def join(self, until: float) -> bool:
+        """Wait until nothing is fetched any more, as `Threads.join` does; without the lock."""
+        return self._fetchers is None or self._fetchers.join(until)
+
+    def clear(self) -> None:
+        """Forget what was to come, once no thread works on it."""
+        for waiting in (self._without_memory, self._to_fetch, self._to_decode):
+            waiting.clear()
+
+    def _list(self, load: Load) -> None:
+        """Find the bundles of blocks that begin together."""
+        begins = [block.begin for block in load.blocks]
+        group = self._job.groups[begins[0].group]
+        load.bundles = self._job.reader.bundles(group, [begin.block for begin in begins])
+        for block in load.blocks:
+            block.num_reads_left = group.num_reads_per_block
+
+    def _give_memory(self) -> None:
+        """Give memory to the blocks at the head of the queue, as far as there is any."""
+        while self._without_memory and len(self._to_decode) < self._job.num_threads:
+            load = self._without_memory[0]
+            if not self._take_memory(load):
+                return
+            self._without_memory.popleft()
+            load.has_memory = True
+            if not load.bundles:
+                self._list(load)
+            ready = [b for b in load.bundles if self._is_ready(b)]
+            self._to_decode.extend((load, bundle) for bundle in ready)
+            if len(ready) > 1:
+                self._bell.work.notify_all()
+
+    @staticmethod
+    def _is_ready(bundle: Bundle) -> bool:
+        return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
+
+    def _take_memory(self, load: Load) -> bool:
+        job, views = self._job, load.filling.views
+        pooled = [block for block in load.blocks if not block.is_row]
+        if len(pooled) < len(load.blocks) and load.filling.arrays is None:
+            return False
+        group = job.groups[load.blocks[0].begin.group]
+        shapes = [job.reader.shapes(group, block.begin.block) for block in pooled]
+        sizes = [job.reader.nbytes(own) for own in shapes]
+        if not job.pool.has_room(sum(sizes)):
+            return False
+        for block, own, nbytes in zip(pooled, shapes, sizes, strict=True):
+            block.buffer = job.pool.take(nbytes)
+            block.places = job.reader.values(own, block.buffer)
+        for block in load.blocks:
+            if block.is_row:
+                block.places = job.gatherer.rows_of(block.begin.group, views, block.begin.row)
+        self._weigh(0)
+        return True
+
+    def _weigh(self, flight_nbytes: int) -> None:
+        """Count more or fewer bytes in flight, beside what the pool holds now."""
+        self._tally.flight_nbytes += flight_nbytes
+        self._tally.weigh(self._job.pool)
+
+    # Fetching ahead
+
+    def _has_room(self, nbytes: int) -> bool:
+        if self._num_fetching >= MOST_REQUESTS or self._is_closed:
+            return False
+        # One that is larger than all the room there is must still come.
+        is_within = self._in_flight_nbytes + nbytes <= self._job.in_flight_nbytes
+        return is_within or not self._in_flight_nbytes
+
+    def _fetch(self) -> None:
+        while self._to_fetch and self._has_room(self._to_fetch[0][1].room_nbytes):
+            load, bundle = self._to_fetch.popleft()
+            self._in_flight_nbytes += bundle.room_nbytes
+            self._num_fetching += 1
+            self._weigh(bundle.room_nbytes)
+            self._tally.mark(fetches=1)
+            assert self._fetchers is not None
+            self._fetchers.submit(partial(self._fetch_one, load, bundle), self._num_fetching)
+
+    def _fetch_one(self, load: Load, bundle: Bundle) -> None:
+        begin = time.perf_counter()
+        fetched, error = None, None
+        attempts = self._deadlines.begin(
+            bundle.reads, bundle.num_hung, partial(self._on_left_fetch, load, bundle)
+        )
+        try:
+            with attempts:
+                fetched = self._job.reader.fetch(bundle)
+        except Abandoned:
+            raise
+        except BaseException as problem:
+            error = problem
+        self._deadlines.end(attempts)
+        with self._bell.lock:
+            bundle.fetched, bundle.error = fetched, error
+            bundle.fetch_seconds += time.perf_counter() - begin
+            self._go_on(load, bundle, attempts)
+
+    def _on_left_fetch(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
+        """Fetch anew what a thread was given up for; called by the thread of deadlines."""
+        with self._bell.lock:
+            assert self._fetchers is not None
+            self._fetchers.give_up(attempts.thread)
+            self._note_hung(bundle, attempts)
+            self._go_on(load, bundle, attempts)
+
+    def _go_on(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
+        """Go on after a fetch that has ended, one way or another. The lock is held."""
+        try:
+            self._on_fetched(load, bundle, attempts)
+        except BaseException as problem:
+            self._bell.fail(problem)
+
+    def _on_fetched(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
+        self._num_fetching -= 1
+        self._tally.mark(fetches=-1)
+        self._count_requests(bundle, attempts)
+        held = bundle.held_nbytes
+        self._in_flight_nbytes += held - bundle.room_nbytes
+        self._weigh(min(held, bundle.room_nbytes) - bundle.room_nbytes)
+        if not self._is_ready(bundle):
+            self._to_fetch.appendleft((load, bundle))
+        elif load.has_memory:
+            self._to_decode.append((load, bundle))
+            self._bell.work.notify()
+        self._fetch()
+
+    def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
+        """Count an attempt that hung; after the last one, the bundle has an error."""
+        bundle.num_hung = attempts.num_failed
+        if bundle.num_hung > self._deadlines.patience.max_retries:
+            bundle.error = attempts.timeout_error(bundle.num_hung)
+        else:
+            self._tally.num_retries += 1
+
+    # Decoding
+
+    def _decode(self, claim: Claim) -> None:
+        for load, bundle in claim.claimed:
+            done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
+            claim.done.append(done)
+        with self._bell.lock:
+            self._on_decoded(claim)
+
+    def _on_decoded(self, claim: Claim) -> None:
+        self._weigh(-claim.flight_nbytes)
+        for (load, bundle), done in zip(claim.claimed, claim.done, strict=False):
+            self._let_go(bundle, done.held_nbytes)
+            self._count_requests(bundle, done.attempts)
+            if self._is_fetched_again(bundle):
+                self._to_decode.appendleft((load, bundle))
+            elif self._job.skips(bundle.error) and len(bundle.reads) > 1:
+                self._read_singly(load, bundle)
+            else:
+                self._count(bundle, done)
+                self._finish(load, bundle)
+
+    def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:
+        """Let others do what a worker was given up for; called by the thread of deadlines."""
+        with self._bell.lock:
+            try:
+                self._take_over(claim, attempts)
+            except BaseException as problem:
+                self._bell.fail(problem)
+
+    def _take_over(self, claim: Claim, attempts: Attempts) -> None:
+        number = len(claim.done)
+        _, bundle = claim.claimed[number]
+        # What was held may be half decoded, and is fetched anew.
+        held = bundle.held_nbytes
+        bundle.fetched = None
+        self._note_hung(bundle, attempts)
+        if bundle.error is None:
+            self._count_requests(bundle, attempts)
+            self._let_go(bundle, held)
+        else:
+            claim.done.append(Done(NOTHING, attempts, held))
+            number += 1
+        self._to_decode.extendleft(reversed(claim.claimed[number:]))
+        self._on_decoded(claim)
+        self._on_stuck(attempts.thread)
+        self._bell.work.notify_all()
+
+    def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
+        self._in_flight_nbytes -= held_nbytes
+        self._weigh(-min(held_nbytes, bundle.room_nbytes))
+
+    def _decode_one(self, load: Load, bundle: Bundle, on_left: Callable[[Attempts], None]) -> Done:
+        begin, outcome = time.perf_counter(), NOTHING
+        # What is fetched once more, here, is held beside: it must not wait for others' room.
+        held = bundle.held_nbytes
+        attempts = self._deadlines.begin(bundle.reads, bundle.num_hung, on_left)
+        try:
+            if bundle.error is None:
+                with attempts:
+                    fetched = bundle.fetched or self._job.reader.fetch(bundle)
+                    outcome = fetched.decode(
+                        [
+                            load.blocks[number].places[read.variable].values[at]
+                            for read, (number, at) in zip(bundle.reads, bundle.places, strict=True)
+                        ]
+                    )
+        except Exception as problem:
+            bundle.error = problem
+        self._deadlines.end(attempts)
+        bundle.fetched = None
+        return Done(outcome, attempts, held, time.perf_counter() - begin)
+
+    def _is_fetched_again(self, bundle: Bundle) -> bool:
+        """Whether the bytes of a bundle did not decode, and may have come short over a network."""
+        is_worth = bundle.is_waiting and isinstance(bundle.error, CorruptChunkError)
+        if not is_worth or bundle.is_refetched or not self._deadlines.patience.max_retries:
+            return False
+        bundle.error, bundle.is_refetched = None, True
+        self._tally.num_retries += 1
+        return True
+
+    def _read_singly(self, load: Load, bundle: Bundle) -> None:
+        """Read chunks one by one, so that only those are skipped that cannot be had."""
+        parts = bundle.singles()
+        load.bundles.extend(parts)
+        self._tally.num_requests += bundle.num_requests
+        self._to_decode.extendleft((load, part) for part in reversed(parts))
+        self._bell.work.notify()
+
+    def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
+        bundle.num_requests += attempts.num_requests
+        self._tally.num_retries += attempts.num_retries
+
+    def _count(self, bundle: Bundle, done: Done) -> None:
+        tally, outcome, seconds = self._tally, done.outcome, done.seconds
+        tally.num_reads += len(bundle.reads)
+        tally.num_missing += outcome.num_missing
+        # A source that asks in ways of its own says itself how often.
+        tally.num_requests += bundle.num_requests or outcome.num_requests
+        # Of what was not fetched ahead, the source says how long it waited.
+        inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
+        tally.fetch_seconds += inside
+        tally.decode_seconds += seconds - inside
+        if bundle.is_waiting:
+            tally.num_ahead += 1
+            tally.ahead_nbytes += bundle.nbytes
+            tally.ahead_seconds += bundle.fetch_seconds
+
+    def _finish(self, load: Load, bundle: Bundle) -> None:
+        if self._fetchers is not None:
+            self._fetch()
+        if self._job.skips(bundle.error):
+            self._tally.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
+        is_news = False
+        for number, _ in bundle.places:
+            block = load.blocks[number]
+            block.error = block.error or bundle.error
+            block.num_reads_left -= 1
+            if block.is_loaded:
+                self._tally.read_nbytes += block.begin.read_nbytes
+                self._on_loaded(block, load.filling)
+                is_news = True
+        if is_news:
+            self._bell.work.notify()

@@ -1,0 +1,156 @@
+"""What rows take of blocks.
+
+Along one dimension, the window of a row against a block::
+
+    block        |. . . . . . . . . . . .|
+    window             x     x     x     |    x         access (first, step, count)
+    taken              0     1     2                    lo = 0, size = 3
+    source             3     6     9                    begin = 3
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Access, Group, expand_ranges
+
+_MOST_BITS = 62
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What rows take of blocks, for one access: one hit for each row and each block it touches.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray of int64, shape (n,)
+        Ascending.
+    residences : numpy.ndarray of int64, shape (n,)
+        In which the block is found.
+    kinds : numpy.ndarray of int64, shape (n,)
+        Equal where ``lo``, ``size`` and the shape of the block are.
+    lo, size, begin : numpy.ndarray of int64, shape (num_dims, n)
+        Per windowed dimension, the elements ``[lo, lo + size)`` of the window are taken, which
+        begin at ``begin`` in the block. All are 0 where the group lacks the dimension.
+    is_whole : numpy.ndarray of bool, shape (n,)
+        Whether the block is the window.
+    """
+
+    rows: Ints
+    residences: Ints
+    kinds: Ints
+    lo: Ints
+    size: Ints
+    begin: Ints
+    is_whole: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def with_residences(self, residences: Ints) -> Hits:
+        """The same hits, of other residences."""
+        return replace(self, residences=residences)
+
+    def take(self, chosen: slice | Ints | NDArray[np.bool_], shift: int = 0) -> Hits:
+        """Some of them, with rows counted from ``shift``."""
+        return Hits(
+            self.rows[chosen] - shift,
+            self.residences[chosen],
+            self.kinds[chosen],
+            self.lo[:, chosen],
+            self.size[:, chosen],
+            self.begin[:, chosen],
+            self.is_whole[chosen],
+        )
+
+    def cut(self, edges: Ints) -> list[Hits]:
+        """The hits of the rows between each edge and the next, with rows counted from it."""
+        places = np.searchsorted(self.rows, edges).tolist()
+        shifts = edges.tolist()
+        return [
+            self.take(slice(lo, hi), shift)
+            for lo, hi, shift in zip(places[:-1], places[1:], shifts[:-1], strict=True)
+        ]
+
+
+def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
+    """What rows take of a group's blocks.
+
+    Parameters
+    ----------
+    group : Group
+    access : tuple of ((int, int, int) or None)
+    firsts : numpy.ndarray of int64, shape (n, num_dims)
+        Per row, the first element of its window.
+
+    Returns
+    -------
+    hits : Hits
+        Their residences are not known here.
+    blocks : numpy.ndarray of int64
+        Per hit, the block.
+    """
+    rows, indices = _touched(group, access, firsts)
+    num_dims = len(access)
+    lo, size, begin = (np.zeros((num_dims, len(rows)), np.int64) for _ in range(3))
+    is_hit = np.ones(len(rows), np.bool_)
+    is_whole = np.ones(len(rows), np.bool_)
+    blocks = np.zeros(len(rows), np.int64)
+    kinds: list[Ints] = []
+    for dim, (axis, span) in enumerate(zip(group.axes, access, strict=True)):
+        if axis is None or span is None:
+            continue
+        offset, step, count = span
+        index = indices[dim]
+        blocks = blocks * axis.num_blocks + index
+        edge = axis.edges[index]
+        block_size = axis.edges[index + 1] - edge
+        first = firsts[rows, dim] + offset - edge
+        low = np.maximum(-(first // step), 0)
+        high = np.minimum(-((first - block_size) // step), count)
+        is_hit &= high > low
+        is_whole &= (high - low == count) & (block_size == count)
+        lo[dim], size[dim], begin[dim] = low, high - low, first + low * step
+        kinds += [low, high, block_size]
+    hits = Hits(rows, rows, _numbered(kinds, len(rows)), lo, size, begin, is_whole)
+    if is_hit.all():
+        return hits, blocks
+    return hits.take(is_hit), blocks[is_hit]
+
+
+def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Ints]]:
+    """Rows and block indices: each row with every block between its first and last element."""
+    rows = np.arange(len(firsts))
+    indices: list[Ints] = []
+    for dim, (axis, span) in enumerate(zip(group.axes, access, strict=True)):
+        if axis is None or span is None:
+            indices.append(np.zeros(len(rows), np.int64))
+            continue
+        offset, step, count = span
+        first = firsts[:, dim] + offset
+        lo = axis.block_of(first)
+        hi = axis.block_of(first + step * (count - 1)) if count > 1 else lo
+        if (lo == hi).all():
+            indices.append(lo[rows])
+            continue
+        again, index = expand_ranges(lo[rows], hi[rows] + 1)
+        rows, indices = rows[again], [*(known[again] for known in indices), index]
+    return rows, indices
+
+
+def _numbered(columns: list[Ints], size: int) -> Ints:
+    """Numbers that are equal where all columns are."""
+    numbers, radix = np.zeros(size, np.int64), 1
+    for column in columns if size else ():
+        least, most = int(column.min()), int(column.max()) + 1
+        if least + 1 == most:
+            continue
+        if (radix * most).bit_length() > _MOST_BITS:
+            numbers = np.unique(numbers, return_inverse=True)[1]
+            radix = int(numbers.max()) + 1
+        numbers, radix = numbers * most + column, radix * most
+    return numbers

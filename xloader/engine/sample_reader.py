@@ -1,0 +1,196 @@
+"""Samples read chunk by chunk, with no plan, one at a time: slow, plain, so the reference."""
+
+from __future__ import annotations
+
+import itertools
+from array import array as numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Axis, Ints
+from xloader.engine.lookout import Lookout
+from xloader.engine.readers import Readers, ReadTask
+from xloader.recipe.layout import FieldLayout, FieldPart, window_offsets
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.selection import as_selection, stored
+from xloader.sources.base import Read
+
+
+def read_samples(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], ids: Ints
+) -> dict[str, NDArray[Any]]:
+    """Read samples straight from the source, no transform applied.
+
+    Each chunk is read and decoded once, whatever the order of the samples. Beside the samples,
+    one decoded chunk is in memory at a time.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    layouts : tuple of FieldLayout
+        Its layouts.
+    ids : numpy.ndarray
+        Sample ids, int64, shape ``(n,)``.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        By field, arrays of shape ``(n, *layout.shape)``.
+
+    Raises
+    ------
+    SampleIndexError
+        If an id lies outside ``[0, num_samples)``.
+    ChunkError
+        If a chunk cannot be had.
+    StoreChangedError
+        If the store is no longer what was opened.
+    """
+    windows = recipe.require_windows()
+    firsts = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
+    arrays: dict[str, NDArray[Any]] = {}
+    uses: dict[str, list[_Use]] = {}
+    for layout in layouts:
+        array = arrays[layout.name] = np.empty((len(firsts), *layout.shape), layout.dtype)
+        for part in layout.parts:
+            name, spans = part.variable, _spans(recipe, part, firsts)
+            uses.setdefault(name, []).append(_Use(recipe.axes_of(name), spans, part.view(array)))
+    # On a thread that can be given up where the store does not answer.
+    with Readers(recipe.patience, recipe.source.name) as readers:
+        for name, own in uses.items():
+            _read_variable(recipe, name, own, readers)
+    Lookout(recipe.source, set(uses), recipe.patience).check()
+    return arrays
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The offsets that windows take along one dimension of a variable.
+
+    Parameters
+    ----------
+    firsts : numpy.ndarray or None
+        The first element of each sample's window, int64, shape ``(n,)``; None for a dimension
+        without windows.
+    access : (int, int, int)
+        What is taken of each: ``(first, step, count)`` in elements from the window's first one.
+    """
+
+    firsts: Ints | None
+    access: tuple[int, int, int]
+
+    def offsets(self, row: int) -> Ints:
+        """The offsets that one sample takes, ascending."""
+        first = 0 if self.firsts is None else int(self.firsts[row])
+        return window_offsets(first, self.access)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What samples take of one variable for one field, and where it goes.
+
+    Parameters
+    ----------
+    axes : tuple of Axis
+        Of the variable's dimensions.
+    spans : list of _Span
+        Along each of them.
+    view : numpy.ndarray
+        Shape ``(n, ...)``, the last axes those of the variable.
+    """
+
+    axes: tuple[Axis, ...]
+    spans: list[_Span]
+    view: NDArray[Any]
+
+    def blocks(self, row: int) -> list[list[int]]:
+        """Along each dimension, the blocks that a sample takes something of."""
+        pairs = zip(self.axes, self.spans, strict=True)
+        return [np.unique(axis.block_of(span.offsets(row))).tolist() for axis, span in pairs]
+
+    def take(self, row: int, block: tuple[int, ...]) -> tuple[list[Ints], NDArray[Any]]:
+        """Along each dimension, the offsets that a sample takes of a block; where they go."""
+        taken: list[Ints] = []
+        places: list[slice] = []
+        for axis, span, number in zip(self.axes, self.spans, block, strict=True):
+            offsets = span.offsets(row)
+            begin, end = np.searchsorted(offsets, axis.span_of(number)).tolist()
+            taken.append(offsets[begin:end])
+            places.append(slice(begin, end))
+        index: tuple[Any, ...] = (row, ..., *places)
+        return taken, self.view[index]
+
+
+def _spans(recipe: Recipe, part: FieldPart, firsts: Ints) -> list[_Span]:
+    windowed, dims = recipe.require_windows().dims, recipe.variable(part.variable).dims
+    spans = []
+    for dim, axis in zip(dims, recipe.axes_of(part.variable), strict=True):
+        number = windowed.index(dim) if dim in windowed else None
+        access = None if number is None else part.accesses[number]
+        if number is None or access is None:
+            spans.append(_Span(None, (0, 1, axis.size)))
+        else:
+            spans.append(_Span(firsts[:, number], access))
+    return spans
+
+
+def _read_variable(recipe: Recipe, name: str, uses: list[_Use], readers: Readers) -> None:
+    """Read every chunk of a variable that samples need, and copy what each of them takes."""
+    # There may be millions of samples: plain numbers take little beside their values.
+    needs: dict[tuple[int, ...], numbers[int]] = {}
+    for number, use in enumerate(uses):
+        for row in range(len(use.view)):
+            for block in itertools.product(*use.blocks(row)):
+                needs.setdefault(block, numbers("q")).extend((number, row))
+    for block in sorted(needs):
+        rows = [(uses[number], row) for number, row in zip(*[iter(needs[block])] * 2, strict=True)]
+        _read_block(recipe, name, block, rows, readers)
+
+
+def _read_block(
+    recipe: Recipe,
+    name: str,
+    block: tuple[int, ...],
+    rows: list[tuple[_Use, int]],
+    readers: Readers,
+) -> None:
+    """Read one chunk of a variable, and copy what rows take of it."""
+    variable, axes = recipe.variable(name), recipe.axes_of(name)
+    # All that some row takes, and no more: some sources have less to do for a part of a chunk.
+    edges = [axis.span_of(number) for axis, number in zip(axes, block, strict=True)]
+    is_read = [np.zeros(end - begin, np.bool_) for begin, end in edges]
+    for use, row in rows:
+        taken, _ = use.take(row, block)
+        for own, (begin, _), offsets in zip(is_read, edges, taken, strict=True):
+            own[offsets - begin] = True
+    pairs = zip(is_read, edges, strict=True)
+    read: list[Ints] = [np.flatnonzero(own) + begin for own, (begin, _) in pairs]
+    out = np.empty([len(offsets) for offsets in read], variable.stored_dtype)
+    chunk = tuple(axis.stored_chunk(number) for axis, number in zip(axes, block, strict=True))
+    cut = tuple(itertools.starmap(_cut, zip(axes, block, read, strict=True)))
+    asked = [Read(name, chunk, cut)]
+    readers.do([ReadTask(asked, lambda _: recipe.source.fetch(asked).decode([out]))], 1)
+    for use, row in rows:
+        taken, place = use.take(row, block)
+        values: NDArray[Any] = out
+        for dim, (offsets, wanted) in enumerate(zip(read, taken, strict=True)):
+            index = _as_index(np.searchsorted(offsets, wanted))
+            values = values[(slice(None),) * dim + (index,)]
+        place[...] = values if variable.packing is None else variable.packing.unpack(values)
+
+
+def _cut(axis: Axis, block: int, offsets: Ints) -> slice | Ints:
+    """Offsets of a block as elements counted from the start of the stored chunk."""
+    origin = axis.cut(block)
+    base = origin.start if isinstance(origin, slice) else int(origin[0])
+    elements = stored(axis.selection, offsets)
+    return _as_index(elements - axis.selection[axis.span_of(block)[0]] + base)
+
+
+def _as_index(elements: Ints) -> slice | Ints:
+    wanted = as_selection(elements)
+    return slice(wanted.start, wanted.stop, wanted.step) if isinstance(wanted, range) else elements

@@ -1,0 +1,1 @@
+"""What a training loop iterates over: batches, ranks, states and reports."""

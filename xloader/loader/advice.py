@@ -1,0 +1,180 @@
+"""What holds an epoch up and what would help, in words: all the rules, in the order they apply.
+
+::
+
+    consumer                   how fast the loader could be
+    fetch, many retries        the store fails
+    fetch, decode              read several times over: more memory
+    any, fewer threads         chunks too large for the threads asked for
+    fetch, ahead               few at a time by the bytes in flight: more memory; else larger chunks
+    fetch, on the threads      more threads
+    decode                     more cores, a faster codec; a copy in Zarr where xarray reads
+    gather                     more cores, fewer fields; larger windows where samples are small
+    transform                  more cores, fewer functions, whole batches
+"""
+
+from __future__ import annotations
+
+from xloader.core.nbytes import show_nbytes
+from xloader.engine.block_loads import MOST_REQUESTS
+from xloader.loader.bottleneck import EpochEffort
+
+_LITTLE_HEADROOM = 1.1
+"""Below it, the loader is about as slow as its consumer."""
+
+_MUCH_AMPLIFICATION = 1.25
+"""Reads a chunk from which on they are worth saving."""
+
+_SMALL_SAMPLE_NBYTES = 16 << 10
+"""A sample below this costs more to find than to copy."""
+
+_MANY_RETRIES = 0.1
+"""Share of the requests that were made again from which on they are what takes time."""
+
+_GROWTH = 4
+"""How many times the memory is suggested where it bounds the fetches."""
+
+
+def advise(effort: EpochEffort) -> str:
+    """What holds an epoch up, in a sentence, and what would help, in another.
+
+    Parameters
+    ----------
+    effort : Effort
+    """
+    stage = effort.bottleneck
+    if not effort.seconds or not effort.delivered_nbytes:
+        return "Nothing has been delivered yet."
+    if stage == "consumer":
+        return _of_consumer(effort)
+    tally = effort.tally
+    if stage == "fetch" and tally.num_retries > _MANY_RETRIES * tally.num_requests:
+        return _of_failures(effort)
+    is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
+    if stage in ("fetch", "decode") and is_read_often:
+        remedy = _less_often(effort)
+    elif effort.num_threads < effort.num_asked and not (stage == "fetch" and effort.is_ahead):
+        remedy = _smaller_chunks(effort)
+    else:
+        remedy = _REMEDIES[stage](effort)
+    return f"{_cause(effort, stage)} {remedy}"
+
+
+def show_speed(nbytes: float, num_samples: float) -> str:
+    """A speed, of bytes and samples a second, as a person reads it.
+
+    Examples
+    --------
+    >>> show_speed(3.14e9, 51234.5), show_speed(1.2e6, 3.21)
+    ('3.14 GB/s, 51,234 samples/s', '1.2 MB/s, 3.2 samples/s')
+    """
+    size = f"{nbytes / 1e9:.2f} GB/s" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB/s"
+    return f"{size}, {num_samples:,.{0 if num_samples >= 100 else 1}f} samples/s"
+
+
+def _of_consumer(effort: EpochEffort) -> str:
+    least = effort.least_seconds
+    speed = show_speed(effort.delivered_nbytes / least, effort.num_samples / least)
+    taken = f"The consumer takes {1 - effort.wait_share:.0%} of the time"
+    if effort.headroom < _LITTLE_HEADROOM:
+        return f"{taken}, and the loader needs as long: neither gains if only one gets faster."
+    return f"{taken}: the loader could deliver {speed}, {effort.headroom:.1f} times as fast as now."
+
+
+def _of_failures(effort: EpochEffort) -> str:
+    tally = effort.tally
+    share = f"{tally.num_retries / tally.num_requests:.0%} of the requests"
+    return (
+        f"The store fails: {share} had to be made again, after a pause. A store that answers, or "
+        "fewer readers of it at a time, would help."
+    )
+
+
+def _cause(effort: EpochEffort, stage: str) -> str:
+    tally, share = effort.tally, f"{effort.shares[stage]:.0%} of the threads' time"
+    if stage == "fetch" and effort.is_ahead:
+        each = _show_seconds(tally.ahead_seconds / tally.num_ahead)
+        return f"Storage-bound: fetches take {each} each, {effort.num_fetching:.1f} at a time."
+    if stage == "fetch":
+        each = _show_seconds(tally.fetch_seconds / max(tally.num_requests, 1))
+        return f"Storage-bound: waiting for the store takes {share}, {each} a request."
+    if stage == "decode" and not effort.is_direct:
+        return f"Reading through xarray takes {share}."
+    doing = {"decode": "decoding takes", "gather": "gathering rows takes"}
+    return f"CPU-bound: {doing.get(stage, 'transforms take')} {share}."
+
+
+def _less_often(effort: EpochEffort) -> str:
+    return (
+        f"Too little memory: each chunk is read {effort.read_amplification:.1f} times. More than "
+        f"{_show_memory(effort.budget.memory_nbytes)}, or smaller chunks, would save reads."
+    )
+
+
+def _smaller_chunks(effort: EpochEffort) -> str:
+    chunk, budget = effort.budget.max_chunk_nbytes, effort.budget
+    enough = _show_memory(_memory_for(effort.num_asked, chunk))
+    return (
+        f"Chunks too large: at {show_nbytes(chunk)} a chunk, {_show_memory(budget.memory_nbytes)} "
+        f"lets {effort.num_threads} of {effort.num_asked} threads work. Smaller chunks, or "
+        f"{enough}, would let all."
+    )
+
+
+def _of_fetch(effort: EpochEffort) -> str:
+    if not effort.is_ahead:
+        return "More of them would wait side by side: raise threads=."
+    memory, each = effort.budget.memory_nbytes, effort.tally.ahead_nbytes / effort.tally.num_ahead
+    num_now = effort.budget.in_flight_nbytes / each
+    if num_now >= MOST_REQUESTS:
+        return "Larger chunks, shards, or a store that is nearer would help."
+    more = min(_GROWTH * memory, _memory_for(MOST_REQUESTS, each))
+    num_then = min(MOST_REQUESTS, max(more // 16, 1) / each)
+    return (
+        f"The bytes in flight, 1/16 of the memory, have room for {num_now:.0f}; "
+        f"{_show_memory(more)} would have room for {num_then:.0f}."
+    )
+
+
+def _of_decode(effort: EpochEffort) -> str:
+    if not effort.is_direct:
+        return "More cores (threads=) may help; from a copy in Zarr, chunks are decoded directly."
+    return "More cores (threads=), or a faster codec such as lz4 or blosc, would help."
+
+
+def _of_gather(effort: EpochEffort) -> str:
+    each = effort.delivered_nbytes // max(effort.num_samples, 1)
+    if each < _SMALL_SAMPLE_NBYTES:
+        small = f"larger windows than {show_nbytes(each)} a sample, larger batches"
+        return f"More cores (threads=), {small} or fewer fields would help."
+    return "More cores (threads=), or fewer fields, would help."
+
+
+def _of_transform(effort: EpochEffort) -> str:
+    return (
+        "More cores (threads=), fewer functions, or functions of a whole batch in the place of "
+        "per='sample', would help."
+    )
+
+
+_REMEDIES = {
+    "fetch": _of_fetch,
+    "decode": _of_decode,
+    "gather": _of_gather,
+    "transform": _of_transform,
+}
+
+
+def _memory_for(num: int, nbytes: float) -> int:
+    """The memory of which a 16th has room for so many, in whole MiB."""
+    return -(-int(16 * num * nbytes) // 2**20) * 2**20
+
+
+def _show_memory(nbytes: int) -> str:
+    return f"memory={show_nbytes(nbytes).replace(' ', '')!r}"
+
+
+def _show_seconds(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2f} ms"

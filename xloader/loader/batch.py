@@ -1,0 +1,189 @@
+"""A batch: a tuple of stacked arrays, with names and with the ids of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import OptionError, UnsupportedDataError
+from xloader.recipe.recipe import unknown
+
+
+class Batch(tuple[Any, ...]):
+    """Samples stacked on axis 0: one array or tensor for each field.
+
+    It unpacks and counts as a tuple of its fields; ``batch.inputs`` and ``batch["inputs"]`` are
+    the field of that name. A field whose name is an attribute of tuples or batches, such as
+    ``count`` or ``ids``, is reached by the second form only.
+
+    Parameters
+    ----------
+    arrays : iterable of array
+        The fields, each of shape ``(n, ...)``.
+    names : iterable of str
+        Their names.
+    ids : numpy.ndarray
+        Ids of the samples in row order, int64, shape ``(n,)``.
+    is_padding : numpy.ndarray, optional
+        Where a row only repeats the last one to keep ranks in step, bool, shape ``(n,)``;
+        nowhere by default.
+
+    Raises
+    ------
+    OptionError
+        If there are not as many names as arrays, or not as many flags as ids.
+
+    Examples
+    --------
+    >>> batch = Batch([np.zeros((2, 3)), np.ones(2)], ["inputs", "targets"], np.array([7, 1]))
+    >>> inputs, targets = batch
+    >>> batch.targets is targets, batch["inputs"] is inputs, batch.ids.tolist()
+    (True, True, [7, 1])
+    >>> batch
+    Batch(inputs=float64 (2, 3), targets=float64 (2,), num_samples=2)
+    """
+
+    _names: tuple[str, ...]
+    _ids: Ints
+    _is_padding: NDArray[np.bool_]
+
+    def __new__(  # noqa: D102
+        cls,
+        arrays: Iterable[Any],
+        names: Iterable[str],
+        ids: Ints,
+        is_padding: NDArray[np.bool_] | None = None,
+    ) -> Batch:
+        batch = super().__new__(cls, arrays)
+        batch._names = tuple(names)
+        batch._ids = np.asarray(ids, np.int64)
+        if is_padding is None:
+            is_padding = np.zeros(len(batch._ids), bool)
+        batch._is_padding = np.asarray(is_padding, bool)
+        if len(batch._names) != len(batch) or len(batch._is_padding) != len(batch._ids):
+            raise OptionError(
+                "the parts of a batch do not match",
+                given=f"{len(batch)} arrays, {len(batch._names)} names, "
+                f"{len(batch._ids)} ids, {len(batch._is_padding)} flags",
+                allowed="a name for each array, a flag for each id",
+            )
+        return batch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return self._names
+
+    @property
+    def ids(self) -> Ints:
+        """Ids of the samples in row order, int64."""
+        return self._ids
+
+    @property
+    def is_padding(self) -> NDArray[np.bool_]:
+        """Where a row is there only to fill the batch, bool."""
+        return self._is_padding
+
+    @property
+    def num_samples(self) -> int:
+        """Number of rows."""
+        return len(self._ids)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            if key not in self._names:
+                raise unknown(key, self._names, "field")
+            return super().__getitem__(self._names.index(key))
+        return super().__getitem__(key)
+
+    def __getattr__(self, name: str) -> Any:
+        # Copying and pickling ask for attributes before there are names.
+        names = self.__dict__.get("_names", ())
+        if name in names:
+            return self[name]
+        raise AttributeError(f"a batch has no attribute or field {name!r}; its fields are {names}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._names})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (tuple(self), self._names, self._ids, self._is_padding)
+
+    def __repr__(self) -> str:
+        fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
+        return f"Batch({', '.join(fields)}, num_samples={self.num_samples})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dict(zip(self._names, self, strict=True))
+
+    _asdict = as_dict
+
+    def with_arrays(self, arrays: Iterable[Any]) -> Batch:
+        """The same samples with other arrays for their fields; names, ids and flags are kept.
+
+        Raises
+        ------
+        OptionError
+            If there are not as many arrays as names.
+        """
+        return type(self)(arrays, self._names, self._ids, self._is_padding)
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """The batch with its tensors on another device; ids and flags stay where they are.
+
+        Parameters
+        ----------
+        device : torch.device or str
+            Where to.
+        non_blocking : bool
+            Whether to return before the copies are done, as in :meth:`torch.Tensor.to`.
+
+        Returns
+        -------
+        Batch
+            A new batch.
+
+        Raises
+        ------
+        UnsupportedDataError
+            If the fields are no tensors.
+        """
+        for name, array in zip(self._names, self, strict=True):
+            if not hasattr(array, "to"):
+                raise UnsupportedDataError(
+                    f"the field {name!r} cannot move to a device",
+                    given=type(array).__name__,
+                    allowed="tensors",
+                    remedy='make the loader with output="torch"',
+                )
+        return self.with_arrays([array.to(device, non_blocking=non_blocking) for array in self])
+
+    def pin_memory(self) -> Batch:
+        """The batch with its tensors in pinned memory, from which copies to a GPU are faster.
+
+        PyTorch's ``DataLoader(pin_memory=True)`` calls it. As there, what is no tensor stays as
+        it is: the ids and flags, and fields that are arrays.
+
+        Returns
+        -------
+        Batch
+            A new batch.
+
+        Raises
+        ------
+        RuntimeError
+            By PyTorch, if this machine has no accelerator to pin memory for.
+        """
+        return self.with_arrays(a.pin_memory() if hasattr(a, "pin_memory") else a for a in self)
+
+
+def _look(array: Any) -> str:
+    """Dtype and shape of an array or tensor; the type of anything else."""
+    if not hasattr(array, "shape"):
+        return type(array).__name__
+    return f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"

@@ -1,0 +1,61 @@
+"""What fixes which samples there are, part by part: what a saved state is held against."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from xloader.recipe.recipe import Recipe
+
+
+def describe_samples(recipe: Recipe) -> dict[str, str]:
+    """What fixes which samples there are, each part by a short hash.
+
+    No values are read but the labels at both ends of the windowed dimensions: a store of the
+    same shape may be of other years.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    """
+    parts = {
+        "store": recipe.source.fingerprint,
+        "variables": recipe.variables,
+        "selection": recipe.selection,
+        "labels": list(_ends(recipe)),
+        "windows": recipe.windows,
+        "fields": recipe.fields,
+        "transforms": [step.describe() for step in recipe.steps],
+        "subset": "" if recipe.subset is None else recipe.subset.digest,
+    }
+    return {
+        name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in parts.items()
+    }
+
+
+def _ends(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """The first and the last label of each windowed dimension that has labels."""
+    coordinates = recipe.source.coordinates(is_indexed=False)
+    for dim in recipe.require_windows().dims:
+        kept = recipe.kept_of(dim)
+        if isinstance(kept, int) or not len(kept) or dim not in coordinates.coords:
+            continue
+        labels = coordinates[dim].variable.to_base_variable()
+        if labels.dims == (dim,):
+            try:
+                yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
+            except Exception:
+                # Training needs no labels: what cannot be read is compared no further.
+                yield dim, "", ""
+
+
+def _text(label: np.ndarray) -> str:
+    if label.dtype.kind in "mM":
+        # Versions of xarray differ in the unit of time that they decode to.
+        label = label.astype(f"{label.dtype.kind}8[us]")
+    value = label.item()
+    # Other objects may show where they lie in memory.
+    is_plain = label.dtype.kind != "O" or isinstance(value, str) or hasattr(value, "isoformat")
+    return str(value) if is_plain else ""

@@ -1,0 +1,199 @@
+"""What one process carries an epoch out with: its memory, its readers, and what it keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from xloader.core.footprint import Footprint
+from xloader.engine.block_reader import BlockReader, Stored
+from xloader.engine.block_table import BlockTable
+from xloader.engine.buffers import BlockPool, Fields
+from xloader.engine.gather import Gatherer
+from xloader.engine.job import Job
+from xloader.engine.steps import Walker
+from xloader.errors import MemoryBudgetError
+from xloader.loader.rank_plan import RankPlan
+from xloader.planning.epoch import Epoch
+from xloader.planning.make_plan import most_rows
+from xloader.planning.mixing import region_dim
+from xloader.planning.remainder import Remainder
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.rng import Chance
+from xloader.transforms.run import finish
+
+
+def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
+    """How each variable that samples need is stored, as selected."""
+    dims = footprint.windows.dims
+    return {
+        v.name: Stored(
+            recipe.axes_of(v.name),
+            tuple(dims.index(d) if d in dims else None for d in v.dims),
+            v.stored_dtype,
+            v.packing,
+        )
+        for v in map(recipe.variable, footprint.variables)
+    }
+
+
+def name_chunks(
+    itinerary: RankPlan, blocks: Sequence[tuple[int, int]]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The chunks of some blocks, by variable and index.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+    blocks : sequence of (int, int)
+        As (group, block).
+    """
+    footprint, recipe = itinerary.footprint, itinerary.recipe
+    reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
+    found = []
+    for number, group in enumerate(footprint.groups):
+        own = [block for index, block in blocks if index == number]
+        indices = np.unravel_index(np.array(own, np.int64), group.shape)
+        places = zip(*(along.tolist() for along in indices), strict=True)
+        for bundle in reader.bundles(group, list(places)):
+            found += [(read.variable, read.chunk) for read in bundle.reads]
+    return tuple(sorted(found))
+
+
+class JobFactory:
+    """Makes the jobs of one process, one after the other, in memory that serves them all.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+        What is carried out.
+    num_ready : int
+        Batches that are made, or wait for delivery, while the consumer is busy.
+    num_cores : int
+        Threads that load and gather, at most: as many as reads under way have memory for.
+    """
+
+    def __init__(
+        self,
+        itinerary: RankPlan,
+        *,
+        num_ready: int,
+        num_cores: int,
+    ) -> None:
+        self._itinerary = itinerary
+        self._num_ready = num_ready
+        footprint, source = itinerary.footprint, itinerary.recipe.source
+        # Where threads read some variables, and others are fetched ahead, each way has its half.
+        num_ways = len({source.is_waiting(name) for name in footprint.variables})
+        self._in_flight_nbytes = itinerary.plan.budget.in_flight_nbytes // num_ways
+        self._num_threads = min(num_cores, self._in_flight_nbytes // footprint.max_chunk_nbytes)
+        self._together_nbytes = self._in_flight_nbytes // self._num_threads
+        self._shelf: BlockTable | None = None
+        self._pool: BlockPool
+        self._fields: Fields
+        self.renew()
+
+    @property
+    def itinerary(self) -> RankPlan:
+        """What is carried out."""
+        return self._itinerary
+
+    @property
+    def pool(self) -> BlockPool:
+        """Where decoded chunks live."""
+        return self._pool
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this came over a fork: blocks on their way then never arrive."""
+        return os.getpid() != self._pid
+
+    def loaded(self) -> set[tuple[int, int]]:
+        """Blocks in memory from earlier epochs, as (group, block)."""
+        if self._pool.is_spoilt:
+            self.renew()
+        # A run under way may add to these meanwhile.
+        return set() if self._shelf is None else self._shelf.loaded()
+
+    def renew(self) -> None:
+        """Take new memory, none of it in use."""
+        self._pid = os.getpid()
+        self._shelf = None
+        own = self._itinerary
+        self._pool = BlockPool(own.plan.pool_nbytes(len(own.sublanes())))
+        rows = most_rows(own.footprint, own.options)
+        self._fields = Fields(own.layouts, rows, self._num_ready + 2)
+
+    def clear(self) -> None:
+        """Let go of all memory. What was counted of it is still reported."""
+        self._pool.clear()
+        self.renew()
+
+    def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
+        """The part of an epoch that this process carries out.
+
+        Parameters
+        ----------
+        epoch : Epoch or Remainder
+            The epoch, or what is left of it.
+        numbers : sequence of int
+            Its lanes, by number as of `Epoch.sublanes`.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If they need more chunks at a time than the plan has room for.
+        """
+        if self._pool.is_spoilt:
+            self.renew()
+        own = self._itinerary
+        recipe, layouts, options = own.recipe, own.layouts, own.options
+        plan, footprint = own.plan, own.footprint
+        lanes = epoch.lanes(numbers)
+        peak = sum(lane.schedule.peak_nbytes for lane in lanes)
+        if peak > self._pool.capacity and not plan.is_resident:
+            # The plan sees to it that this does not happen; without room a run would wait for ever.
+            raise MemoryBudgetError(
+                f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
+                given=f"{peak} bytes of chunks",
+                minimum_nbytes=plan.budget.minimum_nbytes(peak),
+            )
+        stored = stored_variables(recipe, footprint)
+        patience = recipe.patience.but(options.read_timeout, options.max_retries)
+        gatherer = Gatherer(footprint, layouts, self._fields, stored)
+        walker = Walker(
+            footprint,
+            gatherer.accesses,
+            lanes,
+            plan.lane_share,
+            epoch.sublanes.num_steps_of(numbers[0]),
+            is_resident=plan.is_resident,
+            # On several ranks no one sees a global batch.
+            region_dim=None if options.world.world_size > 1 else region_dim(footprint),
+        )
+        shelf = self._shelf or BlockTable(footprint.groups, [len(n.blocks) for n in walker.groups])
+        if plan.is_resident:
+            self._shelf = shelf
+        return Job(
+            walker=walker,
+            groups=footprint.groups,
+            fields=self._fields,
+            reader=BlockReader(recipe.source, stored, self._together_nbytes, patience),
+            gatherer=gatherer,
+            finish=lambda arrays, ids, occurrences=None: finish(
+                recipe, layouts, arrays, ids, Chance(options.seed, epoch.epoch, occurrences)
+            ),
+            batch_size=most_rows(footprint, options),
+            is_padded=options.world.world_size > 1,
+            prefetch=self._num_ready,
+            num_threads=self._num_threads,
+            pool=self._pool,
+            shelf=shelf,
+            is_resident=plan.is_resident,
+            in_flight_nbytes=self._in_flight_nbytes,
+            patience=patience,
+            on_nan=options.on_nan,
+            on_error=options.on_error,
+        )

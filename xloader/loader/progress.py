@@ -1,0 +1,116 @@
+"""How far an epoch has come, and what it measured."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from xloader.engine.job import Delivery
+from xloader.engine.tally import Tally
+from xloader.loader.advice import advise
+from xloader.loader.bottleneck import EpochEffort
+from xloader.loader.report import Report
+from xloader.planning.budget import Budget
+from xloader.planning.explain import Explanation
+
+
+@dataclass
+class EpochProgress:
+    """What was delivered so far, and what it took. It outlives its iterator.
+
+    Parameters
+    ----------
+    expected : Explanation
+        What was predicted.
+    tally : Tally
+        What the engine counts.
+    budget : Budget
+        How memory was divided.
+    num_threads, num_asked : int
+        Threads of the run, and those asked for.
+    batch_size : int
+        Rows of a full batch.
+        Mixing is that of full ones, where one rank's batch is the global one; else as predicted.
+    """
+
+    expected: Explanation
+    tally: Tally
+    budget: Budget
+    num_threads: int
+    num_asked: int
+    batch_size: int
+    begin: float = 0.0
+    end: float = 0.0
+    num_samples: int = 0
+    num_steps: int = 0
+    delivered_nbytes: int = 0
+    num_full: int = 0
+    num_regions: int = 0
+    num_skipped: int = 0
+    num_nan: dict[str, int] = field(default_factory=dict)
+
+    def add(self, delivery: Delivery) -> None:
+        """Count a batch."""
+        self.num_steps += 1
+        self.num_samples += len(delivery.step.ids) - delivery.num_skipped
+        self.num_skipped += delivery.num_skipped
+        for found in delivery.nans:
+            self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
+        self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
+        regions = delivery.step.num_regions
+        if regions is not None and len(delivery.ids) == self.batch_size:
+            self.num_full += 1
+            self.num_regions += regions
+        self.end = time.perf_counter()
+
+    def report(self) -> Report:
+        """The figures by now."""
+        tally, expected, effort = self.tally, self.expected, self._effort()
+        return Report(
+            num_samples=self.num_samples,
+            num_steps=self.num_steps,
+            num_reads=tally.num_reads,
+            read_nbytes=tally.read_nbytes,
+            read_amplification=effort.read_amplification,
+            peak_nbytes=tally.peak_nbytes,
+            mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
+            full_mixing=expected.full_mixing,
+            num_dropped_windows=expected.num_dropped_windows,
+            is_exact=True,
+            tile=expected.tile,
+            run=expected.run,
+            streams=expected.streams,
+            spread=expected.spread,
+            lanes=expected.lanes,
+            num_requests=tally.num_requests,
+            num_retries=tally.num_retries,
+            num_missing=tally.num_missing,
+            num_skipped_samples=self.num_skipped,
+            skipped_chunks=tuple(sorted(tally.skipped)),
+            num_nan=dict(self.num_nan),
+            delivered_nbytes=self.delivered_nbytes,
+            seconds=effort.seconds,
+            wait_seconds=tally.wait_seconds,
+            num_threads=effort.num_threads,
+            busy_seconds=effort.busy_seconds,
+            num_ahead=tally.num_ahead,
+            ahead_seconds=tally.ahead_seconds,
+            least_seconds=effort.least_seconds,
+            bottleneck=effort.bottleneck,
+            advice=advise(effort),
+        )
+
+    def _effort(self) -> EpochEffort:
+        expected, tally = self.expected, self.tally
+        needed = expected.num_reads / (expected.read_amplification or 1.0)
+        return EpochEffort(
+            tally,
+            self.budget,
+            num_threads=self.num_threads,
+            num_asked=self.num_asked,
+            seconds=self.end - self.begin if self.num_steps else tally.wait_seconds,
+            num_samples=self.num_samples,
+            delivered_nbytes=self.delivered_nbytes,
+            read_amplification=tally.num_reads / needed if needed else 0.0,
+            is_direct=not any("through xarray" in path for path in expected.paths.values()),
+        )

@@ -1,0 +1,263 @@
+"""A plan, and the epochs that it makes: what the loader and PyTorch's doors have in common."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from xloader.core.nbytes import show_nbytes
+from xloader.core.options import LoaderOptions
+from xloader.core.telling import warn_caller
+from xloader.errors import (
+    AmplificationWarning,
+    EmptyEpochWarning,
+    EmptySamplesError,
+    MixingWarning,
+    OptionError,
+)
+from xloader.loader.notes import with_notes
+from xloader.planning.epoch import Epoch
+from xloader.planning.explain import Cached, Explanation, explain_epoch
+from xloader.planning.make_plan import enough_memory, make_plan, most_rows
+from xloader.planning.plan import Plan
+from xloader.planning.remainder import Remainder
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+
+
+class RankPlan:
+    """What a rank does in each epoch, before any of it is done.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    options : LoaderOptions
+        What was asked for, of which rank.
+    workers : int
+        Processes of the rank that make batches in turn, which share its memory.
+    plan : Plan, optional
+        The plan, where it was made before.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    EmptySamplesError
+        If there is not a sample for each rank.
+    OptionError
+        If the last batch of a worker would repeat a row of another worker's.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        workers: int = 1,
+        plan: Plan | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.options = options
+        self.layouts = make_layouts(recipe)
+        self.footprint = make_footprint(recipe, self.layouts)
+        # Ranks of a group read slabs of the same samples, in an order that must be one.
+        self._planned_layouts, self._planned_footprint = self.layouts, self.footprint
+        if recipe.planned is not recipe:
+            self._planned_layouts = make_layouts(recipe.planned)
+            self._planned_footprint = make_footprint(recipe.planned, self._planned_layouts)
+        self._planned: Epoch | None = None
+        self._left: Remainder | None = None
+        self._has_warned = False
+        self._check_samples()
+        self.plan = plan or self._make_plan(workers)
+        self._check_padding()
+
+    def resumed(self, plan: Plan, seed: int) -> RankPlan:
+        """The same samples by the plan and the seed of a saved state."""
+        other = copy.copy(self)
+        other.plan = plan
+        # As many batches wait as the plan has counted.
+        prefetch = plan.budget.num_batches - 2
+        other.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
+        other._planned = None
+        other._check_padding()
+        return other
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks."""
+        return self._planned_footprint.num_samples
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that every rank takes in an epoch."""
+        return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
+
+    def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
+        """An epoch from a step on."""
+        epoch = self.epoch(number)
+        if not first_step and self.footprint is self._planned_footprint:
+            return epoch
+        kept = self._left
+        if kept is None or kept.whole is not epoch or kept.first_step != first_step:
+            self._left = kept = Remainder(epoch, first_step, self.footprint)
+        return kept
+
+    def epoch(self, number: int) -> Epoch:
+        """The order and schedule of an epoch, kept until another is asked for."""
+        if self._planned is None or self._planned.epoch != number:
+            options = self.options
+            self._planned = Epoch(
+                self._planned_footprint, self.plan, options.seed, number, options.drop_last
+            )
+        return self._planned
+
+    @property
+    def lanes(self) -> range:
+        """Numbers of this rank's lanes."""
+        return self._lanes_of(self.options.world.rank)
+
+    def sublanes(self, worker: int = 0) -> range:
+        """Numbers of the sublanes of an epoch that one worker of this rank makes."""
+        return self._sublanes(self.options.world.rank, worker)
+
+    def explain(
+        self,
+        epoch: Epoch | Remainder,
+        scope: Literal["rank", "world"] = "rank",
+        cached: Sequence[Cached] = (),
+    ) -> Explanation:
+        """What an epoch will cost. Nothing is read.
+
+        Parameters
+        ----------
+        epoch : Epoch or Remainder
+            Which one.
+        scope : {"rank", "world"}
+            Whether to speak of this rank or of all ranks together.
+        cached : sequence of (set of (int, int)), optional
+            Per worker of this rank, blocks in memory from earlier epochs.
+
+        Raises
+        ------
+        OptionError
+            If the scope is none of these.
+        """
+        if scope not in ("rank", "world"):
+            raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
+        source = self.recipe.source
+        paths = {name: source.path_of(name) for name in self.footprint.variables}
+        known = () if scope == "world" else cached
+        return explain_epoch(epoch, self.processes(scope), paths, known, self.batch_nbytes)
+
+    @property
+    def batch_nbytes(self) -> int:
+        """The largest batch of this rank, as it is gathered."""
+        rows = most_rows(self.footprint, self.options)
+        return rows * sum(layout.sample_nbytes for layout in self.layouts)
+
+    def with_notes(self, expected: Explanation) -> Explanation:
+        """A prediction with what may come as a surprise. Labels of windowed dimensions are read."""
+        return with_notes(expected, self.recipe, self._empty_note)
+
+    def warn_if_empty(self) -> None:
+        """Say once where an epoch has no batch, because ``drop_last`` leaves all samples out."""
+        if self._empty_note and not self._has_warned:
+            self._has_warned = True
+            warn_caller(
+                f"{self._empty_note}: pass drop_last=False or a smaller batch_size",
+                EmptyEpochWarning,
+            )
+
+    @property
+    def _empty_note(self) -> str:
+        if self.num_steps:
+            return ""
+        num_samples, options = self.num_samples, self.options
+        are = "sample is" if num_samples == 1 else "samples are"
+        batch = f"batch of {options.global_batch}"
+        if options.world.world_size > 1:
+            ranks = options.world.world_size
+            batch = (
+                f"global batch of {options.global_batch}, "
+                f"{options.batch_size} on each of {ranks} ranks"
+            )
+        return f"0 batches: {num_samples} {are} fewer than one {batch}, drop_last=True"
+
+    def processes(self, scope: Literal["rank", "world"]) -> list[range]:
+        """Per worker of this rank, or of all ranks, the numbers of its sublanes."""
+        world = self.options.world
+        ranks = range(world.world_size) if scope == "world" else [world.rank]
+        workers = range(self.plan.workers)
+        return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
+
+    def warn(self, expected: Explanation) -> None:
+        """Say once where a shuffle mixes poorly, reads more than was allowed, or has no batch."""
+        self.warn_if_empty()
+        if self._has_warned or not self.options.shuffle or self.plan.is_resident:
+            return
+        self._has_warned = True
+        is_poor = expected.mixing < expected.full_mixing / 2
+        is_costly = expected.read_amplification > self.options.max_amplification
+        if not is_poor and not is_costly:
+            return
+        enough = enough_memory(
+            self._planned_footprint, self._planned_layouts, self.options, self.plan.workers
+        )
+        remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
+        if self.options.spread is not None:
+            remedy = f"with spread=None, {remedy}"
+        if self.options.lanes is not None and self.options.lanes > 1:
+            remedy += f"; lanes={self.options.lanes} share what one rank has, so fewer mix better"
+        if is_poor:
+            warn_caller(
+                f"batches mix {expected.mixing:.1f} regions, a full shuffle "
+                f"{expected.full_mixing:.1f}: {remedy}",
+                MixingWarning,
+            )
+        if is_costly:
+            warn_caller(
+                f"each chunk will be read {expected.read_amplification:.2f} times, more than "
+                f"max_amplification={self.options.max_amplification}: {remedy}",
+                AmplificationWarning,
+            )
+
+    def _make_plan(self, workers: int) -> Plan:
+        return make_plan(self._planned_footprint, self._planned_layouts, self.options, workers)
+
+    def _sublanes(self, rank: int, worker: int) -> range:
+        lanes, workers = self._lanes_of(rank), self.plan.workers
+        return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
+
+    def _lanes_of(self, rank: int) -> range:
+        share = self.plan.pace.lanes // self.options.world.world_size
+        return range(rank * share, (rank + 1) * share)
+
+    def _check_padding(self) -> None:
+        """Refuse what leaves a worker with a batch of padding alone, and no row to repeat."""
+        if self.plan.workers == 1 or self.options.world.world_size == 1:
+            return
+        sublanes = self.epoch(0).sublanes
+        last_worker = (sublanes.num_steps - 1) % sublanes.workers
+        spans = [sublanes.span(number) for number in self.sublanes(last_worker)]
+        if sublanes.num_steps > sublanes.workers or any(begin < end for begin, end in spans):
+            return
+        raise OptionError(
+            "a worker would have nothing but padding",
+            given=f"num_workers={sublanes.workers}, {sublanes.num_steps} batches on each rank",
+            allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
+            remedy="use fewer workers, smaller batches, or drop_last=True",
+        )
+
+    def _check_samples(self) -> None:
+        num_samples, options = self.num_samples, self.options
+        if num_samples < options.world.world_size:
+            raise EmptySamplesError(
+                "there is not a sample for each rank",
+                given=f"{num_samples} samples, world_size={options.world.world_size}",
+                allowed="at least one a rank",
+                remedy="use fewer ranks, or a smaller stride",
+            )

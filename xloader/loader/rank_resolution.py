@@ -1,0 +1,248 @@
+"""Which rank's itinerary this process has: looked up late, held to, and compared with the others'.
+
+::
+
+    made      planned where that can be, so that what cannot be is an error at once
+    settled   at the first use: with the rank that this process has then, and no other later
+    begun     its part told, and compared with what the ranks beside it are about to do
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from xloader.core.options import LoaderOptions
+from xloader.core.world import World, find_world
+from xloader.errors import OptionError, RanksError, StateError
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.state import Position, Saver, read_state
+from xloader.planning.explain import Explanation
+from xloader.recipe.recipe import Recipe
+
+_LOG: Final = logging.getLogger("xloader")
+
+_OPTIONS: Final = (
+    "batch_size", "memory", "prefetch", "lanes", "spread", "max_amplification", "shuffle",
+)  # fmt: skip
+"""What plans are made of, beside the samples."""
+
+
+class RankResolver:
+    """The itinerary of this process, whose rank may not be known when it is asked for.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    asked : LoaderOptions
+        What was asked for; without a rank, it is looked up.
+    num_workers : int
+        As ``workers`` of `RankPlan`.
+
+    Raises
+    ------
+    OptionError
+        Of any kind, where ranks that come later cannot mend it.
+    """
+
+    def __init__(self, recipe: Recipe, asked: LoaderOptions, num_workers: int = 1) -> None:
+        self.asked = asked
+        self._recipe = recipe
+        self._num_workers = num_workers
+        self._planned: RankPlan | None = None
+        self._settled: RankPlan | None = None
+        self._saver: Saver | None = None
+        self._has_begun = False
+        # The place of this one among those that begin, and the states it has loaded since.
+        self._number: int | None = None
+        self._num_loads = 0
+        may_change = asked.rank is None and _process_group() is None
+        try:
+            options = asked.settled()
+        except OptionError:
+            # Lightning leaves half of it to the process group; and of how many ranks, decides.
+            if not may_change:
+                raise
+            return
+        try:
+            self._planned = RankPlan(recipe, options, num_workers)
+        except OptionError:
+            # With lanes, what batches take depends on how many ranks share them.
+            if not may_change or asked.lanes is None:
+                raise
+
+    @property
+    def planned(self) -> RankPlan | None:
+        """The itinerary as far as it can be known before the first use."""
+        return self._settled or self._planned
+
+    @property
+    def itinerary(self) -> RankPlan:
+        """The itinerary as it stands, settled where it was not."""
+        return self._settled or self.settle()
+
+    def settle(self) -> RankPlan:
+        """The itinerary of the rank that this process has by now, which has to stay so.
+
+        Raises
+        ------
+        RanksError
+            If the rank is another than at the first call.
+        OptionError
+            Of any kind, if what was asked for cannot be with so many ranks, or if the
+            environment tells only half of which rank this is.
+        """
+        found = find_world(self.asked.rank, self.asked.world_size)
+        if self._settled is None:
+            self._settled = self._plan_for(found or World())
+        own = self._settled.options.world
+        # A process group that is over says nothing more.
+        if found is not None and found != own:
+            raise RanksError(
+                "this process has another rank than when its batches were dealt",
+                given=f"rank {found.rank} of {found.world_size}",
+                allowed=f"rank {own.rank} of {own.world_size}",
+                remedy="use a loader for the first time after torch.distributed is initialised, "
+                "or pass rank= and world_size=",
+            )
+        return self._settled
+
+    def _plan_for(self, world: World) -> RankPlan:
+        if self._recipe.whole is not None and self.asked.rank is None and world.world_size > 1:
+            raise RanksError(
+                "of samples that a group of ranks shares, each rank of the group has the same",
+                given=f"rank {world.rank} of {world.world_size}, as looked up",
+                allowed="rank= and world_size=, those of the group among all groups",
+                remedy='pass rank=mesh.get_local_rank("data"), world_size=mesh["data"].size()',
+            )
+        if self._planned is not None and self._planned.options.world == world:
+            return self._planned
+        return RankPlan(self._recipe, self.asked.settled(), self._num_workers)
+
+    def save(self, stand: Position) -> dict[str, Any]:
+        """A place to go on from as plain JSON values, under 2 KB."""
+        own = self.itinerary
+        self._saver = self._saver or Saver(own)
+        return self._saver.save(stand)
+
+    def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Position:
+        """Take up the plan and the seed of a state, and say where it stands.
+
+        Parameters
+        ----------
+        state : dict
+            What `save` gave.
+        is_within_batch : bool
+            Whether one can go on from within a batch.
+
+        Raises
+        ------
+        StateError, LanesError, MemoryBudgetError
+            As `read_state` does.
+        """
+        own = self.settle()
+        stand, plan, seed = read_state(state, own)
+        if stand.row and not is_within_batch:
+            raise StateError(
+                "the state is of samples that came one by one, and stands within a batch",
+                given=f"row {stand.row} of step {stand.step}",
+                allowed="a state between two batches",
+                remedy="save a state after a whole batch",
+            )
+        if (plan, seed) != (own.plan, own.options.seed):
+            self._settled, self._saver = own.resumed(plan, seed), None
+        # Whether the others have loaded it, too, is to be seen.
+        self._has_begun = False
+        self._num_loads += self._number is not None
+        return stand
+
+    def begin(self, expected: Explanation, stand: Position) -> None:
+        """Once: say what is this rank's part, and compare it with that of the ranks beside it.
+
+        Parameters
+        ----------
+        expected : Explanation
+            What is about to begin.
+        stand : Stand
+            Where it begins.
+
+        Raises
+        ------
+        RanksError
+            If ranks have planned differently or begin elsewhere, with what differs.
+        """
+        if self._has_begun:
+            return
+        own, group = self.itinerary, _process_group()
+        if group is not None and self.asked.rank is None and own.options.world.world_size > 1:
+            self._compare(own, stand, group)
+        _tell_share(own, expected)
+        self._has_begun = True
+
+    def _compare(self, own: RankPlan, stand: Position, group: Any) -> None:
+        """Compare what this rank is about to do with what the first one to come here was.
+
+        Nobody waits for anybody: the first rank leaves its state in the store of the process
+        group, and each later one compares its own. Loaders begin in the same order on all ranks.
+        """
+        options = {name: getattr(own.options, name) for name in _OPTIONS}
+        text = json.dumps({"state": self.save(stand), "options": options})
+        try:
+            if self._number is None:
+                self._number = group.add(f"xloader/rank/{own.options.world.rank}", 1)
+            key = f"xloader/begin/{self._number}/{self._num_loads}"
+            first = json.loads(group.compare_set(key, "", text))
+        except RuntimeError:
+            # That of a dry run keeps nothing, and there may be others such.
+            return
+        _require_same(own.options.world, json.loads(text), first)
+
+
+def _tell_share(itinerary: RankPlan, expected: Explanation) -> None:
+    """Log which part of an epoch is this rank's."""
+    world, lanes = itinerary.options.world, itinerary.lanes
+    if world.world_size > 1:
+        _LOG.info(
+            "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
+            world.rank,
+            world.world_size,
+            lanes[0],
+            lanes[-1],
+            itinerary.plan.pace.lanes,
+            expected.num_reads,
+        )
+
+
+def _require_same(world: World, own: dict[str, Any], first: dict[str, Any]) -> None:
+    if first["state"] == own["state"]:
+        return
+    ours, theirs = _flat(own), _flat(first)
+    others = [name for name in ours if theirs.get(name) != ours[name]]
+    raise RanksError(
+        f"ranks are about to do different things, by their {', '.join(others) or 'plans'}",
+        given=f"rank {world.rank}: " + ", ".join(f"{name}={ours[name]!r}" for name in others),
+        allowed=", ".join(f"{name}={theirs.get(name)!r}" for name in others),
+        remedy="on all ranks make the same samples, pass the same options, load the same state, "
+        "set the same epoch, and begin loaders in the same order; a loader of one rank alone "
+        "takes rank=0, world_size=1; a Dataset that xarray opened may have its variables in "
+        "another order on each rank, so name them",
+    )
+
+
+def _flat(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What users know of what a rank does, by name."""
+    state = told["state"]
+    known = {name: state[name] for name in ("epoch", "step", "row", "seed", "drop_last")}
+    return {**known, **state["samples"], **told["options"]}
+
+
+def _process_group() -> Any:
+    """What the ranks of the process group share; None where there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.distributed_c10d._get_default_store()

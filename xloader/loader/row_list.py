@@ -1,0 +1,154 @@
+"""A list of samples that remembers the batch it was cut from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import OptionError
+from xloader.loader.batch import Batch
+
+
+class Rows(list[tuple[Any, ...]]):
+    """Samples as PyTorch's collate functions take them: a list with one tuple a sample.
+
+    Where they were cut from stacked arrays, these are kept as :attr:`batch`, so that what knows
+    them need not stack anew. Names, ids and flags come along in any case. Once items of the list
+    are replaced, added, moved or removed it is a list like any other: what it remembers may no
+    longer be true, and is not told any more.
+
+    Parameters
+    ----------
+    batch : Batch
+        Stacked arrays or tensors, one a field, each of shape ``(n, ...)``. The items are views
+        of them, 0-d arrays where a field has one number a sample.
+
+    Examples
+    --------
+    >>> x, y = np.arange(6.0).reshape(2, 3), np.array([8, 9])
+    >>> batch = Batch([x, y], ["x", "y"], np.array([4, 1]))
+    >>> rows = Rows(batch)
+    >>> len(rows), rows[1]
+    (2, (array([3., 4., 5.]), array(9)))
+    >>> rows.batch is batch, np.shares_memory(rows[1][0], batch.x)
+    (True, True)
+    >>> rows.reverse()
+    >>> rows.batch is None, rows.ids is None
+    (True, True)
+    """
+
+    _batch: Batch | None
+    _names: tuple[str, ...]
+    _ids: Ints
+    _is_padding: NDArray[np.bool_]
+    _kept: tuple[tuple[Any, ...], ...]
+
+    def __init__(self, batch: Batch) -> None:
+        columns = [_items(array, batch.num_samples) for array in batch]
+        self._keep(zip(*columns, strict=True), batch.names, batch.ids, batch.is_padding)
+        self._batch = batch
+
+    @classmethod
+    def of(
+        cls,
+        samples: Iterable[tuple[Any, ...]],
+        names: Iterable[str],
+        ids: Ints,
+        is_padding: NDArray[np.bool_] | None = None,
+    ) -> Rows:
+        """Samples that are not stacked yet, and perhaps cannot be: :attr:`batch` is None.
+
+        Parameters
+        ----------
+        samples : iterable of tuple
+            One for each sample, of one value for each field: arrays of any shapes, tensors,
+            numbers.
+        names : iterable of str
+            Names of the fields.
+        ids : numpy.ndarray
+            Ids of the samples, int64, shape ``(n,)``.
+        is_padding : numpy.ndarray, optional
+            As for :class:`Batch`.
+
+        Raises
+        ------
+        OptionError
+            If there are not as many samples as ids, or not as many values as names.
+
+        Examples
+        --------
+        >>> rows = Rows.of([(np.zeros(3),), (np.zeros(5),)], ["x"], np.array([4, 1]))
+        >>> rows.names, rows.ids.tolist(), rows.batch is None
+        (('x',), [4, 1], True)
+        """
+        rows = cls.__new__(cls)
+        rows._keep(samples, names, ids, is_padding)
+        return rows
+
+    @property
+    def batch(self) -> Batch | None:
+        """The stacked arrays; None where there are none, or where the list was changed."""
+        return self._batch if self.is_whole else None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the fields; None where the list was changed."""
+        return self._names if self.is_whole else None
+
+    @property
+    def ids(self) -> Ints | None:
+        """Ids of the samples, int64; None where the list was changed."""
+        return self._ids if self.is_whole else None
+
+    @property
+    def is_padding(self) -> NDArray[np.bool_] | None:
+        """Where a sample is there only to fill the batch; None where the list was changed."""
+        return self._is_padding if self.is_whole else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the items are those that it was made with, in their order."""
+        # By identity: arrays have no equality that is true or false.
+        return len(self) == len(self._kept) and all(map(operator.is_, self, self._kept))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if not self.is_whole:
+            return list, (list(self),)
+        if self._batch is not None:
+            # The views are made again: pickled one by one, they would be many.
+            return Rows, (self._batch,)
+        return Rows.of, (list(self), self._names, self._ids, self._is_padding)
+
+    def _keep(
+        self,
+        samples: Iterable[tuple[Any, ...]],
+        names: Iterable[str],
+        ids: Ints,
+        is_padding: NDArray[np.bool_] | None,
+    ) -> None:
+        super().__init__(samples)
+        self._batch = None
+        self._names = tuple(names)
+        self._ids = np.asarray(ids, np.int64)
+        if is_padding is None:
+            is_padding = np.zeros(len(self._ids), bool)
+        self._is_padding = np.asarray(is_padding, bool)
+        self._kept = tuple(self)
+        counts = {len(sample) for sample in self} or {len(self._names)}
+        if len(self) != len(self._ids) or counts != {len(self._names)}:
+            raise OptionError(
+                "the parts of a list of samples do not match",
+                given=f"{len(self)} samples, {len(self._ids)} ids, {len(self._names)} names, "
+                f"values a sample: {sorted(counts)}",
+                allowed="an id for each sample, a name for each value",
+            )
+
+
+def _items(array: Any, size: int) -> list[Any]:
+    """Views of the rows of an array, 0-d ones of an array with one number a row."""
+    return [array[row, ...] for row in range(size)]

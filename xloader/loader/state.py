@@ -1,0 +1,298 @@
+"""Where a pass stands, as plain JSON: what is saved with a model, and taken up again elsewhere.
+
+::
+
+    Saver.save(stand)  version, epoch, step, row, seed, plan, and what the samples are, part by part
+    read_state()       checked whole before anything of it is believed
+
+The order is a function of seed, epoch and plan, so that is all there is to keep.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Final, NamedTuple
+
+from xloader.core.options import check_epoch, divisors_of
+from xloader.errors import LanesError, MemoryBudgetError, OptionError, StateError
+from xloader.loader.fingerprint import describe_samples
+from xloader.loader.rank_plan import RankPlan
+from xloader.planning.make_plan import batch_nbytes
+from xloader.planning.plan import Plan
+
+VERSION: Final = 1
+
+_KEYS: Final = (
+    "version", "epoch", "step", "row", "seed", "drop_last", "samples", "plan", "check",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a pass stands, by what comes next.
+
+    Parameters
+    ----------
+    epoch, step : int
+        The batch; a step behind the last one is the end of the epoch.
+    row : int
+        Its rows that have come already, where samples are taken one by one.
+    """
+
+    epoch: int
+    step: int = 0
+    row: int = 0
+
+    @classmethod
+    def checked(cls, epoch: Any, step: Any, num_steps: int) -> Position:
+        """Where a caller says that a pass stands.
+
+        Raises
+        ------
+        OptionError
+            If there is no such epoch or step.
+
+        Examples
+        --------
+        >>> Stand.checked(3, 7, num_steps=10)
+        Stand(epoch=3, step=7, row=0)
+        """
+        is_number = isinstance(step, Integral) and not isinstance(step, bool)
+        if not is_number or not 0 <= step <= num_steps:
+            raise OptionError(
+                "there is no such step to go on from",
+                given=repr(step),
+                allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
+            )
+        return cls(check_epoch(epoch), int(step))
+
+
+class Saved(NamedTuple):
+    """What a state says: where a pass stood, and the plan and seed by which it came there."""
+
+    stand: Position
+    plan: Plan
+    seed: int
+
+
+class Saver:
+    """Makes the states of one itinerary: what is the same in all of them, once.
+
+    Parameters
+    ----------
+    itinerary : Itinerary
+    """
+
+    def __init__(self, itinerary: RankPlan) -> None:
+        self._itinerary = itinerary
+        self._fixed: dict[str, Any] | None = None
+
+    def save(self, stand: Position) -> dict[str, Any]:
+        """Where a pass stands as plain JSON values, under 2 KB."""
+        if self._fixed is None:
+            own = self._itinerary
+            self._fixed = {
+                "version": VERSION,
+                "seed": own.options.seed,
+                "drop_last": own.options.drop_last,
+                "samples": describe_samples(own.recipe.planned),
+                "plan": own.plan.to_dict(),
+            }
+        state = {"epoch": stand.epoch, "step": stand.step, "row": stand.row}
+        return sign({**copy.deepcopy(self._fixed), **state})
+
+
+def sign(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with the check that shows damage.
+
+    Examples
+    --------
+    >>> sign({"epoch": 1})["check"] == sign({"epoch": 2})["check"]
+    False
+    """
+    rest = {name: state[name] for name in state if name != "check"}
+    text = json.dumps(rest, sort_keys=True)
+    return {**rest, "check": hashlib.sha256(text.encode()).hexdigest()[:12]}
+
+
+def read_state(state: object, itinerary: RankPlan) -> Saved:
+    """What a state means for a loader.
+
+    Parameters
+    ----------
+    state : dict
+        What `Saver.save` gave, perhaps by way of JSON.
+    itinerary : Itinerary
+        Of what is to go on from there.
+
+    Raises
+    ------
+    StateError
+        If it is no state, is damaged, or is of other samples or another global batch.
+    LanesError
+        If the ranks do not divide its lanes.
+    MemoryBudgetError
+        If its plan needs more memory than there is.
+    """
+    checked = _check_shape(state, itinerary.plan.to_dict())
+    _check_samples(checked["samples"], describe_samples(itinerary.recipe.planned))
+    try:
+        plan = Plan.from_dict(checked["plan"])
+    except (OptionError, TypeError, KeyError, ValueError) as error:
+        raise _damaged("its plan is none", repr(checked["plan"])) from error
+    _check_options(checked, plan, itinerary)
+    _check_memory(plan, itinerary)
+    stand = Position(checked["epoch"], checked["step"], checked["row"])
+    if stand.step > itinerary.num_steps:
+        raise _damaged(f"it is beyond the {itinerary.num_steps} steps of an epoch", stand.step)
+    if stand.row >= max(_num_rows(itinerary, stand.step), 1):
+        raise _damaged("its row is none of its batch", stand.row)
+    return Saved(stand, plan, checked["seed"])
+
+
+def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse all but the keys and kinds of values that states have."""
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise _no_state(state)
+    if state["version"] != VERSION:
+        raise StateError(
+            "the state is of another version of xloader",
+            given=f"version {state['version']!r}",
+            allowed=VERSION,
+            remedy="load it with the version of xloader that saved it, and finish the epoch there",
+        )
+    if sorted(map(str, state)) != sorted(_KEYS):
+        raise _damaged("its keys are others", sorted(map(str, state)))
+    for name in ("epoch", "step", "row"):
+        if type(state[name]) is not int or state[name] < 0:
+            raise _damaged(f"its {name} is no whole number from 0 on", repr(state[name]))
+    is_well_formed = (
+        type(state["seed"]) is int
+        and type(state["drop_last"]) is bool
+        and isinstance(state["samples"], Mapping)
+        and all(type(part) is str for part in state["samples"].values())
+        and _is_alike(state["plan"], plan)
+    )
+    if not is_well_formed:
+        raise _damaged("values of its kinds are missing", repr(dict(state))[:500])
+    if sign(state)["check"] != state["check"]:
+        raise _damaged("it is not as it was saved", f"a check of {state['check']!r}")
+    return dict(state)
+
+
+def _no_state(given: object) -> StateError:
+    parts: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
+    inner = [name for name, value in parts.items() if _is_state(value)]
+    if not inner:
+        return _damaged("it is no state of xloader", type(given).__name__)
+    return StateError(
+        "this is not the state of a loader, but has one in it",
+        given=f"{type(given).__name__} with the keys {', '.join(map(str, parts))}",
+        allowed="what state_dict() gave, perhaps by way of JSON",
+        remedy=f"pass the part that is called {inner[0]!r}",
+    )
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, Mapping) and {"version", "check", "plan"} <= value.keys()
+
+
+def _is_alike(found: object, example: object) -> bool:
+    """Whether a value has the keys and kinds of an example, all the way down."""
+    if isinstance(example, Mapping):
+        return (
+            isinstance(found, Mapping)
+            and found.keys() == example.keys()
+            and all(_is_alike(found[name], example[name]) for name in example)
+        )
+    if isinstance(example, list | tuple):
+        if not isinstance(found, list | tuple) or len(found) != len(example):
+            return False
+        return all(_is_alike(*pair) for pair in zip(found, example, strict=True))
+    return type(found) is type(example)
+
+
+def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
+    others = [name for name in own if found.get(name) != own[name]]
+    if others:
+        raise StateError(
+            f"the state is of other samples, by their {', '.join(others)}",
+            given=f"samples with other {', '.join(others)}",
+            allowed="the same store, and the same verbs in the same order",
+            remedy="make the samples as they were when the state was saved",
+        )
+
+
+def _check_options(state: Mapping[str, Any], plan: Plan, itinerary: RankPlan) -> None:
+    options, world_size = itinerary.options, itinerary.options.world.world_size
+    for name, own, saved in (
+        ("drop_last", options.drop_last, state["drop_last"]),
+        ("shuffle", itinerary.plan.pace.is_shuffled, plan.pace.is_shuffled),
+        ("num_workers", itinerary.plan.workers, plan.workers),
+    ):
+        if saved != own:
+            raise StateError(
+                f"the state was saved with another {name}",
+                given=f"{name}={own}",
+                allowed=f"{name}={saved}",
+                remedy=f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers"),
+            )
+    lanes = plan.pace.lanes
+    if lanes % world_size:
+        raise LanesError(
+            "the ranks do not divide the lanes of the state",
+            given=f"world_size={world_size}, {lanes} lanes",
+            allowed=f"world_size in {divisors_of(lanes)}",
+            remedy="start as many ranks, and pass lanes= when training begins, "
+            "a number that all sizes you may want divide",
+        )
+    if plan.global_batch != options.global_batch:
+        raise StateError(
+            "the state has another global batch",
+            given=f"batch_size={options.batch_size} on each of {world_size} ranks",
+            allowed=f"a global batch of {plan.global_batch}",
+            remedy=f"pass batch_size={plan.global_batch // world_size}",
+        )
+
+
+def _check_memory(plan: Plan, itinerary: RankPlan) -> None:
+    """Refuse a plan whose chunks and batches do not fit, with those lanes that this rank has."""
+    options, budget = itinerary.options, plan.budget
+    pool = plan.pool_nbytes(plan.pace.lanes // options.world.world_size)
+    if plan.is_resident:
+        pool = min(pool, itinerary.footprint.total_nbytes)
+    batches = budget.num_batches * batch_nbytes(itinerary.footprint, itinerary.layouts, options)
+    rest = budget.in_flight_nbytes + budget.index_nbytes
+    needed = max(batches, budget.batches_nbytes) + rest + pool
+    if needed > options.memory_nbytes // plan.workers:
+        raise _too_large(needed * plan.workers, options.memory_nbytes)
+
+
+def _num_rows(itinerary: RankPlan, step: int) -> int:
+    """Rows of a batch of a rank; 0 behind the last one."""
+    options, num_samples = itinerary.options, itinerary.num_samples
+    if step >= itinerary.num_steps:
+        return 0
+    if options.world.world_size > 1:
+        return options.batch_size
+    return min(options.batch_size, num_samples - step * options.batch_size)
+
+
+def _too_large(needed: int, given: int) -> MemoryBudgetError:
+    return MemoryBudgetError(
+        "the plan of the state needs more memory", given=f"{given} bytes", minimum_nbytes=needed
+    )
+
+
+def _damaged(why: str, given: object) -> StateError:
+    return StateError(
+        f"the state cannot be used: {why}",
+        given=given,
+        allowed="what state_dict() gave, perhaps by way of JSON",
+        remedy="take another checkpoint",
+    )

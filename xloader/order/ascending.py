@@ -1,0 +1,111 @@
+"""The order without a shuffle: ids ascending, a stretch of samples at a time.
+
+Ids count positions in C order. With the first dimension cut into pieces and the others whole,
+pieces come one after the other and so do ids; what is in memory is then a slab of the array.
+Where slabs are too large, the first dimension goes position by position, the second is cut
+into pieces, and so on::
+
+    depth 0   piece x whole x whole          one slab of chunks
+    depth 1   position x piece x whole       one row of chunks
+    depth 2   position x position x piece    the chunks of one sample
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Footprint
+from xloader.core.subset import count_occurrences
+from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
+from xloader.order.lane_order import LaneOrder, lane_part
+from xloader.order.lane_spans import SubLanes
+from xloader.order.listed import ListedOrder
+from xloader.order.protocol import AnyOrder
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Ids in ascending order, each lane its own part.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    depth : int
+        How many leading dimensions go position by position.
+    sublanes : SubLanes
+        How its line of samples is divided.
+    seed, epoch : int
+        Where weights draw how often a sample occurs: the epoch that is meant.
+    """
+
+    footprint: Footprint
+    depth: int
+    sublanes: SubLanes
+    seed: int = 0
+    epoch: int = 0
+
+    @cached_property
+    def _drawn(self) -> tuple[Ints, NDArray[np.integer[Any]] | None]:
+        """The ids of a subset, which may lie anywhere: they are a list. And their occurrences."""
+        assert self.footprint.subset is not None
+        drawn = self.footprint.subset.drawn(self.seed, self.epoch)
+        return drawn, count_occurrences(drawn)
+
+    @cached_property
+    def cohorts(self) -> Cohorts:
+        """The stretches, in order."""
+        num_dims = len(self.footprint.windows.dims)
+        cut = cut_cohorts(self.footprint, (1,) * num_dims)
+        pieces = []
+        for dim, count in enumerate(self.footprint.windows.num_positions):
+            if dim < self.depth:
+                pieces.append(_plain_pieces(np.arange(count + 1)))
+            elif dim == self.depth:
+                pieces.append(_plain_pieces(cut.pieces[dim].starts))
+            else:
+                pieces.append(_plain_pieces(np.array([0, count])))
+        return Cohorts(tuple(pieces))
+
+    def lane(self, number: int) -> AnyOrder:
+        """One part, ascending."""
+        if self.footprint.subset is not None:
+            begin, end = self.sublanes.span(number)
+            drawn, times = self._drawn
+            times = None if times is None else times[begin:end]
+            return ListedOrder.of(self.footprint, drawn[begin:end], times)
+        line = np.arange(len(self.cohorts))
+        total = np.cumsum(self.cohorts.num_samples)
+        entries, count, skipped = lane_part(line, total, self.sublanes.span(number))
+        ones = np.ones(len(entries), np.int32)
+        return LaneOrder(
+            windows=self.footprint.windows,
+            cohorts=self.cohorts,
+            cohort=entries,
+            cut_cohort=int(entries[0]) if len(entries) else 0,
+            num_skipped=skipped,
+            count=count,
+            start=np.arange(len(entries), dtype=np.int32),
+            length=ones,
+            phase=ones * 0,
+            permutation_key=None,
+        )
+
+
+def _plain_pieces(starts: Ints) -> Pieces:
+    """Pieces with no tiles under them: an ascent asks for nothing but where each begins."""
+    none = np.zeros((0, len(starts) - 1), np.int64)
+    return Pieces(
+        tile_edges=starts,
+        starts=starts,
+        home=np.arange(len(starts) - 1),
+        touch_lo=none,
+        touch_hi=none,
+        reach=0,
+        is_beyond_homes=np.zeros(len(starts) - 1, np.bool_),
+    )

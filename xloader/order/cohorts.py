@@ -1,0 +1,397 @@
+"""Tiles, and the cohorts of samples that need exactly the same tiles.
+
+Along one dimension, windows of 3 at stride 1 on tiles of 4 elements::
+
+    tile       0 0 0 0 | 1 1 1 1 | 2 2 2 2
+    position   0 1 2 3   4 5 6 7   8 9
+    piece      `-' `-'   `-' `-'   `-'
+               0   0,1   1   1,2   2         the tiles that the piece's samples touch
+    home       0   0     1   1     2         the tile of the first element they need
+
+A *piece* is a stretch of positions that touch the same tiles; a cohort is a piece along every
+windowed dimension. Everything is found per dimension, so the cost grows with the number of
+tiles and never with the number of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Axis, Ints
+from xloader.core.footprint import Boxes, Footprint
+from xloader.core.subset import count_occurrences
+
+# Slots, blocks and tiles count from 0 and rarely need more than 32 bits. NumPy sorts 16-bit
+# numbers by counting, so an order of larger ones is found digit by digit: in a third to a tenth
+# of the time.
+_DIGIT_BITS = 16
+_FEW_A_DIGIT = 64
+"""Keys a digit below which NumPy's calls cost more than comparing does."""
+_FEW_KEYS = 1000
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One windowed dimension, cut into tiles and its positions into pieces.
+
+    Parameters
+    ----------
+    tile_edges : numpy.ndarray of int64
+        First element of every tile, and the dimension's size at the end.
+    starts : numpy.ndarray of int64
+        First position of every piece, and the number of positions at the end.
+    home : numpy.ndarray of int64
+        Per piece, its home among the *homes*: the tiles that are home to some piece.
+    touch_lo, touch_hi : numpy.ndarray of int64
+        Per distinct access and piece, shape ``(num_accesses, num_pieces)``, the homes it
+        touches as a half-open range; nothing where each piece touches its home alone.
+    reach : int
+        The greatest distance between two tiles that one piece touches.
+    is_beyond_homes : numpy.ndarray of bool
+        Per piece, whether it touches a tile that is home to none.
+    """
+
+    tile_edges: Ints
+    starts: Ints
+    home: Ints
+    touch_lo: Ints
+    touch_hi: Ints
+    reach: int
+    is_beyond_homes: NDArray[np.bool_]
+
+    @property
+    def num_pieces(self) -> int:
+        """Number of pieces."""
+        return len(self.starts) - 1
+
+    @cached_property
+    def num_homes(self) -> int:
+        """Number of tiles that are home to some piece."""
+        return int(self.home[-1]) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The samples of each cohort, where not all windows are samples that occur once.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray of int64
+        Sample ids by cohort, each as often as it occurs.
+    offsets : numpy.ndarray of int64
+        Those of cohort ``c`` are ``ids[offsets[c]:offsets[c + 1]]``.
+    """
+
+    ids: Ints
+    offsets: Ints
+
+    @cached_property
+    def occurrences(self) -> NDArray[np.unsignedinteger[Any]] | None:
+        """Which of its sample's times in the epoch each of ``ids`` is; None: all the first."""
+        # A sample's cohort is the same each time, and there ids ascend.
+        return count_occurrences(self.ids)
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """All cohorts of an n-d tiling. A cohort's id counts pieces in C order.
+
+    Parameters
+    ----------
+    pieces : tuple of Pieces
+        Per windowed dimension.
+    members : Members, optional
+        Their samples; by default, all windows.
+    """
+
+    pieces: tuple[Pieces, ...]
+    members: Members | None = None
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of pieces along each dimension."""
+        return tuple(p.num_pieces for p in self.pieces)
+
+    @cached_property
+    def home_shape(self) -> tuple[int, ...]:
+        """Number of home tiles along each dimension."""
+        return tuple(p.num_homes for p in self.pieces)
+
+    @property
+    def num_tiles(self) -> int:
+        """Number of tiles that are home to some window."""
+        return math.prod(self.home_shape)
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    @cached_property
+    def tiles(self) -> Ints:
+        """Home tile of every cohort, counted in C order over ``home_shape``."""
+        tile = np.zeros((1,) * len(self.shape), np.int64)
+        for dim, (pieces, count) in enumerate(zip(self.pieces, self.home_shape, strict=True)):
+            tile = tile * count + _along(pieces.home, dim, len(self.shape))
+        return np.broadcast_to(tile, self.shape).reshape(-1)
+
+    @cached_property
+    def used(self) -> Ints:
+        """The cohorts that have samples, ascending."""
+        if self.members is None:
+            return np.arange(len(self))
+        return np.flatnonzero(np.diff(self.members.offsets))
+
+    @cached_property
+    def num_used_tiles(self) -> int:
+        """Number of tiles that are home to a sample of this epoch."""
+        if self.members is None:
+            return self.num_tiles
+        is_used = np.zeros(self.num_tiles, np.bool_)
+        is_used[self.tiles[self.used]] = True
+        return int(is_used.sum())
+
+    def counts_of(self, cohorts: Ints) -> Ints:
+        """Number of samples of some cohorts."""
+        if self.members is None:
+            return self.boxes(cohorts).num_samples
+        return self.members.offsets[cohorts + 1] - self.members.offsets[cohorts]
+
+    @cached_property
+    def num_samples(self) -> Ints:
+        """Number of samples of every cohort."""
+        if self.members is not None:
+            return np.diff(self.members.offsets)
+        count = np.ones((1,) * len(self.shape), np.int64)
+        for dim, pieces in enumerate(self.pieces):
+            count = count * _along(np.diff(pieces.starts), dim, len(self.shape))
+        return np.broadcast_to(count, self.shape).reshape(-1)
+
+    def boxes(self, cohorts: Ints) -> Boxes:
+        """The positions of each cohort's samples."""
+        # Along one dimension an id is an index, and there may be millions of them.
+        is_line = len(self.shape) == 1
+        indices = (cohorts,) if is_line else np.unravel_index(cohorts, self.shape)
+        pairs = list(zip(self.pieces, indices, strict=True))
+        return Boxes(
+            tuple(p.starts[index] for p, index in pairs),
+            tuple(p.starts[index + 1] for p, index in pairs),
+        )
+
+
+def cut_cohorts(
+    footprint: Footprint, tiling: tuple[int, ...], *, seed: int = 0, epoch: int = 0
+) -> Cohorts:
+    """Cut the samples of a footprint into cohorts.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    tiling : tuple of int
+        Per windowed dimension, the number of blocks of the leading variable that make a tile;
+        0 for the whole dimension.
+    seed, epoch : int
+        Where weights draw how often a sample occurs: the epoch that is meant. A plan is made
+        for epoch 0 of seed 0.
+    """
+    pieces = cut_pieces(footprint, tiling)
+    if footprint.subset is None:
+        return Cohorts(pieces)
+    ids = footprint.subset.drawn(seed, epoch)
+    cohort = np.zeros(len(ids), np.int64)
+    for cut, column in zip(pieces, footprint.positions_of(ids).T, strict=True):
+        cohort = cohort * cut.num_pieces + np.searchsorted(cut.starts, column, side="right") - 1
+    by_cohort = np.argsort(cohort, kind="stable")
+    num_cohorts = math.prod(cut.num_pieces for cut in pieces)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(cohort, minlength=num_cohorts))])
+    return Cohorts(pieces, Members(ids[by_cohort], offsets))
+
+
+def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, ...]:
+    """Cut each windowed dimension into pieces; the tiling is as of `cut_cohorts`."""
+    known = footprint.known_pieces
+    for cut in enumerate(tiling):
+        if cut not in known:
+            known[cut] = _cut_dim(footprint, *cut)
+    return tuple(known[cut] for cut in enumerate(tiling))
+
+
+def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
+    """The chunking that tiles follow along a dimension: the variable with most bytes has it."""
+    return footprint.leading_axes[dim]
+
+
+def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
+    """Edges of tiles of ``num_blocks`` blocks each along a dimension (0: all of it)."""
+    axis = leading_axis(footprint, dim)
+    size = footprint.windows.dim_sizes[dim]
+    if axis is None or num_blocks == 0:
+        return np.array([0, size], np.int64)
+    return np.append(axis.edges[:-1][::num_blocks], size)
+
+
+def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
+    windows = footprint.windows
+    axis, edges = leading_axis(footprint, dim), tile_edges(footprint, dim, num_blocks)
+    stride, num_positions = windows.strides[dim], windows.num_positions[dim]
+    spans = sorted(
+        {
+            (span[0], span[0] + span[1] * (span[2] - 1))
+            for group in footprint.groups
+            for access in group.accesses
+            if (span := access[dim]) is not None
+        }
+    ) or [(0, 0)]
+    inner = edges[1:-1]
+    cuts = [np.zeros(1, np.int64)]
+    for offset in sorted({offset for span in spans for offset in span}):
+        # The first position whose element at this offset lies at or beyond the edge.
+        cuts.append(-((offset - inner) // stride))
+    if footprint.subset is not None:
+        cuts += _block_cuts(footprint, dim)
+    starts = np.sort(np.concatenate(cuts), kind="stable")
+    starts = starts[(starts >= 0) & (starts < num_positions)]
+    starts = starts[is_first(starts)]
+
+    def tile_of(offset: int) -> Ints:
+        if axis is None or not num_blocks:
+            return np.zeros(len(starts), np.int64)
+        blocks = axis.block_of(starts * stride + offset)
+        return blocks if num_blocks == 1 else blocks // num_blocks
+
+    home_tile = tile_of(spans[0][0])
+    is_new_home = is_first(home_tile)
+    homes, home = home_tile[is_new_home], np.cumsum(is_new_home) - 1
+    lo = np.stack([tile_of(first) for first, _ in spans])
+    hi = np.stack([tile_of(last) for _, last in spans])
+    reach = int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0))
+    if not reach:
+        # Each piece touches its home alone, and nothing need be kept of that.
+        lo, hi = lo[:0], hi[:0]
+    is_home = np.zeros(len(edges), np.int64)
+    is_home[homes + 1] = 1
+    homes_before = np.cumsum(is_home)
+    touch_lo, touch_hi = homes_before[lo], homes_before[hi + 1]
+    return Pieces(
+        tile_edges=edges,
+        starts=np.append(starts, num_positions),
+        home=home,
+        touch_lo=touch_lo,
+        touch_hi=touch_hi,
+        reach=reach,
+        is_beyond_homes=np.any(hi - lo + 1 > touch_hi - touch_lo, axis=0),
+    )
+
+
+def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
+    """First positions beyond the edge of any block: between them all need the same blocks.
+
+    Of a piece, a subset may hold any sample, so what one of them needs must be what all need.
+    """
+    stride = footprint.windows.strides[dim]
+    cuts = []
+    for group in footprint.groups:
+        axis = group.axes[dim]
+        for access in group.accesses:
+            span = access[dim]
+            if axis is not None and span is not None:
+                for offset in (span[0], span[0] + span[1] * (span[2] - 1)):
+                    cuts.append(-((offset - axis.edges[1:-1]) // stride))
+    return cuts
+
+
+def _along(values: Ints, dim: int, num_dims: int) -> Ints:
+    return values.reshape([-1 if d == dim else 1 for d in range(num_dims)])
+
+
+def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
+    """The stable order of keys.
+
+    Parameters
+    ----------
+    keys : numpy.ndarray of int, shape (n,)
+        In ``[0, bound)``.
+    bound : int
+
+    Returns
+    -------
+    numpy.ndarray of int, shape (n,)
+        As of ``np.argsort(keys, kind="stable")``.
+
+    Examples
+    --------
+    >>> digit_order(np.array([70_000, 3, 70_000, 0]), 70_001).tolist()
+    [3, 1, 0, 2]
+    """
+    num_digits = -(-max(bound - 1, 1).bit_length() // _DIGIT_BITS)
+    if len(keys) < _FEW_A_DIGIT * num_digits:
+        return np.argsort(keys, kind="stable")
+    order = np.argsort(_digit(keys, 0), kind="stable")
+    for place in range(1, num_digits):
+        order = order[np.argsort(_digit(keys, place)[order], kind="stable")]
+    return order
+
+
+def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The stable order of finite keys that are spread about evenly.
+
+    Returns
+    -------
+    numpy.ndarray of int, shape (n,)
+        As of ``np.argsort(keys, kind="stable")``.
+
+    Examples
+    --------
+    >>> spread_order(np.array([0.5, 0.25, 0.5, 0.0])).tolist()
+    [3, 1, 0, 2]
+    """
+    if len(keys) < _FEW_KEYS:
+        return np.argsort(keys, kind="stable")
+    first = keys.min()
+    span = keys.max() - first
+    if span == 0:
+        return np.arange(len(keys))
+    # Rounded to one digit they are nearly in order, and what is nearly in order sorts fast.
+    digits = (keys - first) / span * ((1 << _DIGIT_BITS) - 1)
+    nearly = np.argsort(digits.astype(np.uint16), kind="stable")
+    return nearly[np.argsort(keys[nearly], kind="stable")]
+
+
+def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Of sorted values, whether each is the first of those that are equal.
+
+    Examples
+    --------
+    >>> is_first(np.array([4, 4, 7])).tolist()
+    [True, False, True]
+    """
+    found = np.empty(len(values), np.bool_)
+    found[:1] = True
+    np.not_equal(values[1:], values[:-1], out=found[1:])
+    return found
+
+
+def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
+    """The entries without repeats, or few that are near, and where in them each is found.
+
+    Examples
+    --------
+    >>> distinct, which = distinct_near(np.array([7, 9, 7]))
+    >>> distinct.tolist(), distinct[which].tolist()
+    ([7, 8, 9], [7, 9, 7])
+    """
+    first = int(entries.min()) if len(entries) else 0
+    num_near = int(entries.max(initial=0)) + 1 - first
+    if num_near <= len(entries):
+        # Entries at work stand close together: no search is needed.
+        return np.arange(first, first + num_near), entries - first
+    distinct, which = np.unique(entries, return_inverse=True)
+    return distinct, which
+
+
+def _digit(keys: Ints, place: int) -> NDArray[np.uint16]:
+    return (keys >> (place * _DIGIT_BITS) if place else keys).astype(np.uint16)

@@ -1,0 +1,89 @@
+"""What the samples of each tile need together: the least that memory must hold at a time.
+
+Mostly that follows dimension by dimension, and there are far fewer pieces than cohorts::
+
+    1000 x 1000 tiles, windows of 2 x 2      4 000 000 cohorts, 2000 pieces along each dimension
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Boxes, Footprint, Group
+from xloader.order.cohorts import Cohorts, is_first
+
+
+def tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
+    """The most bytes that the samples of one home tile need together.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        What samples need.
+    cohorts : Cohorts
+        All of its cohorts.
+    """
+    return int(needed_nbytes(footprint, cohorts).max(initial=0))
+
+
+def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
+    """Per home tile, the bytes of all blocks that its samples need; int64, ``(num_tiles,)``."""
+    needed = np.zeros(cohorts.num_tiles, np.int64)
+    # Of a subset, a tile may lack the samples that would need some of its blocks.
+    is_whole = footprint.subset is None
+    by_dim = [group for group in footprint.groups if is_whole and _is_product(group)]
+    for group in by_dim:
+        needed += group.unit_nbytes * _elements_by_dim(footprint, cohorts, group)
+    others = [group for group in footprint.groups if group not in by_dim]
+    if not others:
+        return needed
+    # Where weights draw the samples, another epoch may have any of them.
+    used = np.arange(len(cohorts)) if footprint.is_weighted else cohorts.used
+    boxes, tile_of = cohorts.boxes(used), cohorts.tiles[used]
+    for group in others:
+        rows, blocks = footprint.needs(group, boxes)
+        tiles = tile_of[rows]
+        if len(cohorts) > cohorts.num_tiles:
+            # They are nearly in order, which a stable sort makes use of.
+            pairs = np.sort(tiles * group.num_blocks + blocks, kind="stable")
+            pairs = pairs[is_first(pairs)]
+            tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
+        np.add.at(needed, tiles, group.block_nbytes(blocks))
+    return needed
+
+
+def _is_product(group: Group) -> bool:
+    """Whether the accesses are all combinations of what they are along each dimension."""
+    spans = zip(*group.accesses, strict=True)
+    return math.prod(len(set(along)) for along in spans) == len(group.accesses)
+
+
+def _elements_by_dim(footprint: Footprint, cohorts: Cohorts, group: Group) -> Ints:
+    """Per home tile, the windowed elements of a group that its samples need."""
+    found = np.ones(1, np.int64)
+    for dim in range(len(cohorts.pieces)):
+        along = _elements_along(footprint, cohorts, group, dim)
+        found = (found[:, None] * along).reshape(-1)
+    return found
+
+
+def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: int) -> Ints:
+    """Per home along a dimension, the elements of all blocks that its pieces need."""
+    axis, pieces = group.axes[dim], cohorts.pieces[dim]
+    if axis is None:
+        return np.ones(pieces.num_homes, np.int64)
+    unused = (np.zeros(0, np.int64),) * dim
+    boxes = Boxes((*unused, pieces.starts[:-1]), (*unused, pieces.starts[1:]))
+    pairs = []
+    for span in {access[dim] for access in group.accesses}:
+        assert span is not None, "what has a dimension is needed at some place of it"
+        rows, blocks = footprint.blocks_along(axis, span, dim, boxes)
+        pairs.append(pieces.home[rows] * axis.num_blocks + blocks)
+    pair = np.sort(np.concatenate(pairs), kind="stable")
+    pair = pair[is_first(pair)]
+    found = np.zeros(pieces.num_homes, np.int64)
+    np.add.at(found, pair // axis.num_blocks, np.diff(axis.edges)[pair % axis.num_blocks])
+    return found

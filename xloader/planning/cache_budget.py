@@ -1,0 +1,183 @@
+"""How many decoded bytes a cache of blocks may hold, and how many it must."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Boxes, Footprint
+from xloader.errors import MemoryBudgetError
+from xloader.planning.budget import Budget
+from xloader.planning.lru_simulation import BlockNumbers
+from xloader.recipe.layout import FieldLayout
+from xloader.sources.base import MOST_INDEX_NBYTES
+
+_PIECE_SIZE = 1 << 16
+"""Samples that are looked at together."""
+
+_MOST_BITS = 62
+
+
+def cache_budget(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    memory_nbytes: int,
+    batch_size: int,
+    prefetch: int,
+    *,
+    num_workers: int = 1,
+) -> Budget:
+    """How the memory of one worker is divided that reads through a cache: ``lane_nbytes`` are its.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    layouts : tuple of FieldLayout
+    memory_nbytes : int
+        Memory of all workers of a rank.
+    batch_size : int
+        Samples of a batch.
+    prefetch : int
+        Batches made ahead of need, by each worker.
+    num_workers : int
+        Each has an equal share of the memory.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If some sample alone needs more, with the minimum that would do.
+    """
+    rows = min(batch_size, footprint.num_samples)
+    budget = Budget(
+        memory_nbytes=memory_nbytes // num_workers,
+        batch_nbytes=rows * sum(layout.sample_nbytes for layout in layouts),
+        num_batches=prefetch + 2,
+        max_chunk_nbytes=footprint.max_chunk_nbytes,
+        num_lanes=1,
+        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
+    )
+    least = least_nbytes(footprint)
+    if budget.lane_nbytes < least:
+        share = f", shared by {num_workers} workers" * (num_workers > 1)
+        raise MemoryBudgetError(
+            f"the memory is too small for {budget.num_batches} batches of "
+            f"{budget.batch_nbytes} bytes, two chunks in flight and the chunks of one sample",
+            given=f"memory={memory_nbytes} bytes{share}",
+            minimum_nbytes=num_workers * budget.minimum_nbytes(least),
+        )
+    return budget
+
+
+def least_nbytes(footprint: Footprint) -> int:
+    """Decoded bytes of what the neediest sample needs: no cache can do with less.
+
+    Along each dimension, positions whose windows meet blocks of the same sizes in the same way
+    are of one kind. Samples of the same kinds need as much, so one of each is looked at.
+    """
+    kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
+    shape = tuple(len(kind.examples) for kind in kinds)
+    if footprint.subset is not None:
+        numbers = _numbers_of_ids(footprint, kinds, shape, footprint.subset.possible_ids)
+    else:
+        # Where every window is a sample, those that others outdo need not be looked at.
+        outdoing = np.ix_(*(kind.outdoing() for kind in kinds))
+        numbers = np.ravel_multi_index(outdoing, shape).reshape(-1)
+    keys, least = BlockNumbers(footprint), 0
+    for begin in range(0, len(numbers), _PIECE_SIZE):
+        along = np.unravel_index(numbers[begin : begin + _PIECE_SIZE], shape)
+        examples = [kind.examples[own] for kind, own in zip(kinds, along, strict=True)]
+        touches = keys.touches(Boxes.at(np.stack(examples, axis=-1)))
+        ends = np.concatenate([[0], np.cumsum(touches.nbytes)])
+        least = max(least, int(np.diff(ends[touches.begins]).max(initial=0)))
+    return least
+
+
+def _numbers_of_ids(
+    footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...], ids: Ints
+) -> Ints:
+    """The kinds of samples, along all dimensions together."""
+    found = np.zeros(0, np.int64)
+    for begin in range(0, len(ids), _PIECE_SIZE):
+        positions = footprint.positions_of(ids[begin : begin + _PIECE_SIZE])
+        along = [kind.of_positions(own) for kind, own in zip(kinds, positions.T, strict=True)]
+        found = np.union1d(found, np.ravel_multi_index(along, shape))
+    return found
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """Kinds of positions along one dimension.
+
+    Parameters
+    ----------
+    begins : numpy.ndarray of int64
+        Where the blocks change that windows meet.
+    numbers : numpy.ndarray of int64
+        The kind of the positions from there on.
+    examples : numpy.ndarray of int64
+        A position of each kind.
+    reaches : numpy.ndarray of int64, shape (num_kinds, n)
+        How far the blocks reach that each kind meets, downwards and upwards from one of them.
+    """
+
+    begins: Ints
+    numbers: Ints
+    examples: Ints
+    reaches: Ints
+
+    @classmethod
+    def of(cls, footprint: Footprint, dim: int) -> _Kinds:
+        stride = footprint.windows.strides[dim]
+        spans = [
+            [
+                (axis, span[0], span[0] + span[1] * (span[2] - 1))
+                for access in group.accesses
+                if (span := access[dim]) is not None
+            ]
+            for group in footprint.groups
+            if (axis := group.axes[dim]) is not None
+        ]
+        cuts = [np.zeros(1, np.int64)]
+        for axis, first, last in itertools.chain(*spans):
+            cuts += [-((offset - axis.edges[1:-1]) // stride) for offset in {first, last}]
+        begins = np.sort(np.concatenate(cuts), kind="stable")
+        begins = begins[(begins >= 0) & (begins < footprint.windows.num_positions[dim])]
+        begins = begins[np.diff(begins, prepend=-1) > 0]
+        columns: list[Ints] = [np.zeros(len(begins), np.int64)]
+        for own in spans:
+            origin: Ints | None = None
+            for axis, first, last in own:
+                lo = axis.edges[axis.block_of(begins * stride + first)]
+                hi = axis.edges[axis.block_of(begins * stride + last) + 1]
+                origin = lo if origin is None else origin
+                columns += [origin - lo, hi - origin]
+        _, at, numbers = np.unique(_mixed(columns), return_index=True, return_inverse=True)
+        return cls(begins, numbers, begins[at], np.stack(columns, axis=-1)[at])
+
+    def outdoing(self) -> Ints:
+        """The kinds without those that meet no more than some other, whatever else is met."""
+        left = np.arange(len(self.examples))
+        for number in np.argsort(-self.reaches.sum(axis=1), kind="stable").tolist():
+            if number in left:
+                is_outdone = (self.reaches[left] <= self.reaches[number]).all(axis=1)
+                left = left[~is_outdone | (left == number)]
+        return left
+
+    def of_positions(self, positions: Ints) -> Ints:
+        """The kind of each position."""
+        return self.numbers[np.searchsorted(self.begins, positions, side="right") - 1]
+
+
+def _mixed(columns: list[Ints]) -> Ints:
+    """Numbers that are equal where all columns are, which NumPy sorts sooner than rows."""
+    mixed, radix = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        least, size = int(column.min()), int(np.ptp(column)) + 1
+        if (radix * size).bit_length() > _MOST_BITS:
+            mixed = np.unique(mixed, return_inverse=True)[1]
+            radix = int(mixed.max()) + 1
+        mixed, radix = mixed * size + (column - least), radix * size
+    return mixed

@@ -1,0 +1,244 @@
+"""What an epoch will cost, before the first byte is read: counted on its own schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from xloader.core.footprint import Footprint
+from xloader.order.cohorts import tile_edges
+from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.figures import Figures
+from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
+from xloader.planning.plan import Plan
+from xloader.planning.remainder import Remainder
+
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Explanation(Figures):
+    """What an epoch will cost, before the first byte is read.
+
+    Attributes
+    ----------
+    paths : dict of str to str
+        How each variable is read.
+    num_shared_reads : int
+        Of the reads of all ranks, or of all workers, those of a chunk that another of them reads
+        too; 0 for one process.
+    shared_chunks : tuple of (str, tuple of int)
+        Of all ranks, the chunks that several of them read: variable and index.
+    irregular_steps : dict of str to str
+        Per windowed dimension whose labels do not go on by equal steps, how many do not, and where
+        first: windows run across them.
+    notes : tuple of str
+        What else may come as a surprise, each a sentence.
+    """
+
+    paths: Mapping[str, str]
+    num_shared_reads: int = 0
+    shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    irregular_steps: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def _title(self) -> str:
+        return "Explanation: a prediction, for which no data is read"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        by_path: dict[str, list[str]] = {}
+        for name, path in self.paths.items():
+            by_path.setdefault(path, []).append(name)
+        read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
+        if self.num_shared_reads:
+            read.append(
+                ("shared", f"{self.num_shared_reads:,} reads of a chunk by another rank or worker")
+            )
+        if self.shared_chunks:
+            named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
+            more = len(self.shared_chunks) - len(named)
+            read.append(("", "; ".join(named) + (f" and {more:,} more" if more else "")))
+        for dim, steps in self.irregular_steps.items():
+            read.append(("note", f"{dim}: steps are irregular: {steps}; windows run across them"))
+        read += [("note", note) for note in self.notes]
+        if not self.is_exact:
+            read.append(("note", "counted on the first part of the order only"))
+        return [*super()._rows(), *read]
+
+
+Cached = set[tuple[int, int]] | frozenset[tuple[int, int]]
+"""Blocks in memory from earlier epochs, as (group, block)."""
+
+
+def explain_epoch(
+    epoch: Epoch | Remainder,
+    processes: Sequence[Sequence[int]],
+    paths: Mapping[str, str],
+    cached: Sequence[Cached] = (),
+    batch_nbytes: int | None = None,
+) -> Explanation:
+    """What some processes will read and hold in one epoch.
+
+    Parameters
+    ----------
+    epoch : Epoch or Remainder
+    processes : sequence of (sequence of int)
+        Per process, the numbers of its lanes: of one rank, of its workers, or of all.
+    paths : mapping of str to str
+        How each variable is read.
+    cached : sequence of (set of (int, int)), optional
+        Per process, blocks in memory from earlier epochs, as (group, block); none by default.
+    batch_nbytes : int, optional
+        One batch of a process; by default, one as large as the plan has counted with.
+    """
+    if batch_nbytes is None:
+        batch_nbytes = epoch.plan.budget.batch_nbytes
+    owned = [epoch.lanes(numbers) for numbers in processes]
+    known = cached or [frozenset[tuple[int, int]]()] * len(owned)
+    counted = [_count_reads(epoch, own, had) for own, had in zip(owned, known, strict=True)]
+    num_needed = counted[0].num_needed
+    if len(owned) > 1:
+        num_needed = _count_reads(epoch, list(chain(*owned)), frozenset()).num_needed
+    num_reads = sum(reads.num_reads for reads in counted)
+    return Explanation(
+        num_samples=sum(_num_delivered(epoch, numbers) for numbers in processes),
+        num_steps=epoch.num_steps,
+        num_reads=num_reads,
+        read_nbytes=sum(reads.nbytes for reads in counted),
+        read_amplification=num_reads / max(num_needed, 1),
+        peak_nbytes=sum(
+            _peak_nbytes(epoch, numbers, reads, batch_nbytes)
+            for numbers, reads in zip(processes, counted, strict=True)
+        ),
+        paths=paths,
+        num_shared_reads=sum(reads.num_needed for reads in counted) - num_needed,
+        **plan_figures(epoch),
+    )
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What a process reads.
+
+    Parameters
+    ----------
+    num_reads, nbytes : int
+        Chunks, and their decoded bytes.
+    most_nbytes : int
+        The same, were each chunk as large as its variable's largest.
+    num_needed : int
+        Distinct chunks that are needed.
+    loaded_nbytes : int
+        Decoded bytes of all blocks that are ever in the pool.
+    """
+
+    num_reads: int
+    nbytes: int
+    most_nbytes: int
+    num_needed: int
+    loaded_nbytes: int
+
+
+def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) -> _Reads:
+    num_reads = nbytes = most_nbytes = num_needed = loaded_nbytes = 0
+    for index, group in enumerate(epoch.footprint.groups):
+        is_touched = np.zeros(group.num_blocks, np.bool_)
+        for lane in lanes:
+            is_touched[lane.schedule.stays[index].block] = True
+        blocks = np.flatnonzero(is_touched)
+        num_needed += len(blocks) * group.num_reads_per_block
+        if epoch.plan.is_resident:
+            is_new = [(index, block) not in cached for block in blocks.tolist()]
+            blocks = blocks[np.array(is_new, np.bool_)]
+            num_reads += len(blocks) * group.num_reads_per_block
+            nbytes += int(group.read_nbytes(blocks).sum())
+            most_nbytes += len(blocks) * group.most_read_nbytes
+            kept = np.array([block for number, block in cached if number == index], np.int64)
+            loaded_nbytes += int(group.block_nbytes(np.concatenate([blocks, kept])).sum())
+    if not epoch.plan.is_resident:
+        schedules = [lane.schedule for lane in lanes]
+        num_reads = sum(schedule.num_reads for schedule in schedules)
+        nbytes = sum(schedule.read_nbytes for schedule in schedules)
+        most_nbytes = sum(schedule.most_read_nbytes for schedule in schedules)
+        loaded_nbytes = sum(schedule.loaded_nbytes for schedule in schedules)
+    return _Reads(num_reads, nbytes, most_nbytes, num_needed, loaded_nbytes)
+
+
+def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tuple[int, int]]:
+    """Blocks that some sublanes of an epoch need, as (group, block)."""
+    lanes = epoch.lanes(numbers)
+    return {
+        (index, block)
+        for index in range(len(epoch.footprint.groups))
+        for lane in lanes
+        for block in np.unique(lane.schedule.residences[index].block).tolist()
+    }
+
+
+def shared_blocks(
+    epoch: Epoch | Remainder, processes: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
+    """Blocks that several processes need, as (group, block), in order.
+
+    Parameters
+    ----------
+    epoch : Epoch or Remainder
+    processes : sequence of (sequence of int)
+        Per process, the numbers of its sublanes of the epoch.
+    """
+    counts = Counter(block for own in processes for block in touched_blocks(epoch, own))
+    return sorted(block for block, count in counts.items() if count > 1)
+
+
+def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
+    sublanes = epoch.sublanes
+    lanes = zip(numbers, epoch.lanes(numbers), strict=True)
+    return sum(min(lane.order.num_samples, sublanes.most_samples(n)) for n, lane in lanes)
+
+
+def _peak_nbytes(
+    epoch: Epoch | Remainder, numbers: Sequence[int], reads: _Reads, batch_nbytes: int
+) -> int:
+    """What a process may have in memory at a time, given its sublanes."""
+    plan = epoch.plan
+    num_steps = epoch.num_steps_of(numbers)
+    needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes)
+    return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
+
+
+def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
+    """The figures of an epoch that are the same for every rank, mixing among them."""
+    if isinstance(epoch, Remainder):
+        # A batch of what is left is as one of the whole.
+        epoch = epoch.whole
+    plan, footprint, sublanes = epoch.plan, epoch.footprint, epoch.sublanes
+    dim = region_dim(footprint)
+    # A batch comes from sublanes of one worker, and one worker's are like another's.
+    lanes = epoch.lanes(sublanes.of_one_batch)
+    orders = [lane.order for lane in lanes]
+    return {
+        "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),
+        "full_mixing": full_mixing(footprint, dim, plan.global_batch),
+        "num_dropped_windows": footprint.windows.num_dropped,
+        "is_exact": True,
+        "tile": tile_sizes(footprint, plan),
+        "run": plan.pace.run,
+        "streams": plan.pace.streams,
+        "spread": plan.pace.spread,
+        "lanes": plan.pace.lanes,
+    }
+
+
+def tile_sizes(footprint: Footprint, plan: Plan) -> dict[str, int]:
+    """Per windowed dimension, the elements of the plan's longest tile."""
+    return {
+        name: int(np.diff(tile_edges(footprint, dim, size)).max())
+        for dim, (name, size) in enumerate(
+            zip(footprint.windows.dims, plan.pace.tiling, strict=True)
+        )
+    }

@@ -1,0 +1,167 @@
+"""The cost of an order that somebody else made: a list of ids, simulated sample by sample.
+
+Either with the future known, as our own loader would carry it out, or through the caches of
+workers that get one batch after the other and know nothing of what comes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Footprint
+from xloader.errors import EmptySamplesError
+from xloader.order.cohorts import tile_edges
+from xloader.order.listed import ListedOrder
+from xloader.planning.cache_budget import cache_budget
+from xloader.planning.explain import Explanation
+from xloader.planning.lru_simulation import simulate
+from xloader.planning.mixing import full_mixing, region_dim, regions_of
+from xloader.planning.plan import Plan
+from xloader.planning.schedule import make_schedule
+from xloader.recipe.layout import FieldLayout
+
+_MOST_SAMPLES = 10_000_000
+"""Beyond so many ids, the first of them stand for all."""
+
+
+def explain_order(
+    footprint: Footprint, plan: Plan, ids: Ints, expected: Explanation
+) -> Explanation:
+    """What an order of ids costs within a plan's memory.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    plan : Plan
+        Its budget counts, its order does not.
+    ids : numpy.ndarray of int64
+        Samples in the order of delivery.
+    expected : Explanation
+        Of the plan's own order, for what is the same.
+
+    Raises
+    ------
+    EmptySamplesError
+        If there are no ids.
+    """
+    _check_order(ids)
+    looked_at = ids[:_MOST_SAMPLES]
+    pool = plan.lane_pool_nbytes + plan.ahead_nbytes
+    order = ListedOrder.of(footprint, looked_at)
+    schedule = make_schedule(footprint, order, pool, is_resident=plan.is_resident)
+    num_needed = sum(
+        len(np.unique(r.block)) * r.group.num_reads_per_block for r in schedule.residences
+    )
+    scale = len(ids) / len(looked_at)
+    num_steps = -(-len(ids) // plan.global_batch)
+    dim = region_dim(footprint)
+    return dataclasses.replace(
+        expected,
+        num_samples=len(ids),
+        num_steps=num_steps,
+        num_reads=round(schedule.num_reads * scale),
+        read_nbytes=round(schedule.read_nbytes * scale),
+        read_amplification=schedule.num_reads / num_needed,
+        peak_nbytes=schedule.peak_nbytes
+        + plan.budget.needed_nbytes(
+            num_steps, plan.budget.batch_nbytes, round(schedule.most_read_nbytes * scale)
+        ),
+        mixing=_mixing(footprint, dim, looked_at, plan.global_batch),
+        full_mixing=full_mixing(footprint, dim, plan.global_batch),
+        is_exact=len(looked_at) == len(ids),
+        run=1,
+        streams=1,
+        spread=0,
+        lanes=1,
+    )
+
+
+def explain_cached(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    ids: Ints,
+    paths: Mapping[str, str],
+    *,
+    memory_nbytes: int,
+    batch_size: int,
+    prefetch: int,
+    num_workers: int,
+) -> Explanation:
+    """What an order of ids costs through least-recently-used caches that are empty at first.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    layouts : tuple of FieldLayout
+    ids : numpy.ndarray of int64
+        Samples in the order of delivery. Batch ``k`` of them goes to worker ``k % num_workers``.
+    paths : mapping of str to str
+        How each variable is read.
+    memory_nbytes : int
+        Of all workers together.
+    batch_size, prefetch, num_workers : int
+        Samples of a batch, batches that each worker makes ahead, and workers.
+
+    Raises
+    ------
+    EmptySamplesError
+        If there are no ids.
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    """
+    _check_order(ids)
+    budget = cache_budget(
+        footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers
+    )
+    looked_at = ids[:_MOST_SAMPLES]
+    count = simulate(
+        footprint, looked_at, budget.lane_nbytes, batch_size=batch_size, num_workers=num_workers
+    )
+    scale = len(ids) / len(looked_at)
+    num_steps = -(-len(ids) // batch_size)
+    read_nbytes = round(count.read_nbytes * scale)
+    needed = [
+        budget.needed_nbytes(len(range(worker, num_steps, num_workers)), budget.batch_nbytes, 0)
+        for worker in range(num_workers)
+    ]
+    in_flight = min(num_workers * budget.in_flight_nbytes, read_nbytes)
+    dim = region_dim(footprint)
+    return Explanation(
+        num_samples=len(ids),
+        num_steps=num_steps,
+        num_reads=round(count.num_reads * scale),
+        read_nbytes=read_nbytes,
+        read_amplification=count.num_reads / count.num_needed,
+        peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
+        mixing=_mixing(footprint, dim, looked_at, batch_size),
+        full_mixing=full_mixing(footprint, dim, batch_size),
+        num_dropped_windows=footprint.windows.num_dropped,
+        is_exact=len(looked_at) == len(ids),
+        tile={
+            name: int(np.diff(tile_edges(footprint, number, 1)).max())
+            for number, name in enumerate(footprint.windows.dims)
+        },
+        run=1,
+        streams=1,
+        spread=0,
+        lanes=1,
+        paths=paths,
+        num_shared_reads=round(count.num_shared_reads * scale),
+    )
+
+
+def _check_order(ids: Ints) -> None:
+    if not len(ids):
+        raise EmptySamplesError("the order names no samples", remedy="pass at least one id")
+
+
+def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:
+    num_batches = max(len(ids) // batch_size, 1)
+    used = ids[: num_batches * batch_size]
+    regions = regions_of(footprint, dim, tuple(footprint.positions_of(used).T))
+    rows = np.sort(regions.reshape(num_batches, -1), axis=1)
+    return float((np.diff(rows, axis=1, prepend=-1) != 0).sum(axis=1).mean())

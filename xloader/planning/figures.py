@@ -1,0 +1,96 @@
+"""The prediction and the measurement, side by side: the same names, as text and HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from xloader.core.nbytes import show_nbytes
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What both an explanation and a report say. Of one rank and one epoch, unless said.
+
+    Attributes
+    ----------
+    num_samples : int
+        Samples delivered, padding left out.
+    num_steps : int
+        Batches of each rank.
+    num_reads : int
+        (variable, chunk) pairs read and decoded.
+    read_nbytes : int
+        Decoded bytes of these chunks.
+    read_amplification : float
+        ``num_reads`` over the distinct chunks needed; 1.00 is perfect.
+    peak_nbytes : int
+        The most bytes in use at a time. An explanation bounds what the epoch can come to use:
+        batches, chunks on their way, decoded chunks and the indexes of shards, never more than
+        ``memory``, and no more than there is to read. A report has measured it: the batches under
+        way and the one delivered last, chunks on their way (each as its stored bytes, or as its
+        decoded size where that is less or not known) and decoded chunks, but not indexes.
+    mixing, full_mixing : float
+        Distinct regions in a global batch on average, and what a full shuffle would have.
+    num_dropped_windows : int
+        Windows left out that would reach elements which no window reaches: they leave the array.
+    is_exact : bool
+        Whether the counts are exact.
+    tile : dict of str to int
+        Per windowed dimension, elements of a tile.
+    run, streams, spread, lanes : int
+        The plan's other numbers.
+    """
+
+    num_samples: int
+    num_steps: int
+    num_reads: int
+    read_nbytes: int
+    read_amplification: float
+    peak_nbytes: int
+    mixing: float
+    full_mixing: float
+    num_dropped_windows: int
+    is_exact: bool
+    tile: Mapping[str, int]
+    run: int
+    streams: int
+    spread: int
+    lanes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
+        runs = f"runs of {self.run} tiles in {self.streams} streams, " if self.run > 1 else ""
+        dropped = f", {self.num_dropped_windows:,} windows dropped" * bool(self.num_dropped_windows)
+        kept = "" if self.num_reads else ": all of it is in memory already"
+        mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
+        return [
+            ("samples", f"{self.num_samples:,} in {self.num_steps:,} batches{dropped}"),
+            ("reads", f"{self.num_reads:,} chunks, {show_nbytes(self.read_nbytes)} decoded{kept}"),
+            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
+            ("mixing", mixing),
+            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
+            ("plan", f"tile {tile}; {runs}spread {self.spread}, lanes {self.lanes}"),
+        ]
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
+        return f"<table><caption>{html.escape(self._title())}</caption>{cells}</table>"

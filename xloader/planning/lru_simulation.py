@@ -1,0 +1,253 @@
+"""A least-recently-used cache of decoded blocks: what it reads for an order that others made.
+
+Samples are looked at one by one, in the order given. The blocks that one needs become the most
+recently used, in ascending order of group and block; those that are not there are read, and
+before that the least recently used ones go until all fit. With room for two blocks::
+
+    needed    0    1    0    2    1
+    there     0   0 1  1 0  0 2  2 1       the most recently used on the right
+    read      x    x         x    x
+
+`simulate` counts this, and `xloader.engine.cached_reader` does it, both by `Recent`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Boxes, Footprint
+from xloader.order.listed import ListedOrder
+
+_PIECE_SIZE = 1 << 16
+"""Samples that are looked at together."""
+
+
+class Recent:
+    """The blocks that a cache holds, by when they were last used. It holds no values.
+
+    Parameters
+    ----------
+    capacity_nbytes : int
+        What they may take together; at least what any one sample needs.
+
+    Attributes
+    ----------
+    used_nbytes, peak_nbytes : int
+        What they take now, and took at most.
+
+    Examples
+    --------
+    >>> recent = Recent(capacity_nbytes=8)
+    >>> for keys in ([0], [1], [0, 2]):
+    ...     print(*recent.touch(keys, [4] * len(keys), [key == keys[-1] for key in keys]))
+    [0] []
+    [1] []
+    [2] [1]
+    """
+
+    def __init__(self, capacity_nbytes: int) -> None:
+        self.capacity_nbytes = capacity_nbytes
+        self.used_nbytes = 0
+        self.peak_nbytes = 0
+        self._there: OrderedDict[int, int] = OrderedDict()
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._there
+
+    def __iter__(self) -> Iterator[int]:
+        """The blocks, the least recently used first."""
+        return iter(self._there)
+
+    def touch(
+        self, keys: Iterable[int], nbytes: Iterable[int], is_last: Iterable[bool]
+    ) -> tuple[list[int], list[int]]:
+        """Use what samples need, one sample after the other.
+
+        Parameters
+        ----------
+        keys : iterable of int
+            Their blocks, ascending for each sample.
+        nbytes : iterable of int
+            What each of them takes.
+        is_last : iterable of bool
+            Whether each is the last that its sample needs.
+
+        Returns
+        -------
+        missing, dropped : list of int
+            The blocks to read, and those that go; of one sample, before any is read.
+        """
+        there, capacity = self._there, self.capacity_nbytes
+        used, peak = self.used_nbytes, self.peak_nbytes
+        missing: list[int] = []
+        dropped: list[int] = []
+        for key, size, is_end in zip(keys, nbytes, is_last, strict=True):
+            if key in there:
+                there.move_to_end(key)
+            else:
+                there[key] = size
+                used += size
+                missing.append(key)
+            if is_end:
+                # The sample's own blocks are the last in line, and all of them fit.
+                while used > capacity:
+                    old, size = there.popitem(last=False)
+                    used -= size
+                    dropped.append(old)
+                if used > peak:
+                    peak = used
+        self.used_nbytes, self.peak_nbytes = used, peak
+        return missing, dropped
+
+    def forget(self, key: int) -> None:
+        """Let go of a block that could not be read."""
+        self.used_nbytes -= self._there.pop(key)
+
+
+@dataclass(frozen=True)
+class Touches:
+    """The blocks that samples need, sample by sample.
+
+    Parameters
+    ----------
+    begins : numpy.ndarray of int64, shape (num_samples + 1,)
+        Sample ``i`` needs ``keys[begins[i]:begins[i + 1]]``.
+    keys : numpy.ndarray of int64, shape (n,)
+        Ascending for each sample.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        Decoded bytes of each.
+    """
+
+    begins: Ints
+    keys: Ints
+    nbytes: Ints
+
+    @property
+    def is_last(self) -> NDArray[np.bool_]:
+        """Whether each is the last that its sample needs."""
+        is_last = np.zeros(len(self.keys), np.bool_)
+        is_last[self.begins[1:] - 1] = True
+        return is_last
+
+
+class BlockNumbers:
+    """Numbers the blocks of all groups in one row, group by group.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    """
+
+    def __init__(self, footprint: Footprint) -> None:
+        self._footprint = footprint
+        self.bases: list[int] = np.cumsum([0, *(g.num_blocks for g in footprint.groups)]).tolist()
+
+    def touches(self, boxes: Boxes) -> Touches:
+        """What samples in some boxes need, one box after the other."""
+        rows, keys, nbytes = [], [], []
+        for base, group in zip(self.bases, self._footprint.groups, strict=False):
+            own_rows, blocks = self._footprint.needs(group, boxes)
+            rows.append(own_rows)
+            keys.append(blocks + base)
+            nbytes.append(group.block_nbytes(blocks))
+        joined = [np.concatenate(parts) for parts in (rows, keys, nbytes)]
+        if len(rows) > 1:
+            # Each group's pairs are in order, and groups are: a stable sort keeps that.
+            line = np.argsort(joined[0], kind="stable")
+            joined = [column[line] for column in joined]
+        return Touches(np.searchsorted(joined[0], np.arange(len(boxes) + 1)), *joined[1:])
+
+    def count_reads(self, keys: Ints) -> tuple[int, int]:
+        """Chunks of some blocks, and their decoded bytes, not cut down."""
+        num_reads = read_nbytes = 0
+        line = np.sort(keys)
+        edges = np.searchsorted(line, self.bases).tolist()
+        for number, (lo, hi) in enumerate(itertools.pairwise(edges)):
+            group = self._footprint.groups[number]
+            num_reads += (hi - lo) * group.num_reads_per_block
+            read_nbytes += int(group.read_nbytes(line[lo:hi] - self.bases[number]).sum())
+        return num_reads, read_nbytes
+
+
+@dataclass(frozen=True)
+class CacheCount:
+    """What caches read and hold for an order, all workers together.
+
+    Attributes
+    ----------
+    num_reads : int
+        (variable, chunk) pairs that are read.
+    read_nbytes : int
+        Decoded bytes of these chunks.
+    num_needed : int
+        Distinct (variable, chunk) pairs among them.
+    num_shared_reads : int
+        Reads of a chunk that another worker reads as well.
+    peak_nbytes : int
+        Sum of the most decoded bytes that each worker holds.
+    """
+
+    num_reads: int
+    read_nbytes: int
+    num_needed: int
+    num_shared_reads: int
+    peak_nbytes: int
+
+
+def simulate(
+    footprint: Footprint,
+    ids: Ints,
+    capacity_nbytes: int,
+    *,
+    batch_size: int = 1,
+    num_workers: int = 1,
+) -> CacheCount:
+    """What caches that are empty at first read for an order, exactly.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    ids : numpy.ndarray of int64
+        Samples in order. Batch ``k`` of them goes to worker ``k % num_workers``.
+    capacity_nbytes : int
+        Decoded bytes that the cache of each worker may hold.
+    batch_size : int
+        Samples of a batch.
+    num_workers : int
+        Workers that take turns.
+    """
+    keys = BlockNumbers(footprint)
+    worker = np.arange(len(ids)) // batch_size % num_workers
+    reads = np.zeros(2, np.int64)
+    needed: list[Ints] = []
+    peak_nbytes = 0
+    for number in range(num_workers):
+        recent = Recent(capacity_nbytes)
+        missing = _misses(footprint, keys, recent, ids[worker == number])
+        reads += keys.count_reads(missing)
+        needed.append(np.unique(missing))
+        peak_nbytes += recent.peak_nbytes
+    num_needed, _ = keys.count_reads(np.unique(np.concatenate(needed)))
+    num_in_all = sum(keys.count_reads(own)[0] for own in needed)
+    num_reads, read_nbytes = reads.tolist()
+    return CacheCount(num_reads, read_nbytes, num_needed, num_in_all - num_needed, peak_nbytes)
+
+
+def _misses(footprint: Footprint, keys: BlockNumbers, recent: Recent, ids: Ints) -> Ints:
+    """The blocks that one worker reads, in order."""
+    missed = [np.zeros(0, np.int64)]
+    for begin in range(0, len(ids), _PIECE_SIZE):
+        # What needs the same as the sample before it reads nothing and changes no order.
+        boxes = ListedOrder.of(footprint, ids[begin : begin + _PIECE_SIZE]).boxes
+        touches = keys.touches(boxes)
+        columns = (touches.keys, touches.nbytes, touches.is_last)
+        missing, _ = recent.touch(*(column.tolist() for column in columns))
+        missed.append(np.array(missing, np.int64))
+    return np.concatenate(missed)

@@ -1,0 +1,122 @@
+"""From options to a plan: the budget divided, and the best plan within it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from xloader.core.footprint import Footprint
+from xloader.core.options import LoaderOptions
+from xloader.errors import MemoryBudgetError
+from xloader.planning.budget import Budget
+from xloader.planning.candidates import PlanGoal
+from xloader.planning.epoch import Epoch
+from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
+from xloader.planning.plan import Plan
+from xloader.planning.search import find_ascent, find_plan
+from xloader.recipe.layout import FieldLayout
+from xloader.sources.base import MOST_INDEX_NBYTES
+
+
+def make_plan(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    options: LoaderOptions,
+    workers: int = 1,
+) -> Plan:
+    """The plan of a loader, or of each of several workers that share its memory.
+
+    It is a function of samples, global batch, memory, prefetch, lanes, spread,
+    ``max_amplification`` and the number of workers only: where ``lanes`` is given, the world's
+    size does not matter.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    """
+    budget = Budget(
+        memory_nbytes=options.memory_nbytes // workers,
+        batch_nbytes=batch_nbytes(footprint, layouts, options),
+        num_batches=options.prefetch + 2,
+        max_chunk_nbytes=footprint.max_chunk_nbytes,
+        num_lanes=options.carried_lanes,
+        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
+    )
+    wish = PlanGoal(
+        global_batch=options.global_batch,
+        lanes=options.num_lanes,
+        max_amplification=options.max_amplification,
+        spread=options.spread,
+    )
+    try:
+        if not options.shuffle:
+            plan = find_ascent(footprint, budget, wish, workers)
+        else:
+            plan = _find_shuffle(footprint, budget, wish, workers)
+    except MemoryBudgetError as error:
+        if workers == 1:
+            raise
+        raise MemoryBudgetError(
+            f"the memory is too small for {workers} workers, of which each has its share",
+            given=f"memory={options.memory_nbytes} bytes",
+            minimum_nbytes=workers * error.minimum_nbytes,
+        ) from error
+    return dataclasses.replace(plan, workers=workers)
+
+
+def _find_shuffle(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: int) -> Plan:
+    """The plan of a shuffle: with workers, that of as many lanes more, whose batches are one."""
+    several = dataclasses.replace(
+        wish, global_batch=workers * wish.global_batch, lanes=workers * wish.lanes
+    )
+    plan = find_plan(footprint, budget, several)
+    pace = dataclasses.replace(plan.pace, lanes=wish.lanes)
+    return dataclasses.replace(plan, pace=pace, global_batch=wish.global_batch)
+
+
+def batch_nbytes(
+    footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
+) -> int:
+    """One batch in bytes, as one process may have to hold it."""
+    # With lanes given, one process may come to carry all of them.
+    num_rows = options.global_batch if options.lanes else most_rows(footprint, options)
+    return num_rows * sum(layout.sample_nbytes for layout in layouts)
+
+
+def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
+    """Rows of the largest batch of a rank: there may be fewer samples than were asked for."""
+    if options.world.world_size > 1:
+        # Padded to its full size.
+        return options.batch_size
+    return min(options.batch_size, footprint.num_samples)
+
+
+def enough_memory(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    options: LoaderOptions,
+    workers: int = 1,
+) -> int:
+    """The first doubling of the memory that brings what was asked for, in bytes.
+
+    That is half of a full shuffle's mixing, within ``max_amplification``, with the spread left to
+    the plan. Memory that holds the whole selection always does.
+    """
+    # With a small spread of the user's own, no memory would ever be enough.
+    options = dataclasses.replace(options, spread=None)
+    dim = region_dim(footprint)
+    full = full_mixing(footprint, dim, options.global_batch)
+    memory = options.memory_nbytes
+    while True:
+        memory *= 2
+        larger = dataclasses.replace(options, memory=memory)
+        plan = make_plan(footprint, layouts, larger, workers)
+        if plan.is_resident:
+            return memory
+        epoch = Epoch(footprint, plan, options.seed, 0)
+        num_reads = sum(lane.schedule.num_reads for lane in epoch.lanes(range(epoch.sublanes.num)))
+        orders = [lane.order for lane in epoch.lanes(epoch.sublanes.of_one_batch)]
+        mixing = measure_mixing(footprint, dim, orders, plan.lane_share)
+        is_enough = num_reads <= options.max_amplification * footprint.num_needed
+        if is_enough and mixing >= full / 2:
+            return memory

@@ -1,0 +1,234 @@
+"""How well batches are mixed: the distinct regions that a global batch draws from.
+
+A sample's region is the chunk index of its first needed element, in the grid of the variable
+with the most bytes, divided by four along the windowed dimension with the most chunks. It is
+the same for every plan, so plans can be compared by it, and with a full shuffle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from xloader.core.axis import Ints
+from xloader.core.counter_rng import derive_key, draw_below
+from xloader.core.footprint import Footprint
+from xloader.order.cohorts import leading_axis
+from xloader.order.protocol import AnyOrder
+
+REGION_CHUNKS = 4
+"""Chunks of a region along its dimension."""
+
+_EXACT_SAMPLES = 1 << 17
+_NUM_SPOTS = 8
+_PIECE_SIZE = 1 << 13
+
+
+def region_dim(footprint: Footprint) -> int:
+    """The windowed dimension along which four chunks make a region: the one with most chunks."""
+    counts = [
+        axis.num_blocks if (axis := leading_axis(footprint, dim)) is not None else 0
+        for dim in range(len(footprint.windows.dims))
+    ]
+    return counts.index(max(counts))
+
+
+def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> Ints:
+    """The region of samples at ``positions``, one array for each windowed dimension."""
+    region = np.zeros(len(positions[0]), np.int64)
+    for d, (stride, first) in enumerate(
+        zip(footprint.windows.strides, footprint.first_offsets, strict=True)
+    ):
+        axis = leading_axis(footprint, d)
+        if axis is None:
+            continue
+        chunk = axis.block_of(positions[d] * stride + first)
+        if d == dim:
+            chunk = (chunk + axis.stored_chunk(0)) // REGION_CHUNKS
+        region = region * (axis.num_blocks + 1) + chunk
+    return region
+
+
+def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) -> Ints:
+    """Distinct regions of each batch.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    dim : int
+        What `region_dim` gives.
+    positions : numpy.ndarray of int64, shape (n, num_dims)
+        Of samples, batch by batch.
+    edges : numpy.ndarray of int64
+        Where each batch begins, and the end of the last.
+    """
+    regions = regions_of(footprint, dim, tuple(positions.T))
+    batch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    num_regions = int(regions.max(initial=0)) + 1
+    distinct = np.unique(batch * num_regions + regions)
+    return np.bincount(distinct // num_regions, minlength=len(edges) - 1)
+
+
+def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
+    """Expected regions in a batch of a full shuffle."""
+    if footprint.subset is not None:
+        # Where weights draw how often a sample occurs, one epoch stands for all.
+        ids = footprint.subset.drawn(0, 0)
+        regions = regions_of(footprint, dim, tuple(footprint.positions_of(ids).T))
+        sizes, repeats = np.unique(np.unique(regions, return_counts=True)[1], return_counts=True)
+        return _expected_regions(
+            sizes.tolist(), repeats.tolist(), footprint.num_samples, batch_size
+        )
+    kinds: list[list[tuple[int, int]]] = []
+    for d, (stride, first, count) in enumerate(
+        zip(
+            footprint.windows.strides,
+            footprint.first_offsets,
+            footprint.windows.num_positions,
+            strict=True,
+        )
+    ):
+        axis = leading_axis(footprint, d)
+        if axis is None:
+            kinds.append([(count, 1)])
+            continue
+        edges = axis.edges[:-1]
+        if d == dim:
+            chunks = np.arange(axis.num_blocks) + axis.stored_chunk(0)
+            edges = edges[np.diff(chunks // REGION_CHUNKS, prepend=-1) > 0]
+        begins = np.clip(-((first - edges) // stride), 0, count)
+        sizes, repeats = np.unique(np.diff(np.append(begins, count)), return_counts=True)
+        kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
+    combinations = list(itertools.product(*kinds))
+    return _expected_regions(
+        [math.prod(size for size, _ in combination) for combination in combinations],
+        [math.prod(repeat for _, repeat in combination) for combination in combinations],
+        footprint.num_samples,
+        batch_size,
+    )
+
+
+def _expected_regions(
+    sizes: list[int], repeats: list[int], num_samples: int, batch_size: int
+) -> float:
+    """Expected regions of a batch, given how many regions there are of each size."""
+    num_draws = min(batch_size, num_samples)
+    return sum(
+        repeat * _chance_of_one(size, num_samples, num_draws)
+        for size, repeat in zip(sizes, repeats, strict=True)
+    )
+
+
+def measure_mixing(
+    footprint: Footprint,
+    dim: int,
+    lanes: Sequence[AnyOrder],
+    share: int,
+    most_samples: int = _EXACT_SAMPLES,
+    num_spots: int = _NUM_SPOTS,
+) -> float:
+    """Mean number of regions in the full global batches of an order.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    dim : int
+        See `region_dim`.
+    lanes : sequence of AnyOrder
+        All lanes of the epoch.
+    share : int
+        Samples that each lane gives to a batch.
+    most_samples : int
+        Up to so many samples every batch is looked at; beyond that, batches at a few places
+        drawn by a fixed key.
+    num_spots : int
+        How many places those are.
+    """
+    num_samples = max(lane.num_samples for lane in lanes)
+    # A batch may ask for more than there is.
+    share = min(share, num_samples)
+    # A batch takes of every lane, and the shortest is the first that has no more to give. Where
+    # no batch is full, the one there is counts.
+    num_batches = max(min(lane.num_samples for lane in lanes) // share, 1)
+    spots, per_spot = np.zeros(1, np.int64), num_batches
+    if num_samples * len(lanes) > most_samples:
+        per_spot = max(most_samples // (num_spots * share * len(lanes)), 1)
+        per_spot = min(per_spot, -(-num_batches // num_spots))
+        bound = num_batches - per_spot + 1
+        # A draw below 2**32 is spread over longer epochs.
+        stretch = -(-bound // (1 << 32))
+        drawn = draw_below(derive_key(0), np.arange(num_spots), bound // stretch)
+        # One in each part of the epoch: how it ends is not how it goes in its middle.
+        spots = (np.arange(num_spots) * (bound // stretch) + drawn) // num_spots * stretch
+    rows = np.concatenate(
+        [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
+    )
+    rows.sort(axis=1)
+    is_other = np.diff(rows, axis=1, prepend=-1) != 0
+    return float((is_other & (rows >= 0)).sum(axis=1).mean())
+
+
+def _lane_rows(
+    footprint: Footprint, dim: int, lane: AnyOrder, spots: Ints, num_batches: int, share: int
+) -> Ints:
+    """Regions of one lane's part of the batches from each spot on; -1 where it ended.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (len(spots) * num_batches, share)
+    """
+    size = num_batches * share
+    found = [_places(lane, spot * share, size) for spot in spots.tolist()]
+    entries, ranks = (np.concatenate(part) for part in zip(*found, strict=True))
+    rows = np.full((len(spots), size), -1, np.int64)
+    ends = np.array([len(part) for part, _ in found])
+    # All at once: of a few samples, drawing their positions costs as much as of many.
+    rows[np.arange(size) < ends[:, None]] = _regions(footprint, dim, lane, entries, ranks)
+    return rows.reshape(-1, share)
+
+
+def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
+    """The regions of samples, from their entries and ranks."""
+    boxes = lane.boxes
+    of_entry = regions_of(footprint, dim, boxes.lo)
+    last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
+    # The box of a visit is its first sample's, and says nothing of where the others lie.
+    if (of_entry == last).all() and (boxes.num_samples >= lane.count).all():
+        # Cohorts that lie within a region tell it without their samples being drawn.
+        return of_entry[entries]
+    positions = footprint.positions_of(lane.ids(entries, ranks))
+    return regions_of(footprint, dim, tuple(positions.T))
+
+
+def _places(lane: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
+    """Entries and ranks of so many samples of a lane from a place on, or fewer at its end."""
+    entries: list[Ints] = []
+    ranks: list[Ints] = []
+    for some_entries, some_ranks in lane.places(begin, min(size, _PIECE_SIZE)):
+        entries.append(some_entries[:size])
+        ranks.append(some_ranks[:size])
+        size -= len(entries[-1])
+        if size == 0:
+            break
+    none = np.zeros(0, np.int64)
+    return np.concatenate([none, *entries]), np.concatenate([none, *ranks])
+
+
+def _chance_of_one(size: int, total: int, num_draws: int) -> float:
+    """Chance that draws without replacement hit at least one of ``size`` among ``total``.
+
+    Examples
+    --------
+    >>> _chance_of_one(1, 4, 3)
+    0.75
+    """
+    if total - size < num_draws:
+        return float(size > 0)
+    # 1 - C(total - size, draws) / C(total, draws), as a sum that stays exact for huge totals.
+    steps = min(size, num_draws)
+    others = max(size, num_draws)
+    log_missed = math.fsum(math.log1p(-others / (total - i)) for i in range(steps))
+    return round(-math.expm1(log_missed), 12)

@@ -1,0 +1,248 @@
+"""A cut-down selection on which plans are measured before one is chosen.
+
+It has the order and the schedule of a real epoch, on about a thousand tiles and at most four
+lanes: what is chosen by is what will be counted, and there is no formula to get wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from xloader.core.axis import Axis, Ints
+from xloader.core.footprint import Demand, Footprint
+from xloader.core.subset import Subset
+from xloader.core.windows import Windows
+from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
+from xloader.order.protocol import AnyOrder
+from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.mixing import measure_mixing, region_dim
+from xloader.planning.plan import Plan
+
+_FEW_TILES = 1024
+_LUCKY_TILES = 512
+_MIXED_EPOCHS = 3
+_NUM_SAMPLES = 1 << 13
+_NUM_SPOTS = 4
+_SEED = 20_241_109
+_MOST_LANES = 2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan, and what the model says of it."""
+
+    plan: Plan
+    amplification: float
+    mixing: float
+
+
+class ReducedModel:
+    """Measures plans of one tiling.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    cohorts : Cohorts
+        All of its cohorts.
+    tiling : tuple of int
+        As of `Pace`, and what the cohorts were cut with.
+    run_dim : int
+        The dimension that keeps most of its length.
+    spread : int
+        The most tiles at work that will be tried.
+    lanes : int
+        The lanes of the plans.
+
+    Attributes
+    ----------
+    num_tiles : int
+        Tiles of a lane of the model.
+    row_size : int
+        Tiles of the model along the runs.
+    run_factor : float
+        How many times as long runs are to be as on the model.
+    """
+
+    def __init__(
+        self,
+        footprint: Footprint,
+        cohorts: Cohorts,
+        tiling: tuple[int, ...],
+        run_dim: int,
+        spread: int,
+        lanes: int,
+    ) -> None:
+        self._lanes = model_lanes(lanes)
+        num_tiles = max(_FEW_TILES // self._lanes, 4 * spread)
+        self._footprint = _truncate(footprint, cohorts.pieces, run_dim, num_tiles * self._lanes)
+        self._region_dim = region_dim(self._footprint)
+        cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
+        self._cut = None if self._footprint.is_weighted else cut
+        self.num_tiles = max(cut.num_used_tiles // self._lanes, 1)
+        self.row_size = cut.home_shape[run_dim]
+        self.run_factor = max(cohorts.num_used_tiles / lanes / self.num_tiles, 1.0)
+        self._latest: tuple[Plan, int, Epoch] | None = None
+        self._reach = cohorts.pieces[run_dim].reach
+        self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
+        # Where tiles are few, luck makes one epoch unlike another.
+        self._is_cheap = (
+            self.num_tiles < _FEW_TILES // 4 and self._footprint.num_samples <= _NUM_SAMPLES
+        )
+        self._num_epochs = max(8 // self._lanes, 3) if self.num_tiles < _LUCKY_TILES else 3
+
+    def at_work_nbytes(self, plan: Plan) -> int:
+        """The most bytes that a lane of one epoch needs at a time, with one line of runs."""
+        lanes = self._epoch(plan, 0).drawn(0, range(self._lanes))
+        return max(lane.schedule.at_work_nbytes for lane in lanes)
+
+    def measure(self, plan: Plan, hopeless: float, *, is_picky: bool = False) -> Candidate | None:
+        """Amplification and mixing of one epoch; ``None`` if its chunks do not fit.
+
+        Where the first line of runs reads more than ``hopeless``, no others are drawn; and if
+        one is picky, the plan is not looked at any further.
+        """
+        trial = self._try_epoch(plan, 0, hopeless)
+        if trial is None or (is_picky and trial[0] > hopeless):
+            return None
+        return Candidate(plan, trial[0], self._mixing(plan, trial[1]))
+
+    def confirm(self, candidate: Candidate) -> Candidate | None:
+        """The candidate by the worst of more epochs; the first beyond what is allowed ends it."""
+        plan = candidate.plan
+        worst, mixing = candidate.amplification, [candidate.mixing]
+        if worst == 1.0 and plan.pace.run == 1:
+            # With nothing that straddles there is no luck in it.
+            return candidate
+        for index in range(1, self._num_epochs):
+            trial = self._try_epoch(plan, index)
+            if trial is None:
+                return None
+            worst = max(worst, trial[0])
+            if worst > plan.max_amplification:
+                break
+            if index < _MIXED_EPOCHS or self._is_cheap:
+                mixing.append(self._mixing(plan, trial[1]))
+        mean = sum(mixing) / len(mixing)
+        return dataclasses.replace(candidate, amplification=worst, mixing=mean)
+
+    def _try_epoch(
+        self, plan: Plan, index: int, hopeless: float = math.inf
+    ) -> tuple[float, list[AnyOrder]] | None:
+        epoch = self._epoch(plan, index)
+        lanes = epoch.drawn(0, range(self._lanes))
+        if max(lane.schedule.at_work_nbytes for lane in lanes) > plan.lane_pool_nbytes:
+            return None
+        found = self._amplification(plan, lanes)
+        if plan.max_amplification < found < hopeless:
+            lanes = epoch.lanes(range(self._lanes))
+            found = self._amplification(plan, lanes)
+        return found, [lane.order for lane in lanes]
+
+    def _epoch(self, plan: Plan, index: int) -> Epoch:
+        """An epoch of a plan; the same as before for whoever asks on about the same one."""
+        if self._latest is None or self._latest[:2] != (plan, index):
+            pace = dataclasses.replace(plan.pace, lanes=self._lanes)
+            cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
+            epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=self._cut)
+            self._latest = plan, index, epoch
+        return self._latest[2]
+
+    def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
+        """Reads a chunk, with runs as long as they are to be.
+
+        Along runs alone, chunks are read again at run ends only: there are as many fewer of them
+        as runs are longer than on the model.
+        """
+        num_reads = sum(lane.schedule.num_reads for lane in lanes)
+        found = num_reads / self._footprint.num_needed
+        if plan.pace.run > 1 and self._is_line and self._reach <= plan.pace.spread:
+            found = 1 + (found - 1) / self.run_factor
+        return found
+
+    def _mixing(self, plan: Plan, orders: list[AnyOrder]) -> float:
+        return measure_mixing(
+            self._footprint,
+            self._region_dim,
+            orders,
+            plan.lane_share,
+            most_samples=_NUM_SAMPLES,
+            num_spots=_NUM_SPOTS,
+        )
+
+
+def model_lanes(lanes: int) -> int:
+    """Lanes that stand for all: each has an order of its own, and four show what they share."""
+    return min(lanes, _MOST_LANES)
+
+
+def _truncate(
+    footprint: Footprint, all_pieces: tuple[Pieces, ...], run_dim: int, num_tiles: int
+) -> Footprint:
+    """A part of a selection, about ``num_tiles`` tiles of it, longest along the runs.
+
+    It is the first part. Of a subset it is a part from one of its samples on, the first or the
+    middle one, whichever has more of them.
+    """
+    if footprint.subset is None:
+        return _cut_out(footprint, all_pieces, run_dim, num_tiles, None, [0] * len(all_pieces))
+    drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
+    in_order = np.lexsort(drawn.T[::-1])
+    parts = [
+        _cut_out(footprint, all_pieces, run_dim, num_tiles, drawn, drawn[sample].tolist())
+        for sample in (in_order[0], in_order[len(in_order) // 2])
+    ]
+    return max(parts, key=lambda part: part.num_samples)
+
+
+def _cut_out(
+    footprint: Footprint,
+    all_pieces: tuple[Pieces, ...],
+    run_dim: int,
+    num_tiles: int,
+    drawn: Ints | None,
+    begins: list[int],
+) -> Footprint:
+    """The part of a selection that begins at some position."""
+    windows = footprint.windows
+    left = num_tiles
+    parts = [slice(0, size) for size in windows.dim_sizes]
+    for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
+        pieces, edges, stride = all_pieces[dim], all_pieces[dim].tile_edges, windows.strides[dim]
+        home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
+        # Tiles that strides pass over make no epoch longer.
+        keep = min(max(left, 4), pieces.num_homes - home)
+        if keep < pieces.num_homes - home:
+            position = pieces.starts[np.searchsorted(pieces.home, home + keep)]
+            first = position * stride + footprint.first_offsets[dim]
+            end = int(edges[np.searchsorted(edges, first, side="right") - 1])
+            begin = begins[dim] * stride
+            parts[dim] = slice(begin, max(end, begin + windows.spans[dim]))
+        else:
+            begins[dim] = 0
+        left //= keep
+    if all(part.stop - part.start == n for part, n in zip(parts, windows.dim_sizes, strict=True)):
+        return footprint
+    windows = dataclasses.replace(windows, dim_sizes=tuple(p.stop - p.start for p in parts))
+    subset = None if drawn is None else _cut_subset(drawn - begins, windows)
+    demands = tuple(
+        _cut_demand(demand, parts) for group in footprint.groups for demand in group.demands
+    )
+    return Footprint.of(windows, demands, subset)
+
+
+def _cut_subset(positions: Ints, windows: Windows) -> Subset:
+    """The samples of a subset that lie within a part of a selection."""
+    is_within = ((positions >= 0) & (positions < np.asarray(windows.num_positions))).all(axis=1)
+    return Subset(len(windows), windows.ids_of(positions[is_within]))
+
+
+def _cut_demand(demand: Demand, parts: list[slice]) -> Demand:
+    axes = tuple(
+        axis and Axis(axis.stored_size, axis.chunks, axis.selection[part])
+        for axis, part in zip(demand.axes, parts, strict=True)
+    )
+    return dataclasses.replace(demand, axes=axes)

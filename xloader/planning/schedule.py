@@ -1,0 +1,340 @@
+"""When each chunk is loaded and dropped: residences of blocks, as arrays.
+
+::
+
+    entry needs block 7    |----|   |-----|            |---|
+                                |------|
+    residence of block 7   |--------------|   gap      |---|    two reads; one, if kept
+
+A residence runs from the first to the last slot in which some entry needs the block. Over a
+gap the block is kept if there is room, what is needed farthest ahead being dropped first
+(Belady, "A study of replacement algorithms", 1966), or else read again. There is no event per
+batch and none per sample: the cost grows with the number of chunks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Footprint, Group
+from xloader.order.cohorts import digit_order, is_first
+from xloader.order.protocol import Entries
+
+
+@dataclass(frozen=True)
+class Residences:
+    """The residences of one group's blocks in one lane.
+
+    Parameters
+    ----------
+    group : Group
+    block : numpy.ndarray of int64, shape (num_residences,)
+        Which block.
+    first_slot, last_slot : numpy.ndarray of int64
+        The slots over which it is in memory, both included.
+    num_samples : numpy.ndarray of int64
+        Samples of the entries that need it.
+    offsets, members : numpy.ndarray of int64
+        Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
+    """
+
+    group: Group
+    block: Ints
+    first_slot: Ints
+    last_slot: Ints
+    num_samples: Ints
+    offsets: Ints
+    members: NDArray[np.int32]
+
+    @property
+    def num_reads(self) -> int:
+        """(variable, chunk) pairs that are read."""
+        return len(self.block) * self.group.num_reads_per_block
+
+    @property
+    def read_nbytes(self) -> int:
+        """Decoded bytes of the chunks that are read."""
+        return int(self.group.read_nbytes(self.block).sum())
+
+
+@dataclass(frozen=True)
+class _Stays:
+    """Residences of one group before gaps are closed, sorted by block and then slot.
+
+    ``rows`` is the entry of each pair of entry and block, by entry; ``by_block`` puts the pairs
+    in the order of the stays, and ``is_new`` marks where one begins.
+    """
+
+    group: Group
+    block: Ints
+    first: Ints
+    last: Ints
+    nbytes: Ints
+    rows: Ints
+    by_block: Ints
+    is_new: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Of each group, the stays that follow one of the same block, and the gaps before them."""
+
+    row: tuple[Ints, ...]
+    begin: Ints
+    end: Ints
+    nbytes: Ints
+
+    @classmethod
+    def of(cls, stays: Sequence[_Stays]) -> _Gaps:
+        rows = tuple(np.flatnonzero(stay.block[1:] == stay.block[:-1]) + 1 for stay in stays)
+        pairs = list(zip(stays, rows, strict=True))
+        return cls(
+            rows,
+            np.concatenate([stay.last[row - 1] + 1 for stay, row in pairs]),
+            np.concatenate([stay.first[row] for stay, row in pairs]),
+            np.concatenate([stay.nbytes[row] for stay, row in pairs]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What one lane loads in one epoch, and when.
+
+    Only what is at work is worked out at once. Which gaps are kept, and with it the reads, are
+    when they are asked for, since most plans that are tried do not fit; residences are, when the
+    lane is carried out.
+
+    Parameters
+    ----------
+    stays : tuple of _Stays
+        Per group of the footprint.
+    count : numpy.ndarray of int64
+        Samples of each entry.
+    busy : numpy.ndarray of int64
+        Decoded bytes that are needed in each slot.
+    pool_nbytes : int
+        Decoded bytes that may be kept; what is at work at a time is kept in any case.
+    is_resident : bool
+        Whether whatever was read stays until the end.
+    """
+
+    stays: tuple[_Stays, ...]
+    count: Ints
+    busy: Ints
+    pool_nbytes: int
+    is_resident: bool = False
+
+    @cached_property
+    def at_work_nbytes(self) -> int:
+        """The most decoded bytes that are needed at a time."""
+        return int(self.busy.max(initial=0))
+
+    @cached_property
+    def peak_nbytes(self) -> int:
+        """The most decoded bytes in memory at a time."""
+        gaps, is_kept = self._kept
+        held = _held(len(self.busy), gaps.begin[is_kept], gaps.end[is_kept], gaps.nbytes[is_kept])
+        return int((self.busy + held).max(initial=0))
+
+    @property
+    def loaded_nbytes(self) -> int:
+        """Decoded bytes of all blocks that are loaded, each as often as it is."""
+        return sum(
+            int(stay.nbytes[_others(len(stay.block), rows)].sum())
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @property
+    def most_read_nbytes(self) -> int:
+        """Decoded bytes of the chunks that are read, were all of a variable's equally large."""
+        return sum(
+            (len(stay.block) - len(rows)) * stay.group.most_read_nbytes
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @property
+    def num_reads(self) -> int:
+        """(variable, chunk) pairs that are read."""
+        return sum(
+            (len(stay.block) - len(rows)) * stay.group.num_reads_per_block
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @property
+    def read_nbytes(self) -> int:
+        """Decoded bytes of the chunks that are read."""
+        return sum(
+            int(stay.group.read_nbytes(stay.block[_others(len(stay.block), rows)]).sum())
+            for stay, rows in zip(self.stays, self._kept_rows, strict=True)
+        )
+
+    @cached_property
+    def residences(self) -> tuple[Residences, ...]:
+        """Per group of the footprint, what is in memory from when to when."""
+        pairs = zip(self.stays, self._kept_rows, strict=True)
+        return tuple(_close_gaps(stay, rows, self.count) for stay, rows in pairs)
+
+    @cached_property
+    def _kept(self) -> tuple[_Gaps, NDArray[np.bool_]]:
+        """All gaps, and which of them are bridged."""
+        gaps = _Gaps.of(self.stays)
+        is_kept = np.ones(len(gaps), np.bool_)
+        if len(gaps) and not self.is_resident:
+            wanted = _held(len(self.busy), gaps.begin, gaps.end, gaps.nbytes)
+            is_kept = _belady(gaps, wanted, self.pool_nbytes - self.busy)
+        return gaps, is_kept
+
+    @cached_property
+    def _kept_rows(self) -> list[Ints]:
+        """Per group, the stays whose block is still there from the stay before."""
+        gaps, is_kept = self._kept
+        parts = np.split(is_kept, np.cumsum([len(row) for row in gaps.row])[:-1])
+        return [row[part] for row, part in zip(gaps.row, parts, strict=True)]
+
+
+def make_schedule(
+    footprint: Footprint,
+    entries: Entries,
+    pool_nbytes: int,
+    *,
+    is_resident: bool = False,
+    is_needed: NDArray[np.bool_] | None = None,
+) -> Schedule:
+    """Find the residences of every block that an order needs.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    entries : Entries
+    pool_nbytes : int
+        Decoded bytes that may be kept; what is at work at a time is kept in any case.
+    is_resident : bool
+        Whether whatever was read stays until the end.
+    is_needed : numpy.ndarray of bool, optional
+        Per entry, whether it hands out anything; if not given, all do.
+    """
+    # There are never as many slots as int32 holds, and a large epoch has many entries.
+    first_slot = entries.first_slot.astype(np.int32, copy=False)
+    last_slot = entries.last_slot.astype(np.int32, copy=False)
+    num_slots = int(last_slot.max(initial=-1)) + 1
+    stays = tuple(
+        _find_stays(footprint, group, entries, first_slot, last_slot, is_needed)
+        for group in footprint.groups
+    )
+    busy = np.zeros(num_slots, np.int64)
+    for stay in stays:
+        busy += _held(num_slots, stay.first, stay.last + 1, stay.nbytes)
+    return Schedule(stays, entries.count, busy, pool_nbytes, is_resident)
+
+
+def _held(num_slots: int, begins: Ints, ends: Ints, nbytes: Ints) -> Ints:
+    """Bytes in each slot of what is held from its begin up to its end."""
+    change = np.zeros(num_slots + 1, np.int64)
+    np.add.at(change, begins, nbytes)
+    np.subtract.at(change, ends, nbytes)
+    return np.cumsum(change[:num_slots], out=change[:num_slots])
+
+
+def _others(size: int, rows: Ints) -> NDArray[np.bool_]:
+    is_other = np.ones(size, np.bool_)
+    is_other[rows] = False
+    return is_other
+
+
+def _find_stays(
+    footprint: Footprint,
+    group: Group,
+    entries: Entries,
+    first_slot: Ints,
+    last_slot: Ints,
+    is_needed: NDArray[np.bool_] | None,
+) -> _Stays:
+    rows, blocks = footprint.needs(group, entries.boxes)
+    if is_needed is not None:
+        rows, blocks = rows[is_needed[rows]], blocks[is_needed[rows]]
+    num_slots = int(last_slot.max(initial=-1)) + 1
+    by_slot = digit_order(first_slot[rows], num_slots)
+    by_block = by_slot[digit_order(blocks[by_slot], group.num_blocks)]
+    entry = rows[by_block]
+    blocks, first, last = blocks[by_block], first_slot[entry], last_slot[entry]
+    is_new = is_first(blocks)
+    if not is_new.all():
+        # One running maximum for all blocks: each one's slots are lifted above those before it.
+        lift = np.cumsum(is_new) * (num_slots + 1)
+        last = np.maximum.accumulate(last + lift) - lift
+        is_new[1:] |= first[1:] > last[:-1] + 1
+    is_end = np.append(is_new[1:], True)[: len(is_new)]
+    blocks, first, last = blocks[is_new], first[is_new], last[is_end]
+    nbytes = group.block_nbytes(blocks)
+    return _Stays(group, blocks, first, last, nbytes, rows, by_block, is_new)
+
+
+def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
+    """Which gaps to keep so that they fit the room of every slot.
+
+    Parameters
+    ----------
+    gaps : _Gaps
+    wanted : numpy.ndarray of int64
+        Bytes in each slot if all of them were kept. Where that fits, nothing need be dropped.
+    room : numpy.ndarray of int64
+        Bytes of each slot that are not at work.
+    """
+    is_kept = np.ones(len(gaps), np.bool_)
+    excess = wanted - np.maximum(room, 0)
+    full = np.flatnonzero(excess > 0)
+    num_full = np.concatenate([[0], np.cumsum(excess > 0)])
+    # Only these can be dropped: the others are over where there is too little room.
+    in_full = np.flatnonzero(num_full[gaps.begin] < num_full[gaps.end])
+    by_begin = in_full[digit_order(gaps.begin[in_full], len(room))]
+    begins = np.searchsorted(gaps.begin[by_begin], full, side="right")
+    line = zip(
+        (-gaps.end[by_begin]).tolist(),
+        by_begin.tolist(),
+        gaps.nbytes[by_begin].tolist(),
+        strict=True,
+    )
+    farthest: list[tuple[int, int, int]] = []
+    dropped: list[tuple[int, int]] = []
+    begun = missing = 0
+    for slot, until, over in zip(
+        full.tolist(), begins.tolist(), excess[full].tolist(), strict=True
+    ):
+        while dropped and dropped[0][0] <= slot:
+            missing -= heapq.heappop(dropped)[1]
+        if over <= missing:
+            continue
+        for gap in itertools.islice(line, until - begun):
+            heapq.heappush(farthest, gap)
+        begun = until
+        while over > missing:
+            before_end, number, nbytes = heapq.heappop(farthest)
+            is_kept[number] = False
+            heapq.heappush(dropped, (-before_end, nbytes))
+            missing += nbytes
+    return is_kept
+
+
+def _close_gaps(stay: _Stays, kept: Ints, count: Ints) -> Residences:
+    block, first, last = stay.block, stay.first, stay.last
+    members = np.empty(len(stay.rows), np.int32)
+    members[stay.by_block] = np.cumsum(stay.is_new, dtype=np.int32) - 1
+    if len(kept):
+        is_begin = _others(len(block), kept)
+        members = (np.cumsum(is_begin, dtype=np.int32) - 1)[members]
+        block, first, last = block[is_begin], first[is_begin], last[np.append(is_begin[1:], True)]
+    num_samples = np.zeros(len(block), np.int64)
+    np.add.at(num_samples, members, count[stay.rows])
+    offsets = np.searchsorted(stay.rows, np.arange(len(count) + 1))
+    return Residences(stay.group, block, first, last, num_samples, offsets, members)

@@ -1,0 +1,281 @@
+"""Finding the plan: the best mixing that a byte budget and an amplification allow.
+
+Where no window straddles tiles and no chunk is shared by them, every order reads each chunk
+once, and the largest spread that fits is the best. Elsewhere candidates are measured on a
+model of the selection, and the best of them is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from xloader.core.footprint import Footprint
+from xloader.errors import OptionError
+from xloader.order.ascending import Ascent
+from xloader.order.cohorts import Cohorts, cut_cohorts, leading_axis
+from xloader.order.lane_spans import SubLanes
+from xloader.order.shuffle import Pace
+from xloader.order.tile_needs import tile_nbytes
+from xloader.planning.budget import Budget
+from xloader.planning.candidates import (
+    NEARLY_FULL,
+    CandidateSearch,
+    PlanGoal,
+    make_plan,
+    preference,
+    with_ahead,
+)
+from xloader.planning.mixing import full_mixing, region_dim
+from xloader.planning.plan import Plan
+from xloader.planning.reduced_model import Candidate, model_lanes
+from xloader.planning.schedule import make_schedule
+
+_DRAWS = 32
+_MOST_SPREAD = 4096
+"""Tiles beyond which more of them at work no longer changes what batches are made of."""
+
+_AS_GOOD = 0.95
+"""Of the best mixing so far, what a tiling must show at first sight for a closer look."""
+
+_MAX_STRETCHES = 1 << 22
+"""Entries that an order without a shuffle may have; beyond that a plan would not fit memory."""
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """A tiling, its cohorts, and the most bytes that the samples of one tile need together."""
+
+    sizes: tuple[int, ...]
+    cohorts: Cohorts
+    need_nbytes: int
+
+    @classmethod
+    def of(cls, footprint: Footprint, sizes: tuple[int, ...]) -> _Tiling:
+        cohorts = cut_cohorts(footprint, sizes)
+        return cls(sizes, cohorts, tile_nbytes(footprint, cohorts))
+
+    def trials(
+        self, footprint: Footprint, budget: Budget, wish: PlanGoal, run_dim: int, full: float
+    ) -> CandidateSearch:
+        """The plans of this tiling, to be tried."""
+        need = self.need_nbytes
+        return CandidateSearch(
+            footprint, budget, wish, self.sizes, self.cohorts, need, run_dim, full
+        )
+
+
+def find_plan(footprint: Footprint, budget: Budget, wish: PlanGoal) -> Plan:
+    """The best shuffle within a budget.
+
+    Among the plans that fit, those within ``max_amplification``; of these the greatest mixing;
+    of those within 1 % of it, the fewest reads. If none is within, the fewest reads among
+    those that mix at least half as well as a full shuffle; else the greatest mixing.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even the chunks of one tile fit.
+    """
+    finest = _Tiling.of(footprint, (1,) * len(footprint.windows.dims))
+    cohorts = finest.cohorts
+    budget.check(finest.need_nbytes)
+    if wish.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
+        pace = _resident_pace(footprint, finest, wish)
+        return make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
+    near = _neighbour_dims(footprint, cohorts)
+    if not near:
+        return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, wish)
+    batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
+    full = full_mixing(footprint, region_dim(footprint), batch_size)
+    candidates: list[Candidate] = []
+    within: list[Candidate] = []
+    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
+    for sizes in _tile_sizes(footprint, cohorts, near, run_dim):
+        tiling = finest if sizes == finest.sizes else _Tiling.of(footprint, sizes)
+        least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
+        candidates += tiling.trials(footprint, budget, wish, run_dim, full).find(least_mixing)
+        within = [c for c in candidates if c.amplification <= wish.max_amplification]
+        enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
+        if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
+            break
+    if not candidates and wish.spread is None:
+        # Tile by tile, an order needs at a time what one tile does, and that has been checked.
+        least = dataclasses.replace(wish, spread=0)
+        candidates = finest.trials(footprint, budget, least, run_dim, full).find()
+    if not candidates:
+        raise OptionError(
+            "no plan with this spread fits the memory",
+            given=f"spread={wish.spread}",
+            allowed="a smaller spread, or None",
+            remedy="leave spread to the plan, or give it more memory",
+        )
+    best = _best(candidates, wish, full).plan
+    draws = _DRAWS if best.pace.draws > 1 else 1
+    return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
+
+
+def _resident_pace(footprint: Footprint, finest: _Tiling, wish: PlanGoal) -> Pace:
+    """A full shuffle. With several lanes, neighbours that share samples mostly go to one of them.
+
+    Lanes of other processes read their chunks anew where runs end, so runs are as short as
+    ``max_amplification`` allows.
+    """
+    cohorts, near = finest.cohorts, _neighbour_dims(footprint, finest.cohorts)
+    full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=wish.lanes)
+    if wish.lanes == 1 or not near:
+        return full
+    run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
+    reach = max(cohorts.pieces[run_dim].reach, 1)
+    num_runs = max(int((wish.max_amplification - 1) * cohorts.num_tiles / reach), wish.lanes)
+    run = min(-(-cohorts.num_tiles // num_runs), cohorts.home_shape[run_dim])
+    return dataclasses.replace(full, run_dim=run_dim, run=run)
+
+
+def find_ascent(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: int = 1) -> Plan:
+    """The plan without a shuffle: the largest slabs that fit, or else the fewest reads.
+
+    Parameters
+    ----------
+    footprint : Footprint
+    budget : Budget
+        Of one worker.
+    wish : Wish
+    workers : int
+        Sub-lanes of a lane.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If not even the chunks of one sample fit.
+    """
+    if footprint.subset is not None:
+        return _find_listed(footprint, budget, wish)
+    best: tuple[int, int, int] | None = None
+    least = 1 << 62
+    for depth in range(len(footprint.windows.dims)):
+        ascents = [
+            Ascent(footprint, depth, sublanes)
+            for sublanes in _ways_to_cut(footprint, wish, workers)
+        ]
+        if depth and len(ascents[0].cohorts) > _MAX_STRETCHES:
+            break
+        every = [
+            [
+                make_schedule(footprint, ascent.lane(number), budget.lane_nbytes)
+                for number in range(ascent.sublanes.num)
+            ]
+            for ascent in ascents
+        ]
+        schedules = every[0]
+        peak = max(schedule.peak_nbytes for own in every for schedule in own)
+        least = min(least, peak)
+        reads = sum(schedule.num_reads for schedule in schedules)
+        if peak <= budget.lane_nbytes and (best is None or reads < best[0]):
+            best = reads, depth, peak
+            if reads == footprint.num_needed:
+                break
+    if best is None:
+        budget.check(least)
+        raise AssertionError("a budget below the least peak passed its check")
+    _, depth, peak = best
+    is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
+    pool = budget.lane_nbytes if is_resident else peak
+    ahead = min(budget.lane_nbytes - pool, max(peak, budget.ahead_nbytes))
+    pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
+    return make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
+
+
+def _ways_to_cut(footprint: Footprint, wish: PlanGoal, workers: int) -> list[SubLanes]:
+    """How the line of samples may be divided: with the last batch, and where that is dropped."""
+    full, rest = divmod(footprint.num_samples, wish.global_batch)
+    share = wish.global_batch // wish.lanes
+    most = full + (rest > 0)
+    steps = {most, full} if workers > 1 else {most}
+    return [
+        SubLanes(footprint.num_samples, wish.lanes, workers, share, num_steps)
+        for num_steps in sorted(steps, reverse=True)
+    ]
+
+
+def _find_listed(footprint: Footprint, budget: Budget, wish: PlanGoal) -> Plan:
+    """The plan of a subset without a shuffle: samples one after the other, as they are listed."""
+    budget.check(_Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
+    is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
+    ahead = 0 if is_resident else min(budget.ahead_nbytes, budget.lane_nbytes // 4)
+    pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
+    pool = budget.lane_nbytes - ahead
+    return make_plan(pace, budget, wish, pool, ahead, is_resident=is_resident)
+
+
+def _best(candidates: list[Candidate], wish: PlanGoal, full: float) -> Candidate:
+    """The first by preference; of those of its kind that mix as well within 1 %, fewest reads."""
+    rank = preference(wish, full)
+    best = min(candidates, key=rank)
+    alike = [
+        c for c in candidates if rank(c)[0] == rank(best)[0] and c.mixing >= 0.99 * best.mixing
+    ]
+    return min(alike, key=lambda c: (c.amplification, -c.mixing))
+
+
+def _plain_plan(
+    footprint: Footprint, cohorts: Cohorts, tile: int, budget: Budget, wish: PlanGoal
+) -> Plan:
+    """The plan where no tile has a neighbour that it must meet."""
+    num_tiles = cohorts.num_used_tiles
+    fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, wish.global_batch))
+    if wish.spread is not None:
+        budget.check(tile * min(max(wish.spread, 1), num_tiles))
+        spread = wish.spread
+    elif footprint.num_samples == num_tiles and not footprint.is_weighted:
+        # A permutation of tiles is already a full shuffle of their samples.
+        spread = 0
+    else:
+        spread = fitting if fitting <= num_tiles // wish.lanes else cohorts.num_tiles
+    pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=wish.lanes)
+    at_work = tile * min(max(spread, 1), num_tiles)
+    return with_ahead(pace, budget, wish, min(at_work, budget.lane_nbytes), tile)
+
+
+def _tile_sizes(
+    footprint: Footprint, cohorts: Cohorts, near: tuple[int, ...], run_dim: int
+) -> Iterator[tuple[int, ...]]:
+    """Tile sizes worth a try: grown along dimensions with neighbours, or along all but one."""
+    axes = [leading_axis(footprint, dim) for dim in range(len(cohorts.shape))]
+    num_blocks = [1 if axis is None else axis.num_blocks for axis in axes]
+
+    def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+        # All of a dimension has one name, so that no tiling is tried twice.
+        return tuple(
+            (size if size < num_blocks[dim] else 0) if dim in dims else 1
+            for dim in range(len(num_blocks))
+        )
+
+    others = tuple(dim for dim in near if dim != run_dim)
+    sizes = [grown(0, others)]
+    if any(count > 1 for dim, count in enumerate(cohorts.home_shape) if dim not in near):
+        # Else it would be one tile, which does not fit, or all would be resident.
+        sizes.insert(0, grown(0, near))
+    if others:
+        sizes += [grown(1, ()), grown(4, others)]
+    if len(others) > 1:
+        sizes.append(grown(4, near))
+    yield from dict.fromkeys(sizes)
+
+
+def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
+    """Dimensions along which tiles of one block share a window or a chunk."""
+    found = []
+    for dim, pieces in enumerate(cohorts.pieces):
+        shares = any(
+            group.axes[dim] is not None
+            and group.axes[dim] != leading_axis(footprint, dim)
+            and not np.isin(pieces.tile_edges, group.axes[dim].edges).all()  # type: ignore[union-attr]
+            for group in footprint.groups
+        )
+        if pieces.num_homes > 1 and (pieces.reach or shares):
+            found.append(dim)
+    return tuple(found)

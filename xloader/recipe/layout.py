@@ -1,0 +1,354 @@
+"""How variables lie in the stacked arrays of the fields, as views: pure arithmetic on shapes.
+
+A field of two variables, windows along ``time``, two levels of ``z``::
+
+    t2m (time, lat, lon)            field  (channel, time, lat, lon)
+    z   (time, level, lat, lon)             |
+                                            0  t2m          part 0: channels [0, 1)
+                                            1  z_500        part 1: channels [1, 3), seen as
+                                            2  z_850                (time, level, lat, lon)
+
+A part's *view* of a batch has the axes that its variable is stored with, so that a decoded
+chunk is copied into place by plain indexing, transposed, stacked and broadcast on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.footprint import Access
+from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
+from xloader.recipe.names import CHANNEL
+from xloader.recipe.recipe import Field, Recipe
+
+
+@dataclass(frozen=True)
+class FieldPart:
+    """One variable of a field, and where it lies in the field's array.
+
+    Parameters
+    ----------
+    variable : str
+        The variable's name.
+    accesses : tuple of ((int, int, int) or None)
+        Per windowed dimension, ``(first, step, count)`` in elements from the window's first
+        one; ``None`` where the variable lacks the dimension.
+    channels : (int, int) or None
+        The field's channels ``[begin, end)`` that it fills; ``None`` without channels.
+    flat_sizes : tuple of int
+        Sizes of its dimensions that are flattened into channels.
+    axes : tuple of (int or None)
+        Per axis of the view after the first: the axis that it is in the array once the channels
+        are unfolded, or ``None`` for an axis of size 1.
+    """
+
+    variable: str
+    accesses: Access
+    channels: tuple[int, int] | None
+    flat_sizes: tuple[int, ...]
+    axes: tuple[int | None, ...]
+
+    def view(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A view of a stacked field array with this variable's stored dimensions.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            The field's array, shape ``(n, *layout.shape)``, C-contiguous after the first axis.
+
+        Returns
+        -------
+        numpy.ndarray
+            A writable view. Its axes are ``n``, the field's dimensions that the variable lacks,
+            then the variable's dimensions in stored order, those that are dropped with size 1.
+        """
+        unfolded = array
+        if self.channels is not None:
+            own = array[:, slice(*self.channels)]
+            unfolded = own.reshape(len(array), *self.flat_sizes, *array.shape[2:])
+        kept = [0, *(axis for axis in self.axes if axis is not None)]
+        index = [slice(None), *(None if axis is None else slice(None) for axis in self.axes)]
+        return unfolded.transpose(kept)[tuple(index)]
+
+
+@dataclass(frozen=True)
+class FieldLayout:
+    """A field's array: dimensions, shape and dtype of one sample, and the parts it is made of.
+
+    Parameters
+    ----------
+    name : str
+        The field's name.
+    dims : tuple of str
+        Dimensions of one sample; a batch has one more in front.
+    shape : tuple of int
+        Sizes of one sample along `dims`.
+    dtype : numpy.dtype
+        The dtype in which the batch is gathered.
+    channels : tuple of str, or None
+        Names of the channels, ``None`` for a field without a ``channel`` dimension.
+    windowed : tuple of str
+        The windowed dimensions, as the windows name them.
+    accesses : tuple of ((int, int, int) or None)
+        Along each of them as in :class:`FieldPart`, for the field as a whole.
+    dropped : tuple of str
+        Windowed dimensions that an int offset has dropped.
+    parts : tuple of Part
+        One for each variable.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    channels: tuple[str, ...] | None
+    windowed: tuple[str, ...]
+    accesses: Access
+    dropped: tuple[str, ...]
+    parts: tuple[FieldPart, ...]
+
+    @property
+    def sample_nbytes(self) -> int:
+        """Bytes of one sample."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def access_of(self, dim: str) -> tuple[int, int, int] | None:
+        """The access along a dimension, ``None`` where it is not windowed or not the field's."""
+        return dict(zip(self.windowed, self.accesses, strict=True)).get(dim)
+
+
+def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
+    """Lay out every field of a recipe.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+
+    Returns
+    -------
+    tuple of FieldLayout
+        One for each gathered field, in order.
+
+    Raises
+    ------
+    OptionError
+        If there are no windows, or an offset lies outside the window.
+    StackError
+        If the variables of a field cannot share one array.
+    UnsupportedDataError
+        If a variable holds no numbers.
+    EmptySamplesError
+        If a field has no elements, or none has a variable with a windowed dimension.
+    """
+    layouts = tuple(layout_of(recipe, field) for field in recipe.gathered_fields)
+    if not any(any(layout.accesses) for layout in layouts):
+        raise EmptySamplesError(
+            "no field has a variable along a windowed dimension",
+            given=f"fields {[layout.name for layout in layouts]}",
+            allowed=f"at least one with a dimension of {recipe.require_windows().dims}",
+            remedy="window a dimension of the variables, or add a field that has one",
+        )
+    return layouts
+
+
+def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
+    """Lay out one field. Raises as :func:`make_layouts`."""
+    if not field.variables:
+        raise OptionError(
+            f"the field {field.name!r} has no variables",
+            allowed=f"names out of {list(recipe.variables)}",
+            remedy=f"pass them as in .field({field.name!r}, {recipe.variables[0]!r})",
+        )
+    if len(set(field.variables)) < len(field.variables):
+        raise StackError(
+            f"the field {field.name!r} names a variable twice",
+            given=field.variables,
+            allowed="each variable once",
+            remedy="drop the second one, or make a second field of it",
+        )
+    _refuse_repeats(recipe, field)
+    accesses = _window_accesses(recipe, field)
+    windowed = recipe.require_windows().dims
+    offsets = dict(field.offsets)
+    dropped = tuple(dim for dim in windowed if isinstance(offsets.get(dim), int))
+    kept = {name: _kept_dims(recipe, field, name) for name in field.variables}
+    kept = {name: tuple(d for d in dims if d not in dropped) for name, dims in kept.items()}
+    dims = _common_dims(recipe, field, kept)
+    counts = dict(zip(windowed, (access[2] for access in accesses), strict=True))
+    shape = tuple(counts.get(dim, recipe.dim_sizes[dim]) for dim in dims)
+    parts, channels = _make_parts(recipe, field, dims, dropped, accesses)
+    owned = {dim for name in field.variables for dim in recipe.dims_of(name)}
+    if field.has_channels:
+        dims, shape = (CHANNEL, *dims), (len(channels), *shape)
+    if 0 in shape:
+        raise EmptySamplesError(
+            f"the field {field.name!r} has no elements",
+            given=dict(zip(dims, shape, strict=True)),
+            allowed="at least one element along each dimension",
+            remedy="leave the variable out, or select more of it",
+        )
+    return FieldLayout(
+        name=field.name,
+        dims=dims,
+        shape=shape,
+        dtype=_dtype_of(recipe, field),
+        channels=channels if field.has_channels else None,
+        windowed=windowed,
+        accesses=tuple(a if d in owned else None for d, a in zip(windowed, accesses, strict=True)),
+        dropped=tuple(dim for dim in dropped if dim in owned),
+        parts=parts,
+    )
+
+
+def _refuse_repeats(recipe: Recipe, field: Field) -> None:
+    for name in field.variables:
+        dims = recipe.dims_of(name)
+        if len(set(dims)) < len(dims):
+            raise UnsupportedDataError(
+                f"the variable {name!r} has a dimension twice",
+                given=dims,
+                allowed="dimensions of different names",
+                remedy=f"leave {name!r} out, or rename one of them where it is stored",
+            )
+
+
+def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int], ...]:
+    windows = recipe.require_windows()
+    offsets = dict(field.offsets)
+    accesses = []
+    for dim, size, dilation in zip(
+        windows.dims, windows.window_sizes, windows.dilations, strict=True
+    ):
+        taken = offsets.pop(dim, range(size))
+        positions = range(taken, taken + 1) if isinstance(taken, int) else taken
+        if not positions or positions[0] < 0 or positions[-1] >= size or positions.step < 1:
+            raise OptionError(
+                f"an offset of the field {field.name!r} lies outside the window along {dim!r}",
+                given=taken,
+                allowed=f"[0, {size})",
+                remedy=f"take a longer window along {dim!r}, or a smaller offset",
+            )
+        step = positions.step if len(positions) > 1 else 1
+        accesses.append((positions[0] * dilation, step * dilation, len(positions)))
+    if offsets:
+        raise OptionError(
+            f"the field {field.name!r} has offsets along a dimension without windows",
+            given=next(iter(offsets)),
+            allowed=list(windows.dims),
+            remedy="add the dimension to .window(...), or select along it with .isel(...)",
+        )
+    return tuple(accesses)
+
+
+def _kept_dims(recipe: Recipe, field: Field, name: str) -> tuple[str, ...]:
+    flat = recipe.channel_dims(name) if field.has_channels else ()
+    return tuple(dim for dim in recipe.dims_of(name) if dim not in flat)
+
+
+def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    longest = max(kept, key=lambda name: len(kept[name]))
+    dims = kept[longest]
+    for name, own in kept.items():
+        # A dimension that one variable keeps and another turns into channels is refused as well.
+        if tuple(dim for dim in dims if dim in recipe.dims_of(name)) != own:
+            raise StackError(
+                f"the variables of the field {field.name!r} cannot share one array",
+                given=f"{longest!r} with {recipe.dims_of(longest)} and "
+                f"{name!r} with {recipe.dims_of(name)}",
+                allowed=f"dimensions out of {dims}, in that order",
+                remedy="make a field for each, or select along the dimension that differs",
+            )
+    if field.has_channels and CHANNEL in dims:
+        raise StackError(
+            f"the field {field.name!r} would have two dimensions called {CHANNEL!r}",
+            given=f"{longest!r} with {recipe.dims_of(longest)}",
+            allowed=f"any other name than {CHANNEL!r} for a dimension that is kept",
+            remedy="rename the dimension in an xarray Dataset and open that",
+        )
+    return dims
+
+
+def _make_parts(
+    recipe: Recipe,
+    field: Field,
+    dims: tuple[str, ...],
+    dropped: tuple[str, ...],
+    accesses: tuple[tuple[int, int, int], ...],
+) -> tuple[tuple[FieldPart, ...], tuple[str, ...]]:
+    parts: list[FieldPart] = []
+    channels: list[str] = []
+    windowed = recipe.require_windows().dims
+    for name in field.variables:
+        flat = recipe.channel_dims(name) if field.has_channels else ()
+        own = recipe.variable(name).dims
+        # Axes of the array once the channel axis is unfolded: n, flat dims, the field's dims.
+        place = {dim: axis for axis, dim in enumerate((*flat, *dims), start=1)}
+        missing = [place[dim] for dim in dims if dim not in own]
+        begin = len(channels)
+        channels += _channel_names(recipe, name, flat)
+        parts.append(
+            FieldPart(
+                variable=name,
+                accesses=tuple(
+                    access if dim in own else None
+                    for dim, access in zip(windowed, accesses, strict=True)
+                ),
+                channels=(begin, len(channels)) if field.has_channels else None,
+                flat_sizes=tuple(recipe.dim_sizes[dim] for dim in flat),
+                axes=(*missing, *(place.get(dim) for dim in own)),
+            )
+        )
+    return tuple(parts), tuple(channels)
+
+
+def _channel_names(recipe: Recipe, name: str, flat: tuple[str, ...]) -> list[str]:
+    names = [name]
+    for dim in flat:
+        labels = _short_labels(recipe, dim)
+        names = [f"{head}_{label}" for head in names for label in labels]
+    return names
+
+
+def _short_labels(recipe: Recipe, dim: str) -> list[str]:
+    coords = recipe.source.coordinates()
+    if dim not in coords.indexes:
+        return [str(index) for index in range(recipe.dim_sizes[dim])]
+    kept = recipe.kept_of(dim)
+    assert not isinstance(kept, int)
+    labels = coords[dim].to_numpy()[np.asarray(kept, np.int64)]
+    if labels.dtype.kind == "M":
+        return [text.removesuffix("T00:00:00") for text in np.datetime_as_string(labels, "s")]
+    # "%.15g" writes 500.0 as 500, and 0.1 as 0.1.
+    return [f"{label:.15g}" if labels.dtype.kind == "f" else str(label) for label in labels]
+
+
+def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:
+    dtypes = [recipe.variable(name).dtype for name in field.variables]
+    for name, dtype in zip(field.variables, dtypes, strict=True):
+        if dtype.kind not in "biuf":
+            raise UnsupportedDataError(
+                f"the variable {name!r} holds no real numbers",
+                given=f"dtype {dtype}",
+                allowed="bool, integer and floating dtypes",
+                remedy="convert it with xarray and open the Dataset",
+            )
+    dtype = np.result_type(*dtypes)
+    for step in recipe.steps:
+        if not step.is_in_place:
+            break
+        dtype = step.promote(field.variables, dtype)
+    return dtype
+
+
+def window_offsets(first: Ints | int, access: tuple[int, int, int]) -> Ints:
+    """Offsets that an access takes of windows that begin at `first`; one more axis at the end."""
+    begin, step, count = access
+    taken = begin + step * np.arange(count, dtype=np.int64)
+    return np.asarray(first, np.int64)[..., None] + taken

@@ -1,0 +1,312 @@
+"""Choosing along a dimension, by position or by label, as stored elements.
+
+Choices compose without a look at the data: the second choice counts in what the first has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from pandas.errors import InvalidIndexError  # type: ignore[import-untyped]
+
+from xloader.core.axis import Ints, Selection
+from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
+from xloader.recipe.recipe import Kept, Recipe, find
+
+_INCREASING = "elements in the order they are stored in, each once"
+
+
+def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
+    """Compose a selection by position with the recipe's own.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe to choose from.
+    indexers : mapping of str to (int, slice, sequence of int, boolean mask)
+        Per dimension, positions in what is selected so far. An int drops the dimension.
+
+    Returns
+    -------
+    tuple of (str, range or tuple of int or int)
+        The new selection, in stored elements.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension is not there.
+    OptionError
+        If positions leave the dimension, or do not increase.
+    EmptySamplesError
+        If nothing is left.
+    """
+    chosen = dict(recipe.selection)
+    for dim, indexer in indexers.items():
+        find(dim, recipe.dim_sizes, "dimension")
+        kept = recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        chosen[dim] = take(dim, kept, indexer)
+    return tuple(chosen.items())
+
+
+def sel(
+    recipe: Recipe, indexers: Mapping[str, Any], *, method: str | None, tolerance: Any
+) -> tuple[tuple[str, Kept], ...]:
+    """Compose a selection by label with the recipe's own, with xarray's own semantics.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe to choose from.
+    indexers : mapping of str to (label, slice of labels, sequence of labels)
+        Per dimension, what to keep. A dimension without labels is chosen from by position.
+    method, tolerance : optional
+        As in :meth:`xarray.Dataset.sel`.
+
+    Returns
+    -------
+    tuple of (str, range or tuple of int or int)
+        The new selection, in stored elements.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension or a label is not there.
+    OptionError
+        If xarray refuses the request, or the elements do not increase.
+    EmptySamplesError
+        If nothing is left.
+    """
+    coords = recipe.source.coordinates()
+    chosen: dict[str, Any] = {}
+    for dim, label in indexers.items():
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim in coords.indexes:
+            chosen[dim] = _positions(recipe, coords, dim, label, method, tolerance)
+        elif method is not None:
+            raise OptionError(
+                f"the dimension {dim!r} has no labels to come close to",
+                given=f"method={method!r}",
+                allowed="positions: an int, a slice or a list of ints",
+                remedy=f"use .isel({dim}=...)",
+            )
+        else:
+            chosen[dim] = label
+    return isel(recipe, chosen)
+
+
+def stored(kept: Selection, offsets: Ints) -> Ints:
+    """Stored elements at offsets into a selection, in the offsets' shape."""
+    if isinstance(kept, range):
+        return np.asarray(kept.start + kept.step * offsets, np.int64)
+    return np.asarray(kept, np.int64)[offsets]
+
+
+def take(dim: str, kept: Selection, indexer: Any) -> Kept:
+    """Stored elements at positions into a selection of the dimension ``dim``."""
+    if isinstance(indexer, slice):
+        return _take_slice(dim, kept, indexer)
+    positions = np.asarray(indexer)
+    if positions.dtype == bool and positions.shape == (len(kept),):
+        positions = np.flatnonzero(positions)
+    if (positions.size and positions.dtype.kind not in "iu") or positions.ndim > 1:
+        raise OptionError(
+            f"what is asked of the dimension {dim!r} is no position",
+            given=repr(indexer),
+            allowed="an int, a slice, a 1-d sequence of ints, or a mask of the dimension's length",
+            remedy=f"use .sel({dim}=...) for labels",
+        )
+    outside = positions[(positions < -len(kept)) | (positions >= len(kept))]
+    if outside.size:
+        raise OptionError(
+            f"a position leaves the dimension {dim!r}",
+            given=int(outside.flat[0]),
+            allowed=f"[{-len(kept)}, {len(kept)})",
+            remedy="positions count in what is selected so far",
+        )
+    positions = positions.astype(np.int64)
+    positions = np.where(positions < 0, positions + len(kept), positions)
+    if positions.ndim == 0:
+        return int(kept[int(positions)])
+    _require_some(dim, len(positions), indexer)
+    if (np.diff(positions) <= 0).any():
+        raise _not_increasing(dim, indexer)
+    return as_selection(stored(kept, positions))
+
+
+def as_selection(elements: Ints) -> Selection:
+    """A range where the elements are equally spaced, else a tuple."""
+    steps = np.diff(elements)
+    step = int(steps[0]) if len(steps) else 1
+    if len(elements) and (steps == step).all():
+        return range(int(elements[0]), int(elements[-1]) + 1, step)
+    return tuple(elements.tolist())
+
+
+def _take_slice(dim: str, kept: Selection, indexer: slice) -> Selection:
+    try:
+        taken = kept[indexer]
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"the slice of the dimension {dim!r} does not count positions",
+            given=repr(indexer),
+            allowed="whole numbers, the step not 0",
+            remedy=f"use .sel({dim}=...) for labels",
+        ) from error
+    _require_some(dim, len(taken), indexer)
+    if indexer.step is not None and indexer.step < 0 and len(taken) > 1:
+        raise _not_increasing(dim, indexer)
+    if isinstance(taken, range):
+        return range(taken[0], taken[-1] + 1, abs(taken.step))
+    return as_selection(np.asarray(taken, np.int64))
+
+
+def positions_at(
+    recipe: Recipe, labels: Mapping[str, Any], *, method: str | None, tolerance: Any
+) -> list[Ints]:
+    """Positions of the windows that begin at labels, along each windowed dimension.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    labels : mapping of str to (label, slice of labels, sequence of labels)
+        Per dimension, where windows begin; all of them where not given.
+    method, tolerance : optional
+        As in :meth:`xarray.Dataset.sel`.
+
+    Raises
+    ------
+    UnknownNameError
+        If a dimension is not there, or no window begins at a label.
+    OptionError
+        If a dimension has no windows, or xarray refuses the request.
+    EmptySamplesError
+        If no window begins there.
+    """
+    windows = recipe.require_windows()
+    coords = recipe.source.coordinates()
+    for dim in labels:
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim not in windows.dims:
+            raise OptionError(
+                f"every sample takes the dimension {dim!r} whole",
+                given=f"{dim}={labels[dim]!r}",
+                allowed=f"labels along {list(windows.dims)}",
+                remedy=f"select along {dim!r} with .sel before .window",
+            )
+    found = []
+    for dim, count, stride in zip(
+        windows.dims, windows.num_positions, windows.strides, strict=True
+    ):
+        if dim not in labels:
+            found.append(np.arange(count, dtype=np.int64))
+            continue
+        firsts = stride * np.arange(count, dtype=np.int64)
+        kept = recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        index = coords.indexes[dim][stored(kept, firsts)] if dim in coords.indexes else firsts
+        at = _look_up(dim, index, labels[dim], method, tolerance, "no window begins at it")
+        found.append(np.atleast_1d(at))
+    return found
+
+
+def _positions(
+    recipe: Recipe, coords: xr.Dataset, dim: str, label: Any, method: str | None, tolerance: Any
+) -> Any:
+    kept = recipe.kept_of(dim)
+    assert not isinstance(kept, int)
+    # The coordinate is in memory as an index already, so a number beside each label is cheap.
+    where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
+    found = _look_up(dim, coords.indexes[dim][where], label, method, tolerance)
+    if found.ndim and (np.diff(found) <= 0).any():
+        raise _not_increasing(dim, label)
+    return found
+
+
+def _look_up(
+    dim: str, index: Any, label: Any, method: str | None, tolerance: Any, why: str = ""
+) -> Ints:
+    """Positions of labels in an index, as xarray finds them."""
+    probe = xr.DataArray(np.arange(len(index)), dims=dim, coords={dim: index})
+    index = probe.indexes[dim]
+    allowed = f"labels from {index[0]} to {index[-1]}"
+    try:
+        found = probe.sel({dim: label}, method=method, tolerance=tolerance)
+    except KeyError as error:
+        if _is_unsorted(label, index):
+            raise _not_sorted(dim, label) from error
+        raise UnknownNameError(
+            f"the dimension {dim!r} has no such label{why and f', or {why}'}",
+            given=repr(label),
+            allowed=allowed,
+            remedy='pass method="nearest" to take the closest one, or a slice',
+        ) from error
+    except InvalidIndexError as error:
+        raise OptionError(
+            f"labels of the dimension {dim!r} occur more than once",
+            given=f"{label!r}, method={method!r}",
+            allowed="one label, or a slice of them, without a method",
+            remedy="ask for one label at a time, or use positions",
+        ) from error
+    except (TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise OptionError(
+            f"xarray cannot choose these labels of {dim!r}: {error}",
+            given=f"{label!r}, method={method!r}, tolerance={tolerance!r}",
+            allowed=allowed,
+            remedy=f"try the same .sel({dim}=...) on the xarray Dataset",
+        ) from error
+    if found.ndim and found.dims != (dim,):
+        raise OptionError(
+            f"pointwise labels would replace the dimension {dim!r}",
+            given=f"labels with the dimensions {found.dims}",
+            allowed="labels along the dimension itself",
+            remedy=f"pass a list of labels of {dim!r}",
+        )
+    if not found.size and _is_unsorted(label, index):
+        raise _not_sorted(dim, label)
+    if not found.size:
+        raise EmptySamplesError(
+            f"no label of the dimension {dim!r} is selected{why and f', or {why}'}",
+            given=repr(label),
+            allowed=f"{allowed}, in that order",
+            remedy="choose labels within these, the bounds of a slice in the coordinate's order",
+        )
+    return np.asarray(found.to_numpy(), np.int64)
+
+
+def _is_unsorted(label: object, index: Any) -> bool:
+    is_sorted = index.is_monotonic_increasing or index.is_monotonic_decreasing
+    return isinstance(label, slice) and not is_sorted
+
+
+def _not_sorted(dim: str, label: object) -> OptionError:
+    return OptionError(
+        f"the index of the dimension {dim!r} is not sorted, so no labels lie between two others",
+        given=repr(label),
+        allowed=f"a label or a list of labels; a slice once {dim!r} is sorted",
+        remedy=f"sort the xarray Dataset first, as ds.sortby({dim!r}).xloader",
+    )
+
+
+def _require_some(dim: str, count: int, indexer: object) -> None:
+    if not count:
+        raise EmptySamplesError(
+            f"nothing is selected of the dimension {dim!r}",
+            given=repr(indexer),
+            allowed="at least one element",
+            remedy="widen the selection",
+        )
+
+
+def _not_increasing(dim: str, indexer: object) -> OptionError:
+    return OptionError(
+        f"the elements selected of {dim!r} do not increase",
+        given=repr(indexer),
+        allowed=_INCREASING,
+        remedy="select in stored order, and reorder the sample in .map(fn), or reorder the xarray "
+        f"Dataset first, as ds.isel({dim}=slice(None, None, -1)).xloader",
+    )

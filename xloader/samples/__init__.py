@@ -1,0 +1,1 @@
+"""What a user writes: opening, describing and choosing samples, and asking for batches."""

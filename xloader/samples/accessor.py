@@ -1,0 +1,24 @@
+"""``ds.xloader``: samples of an open xarray Dataset or DataArray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import xarray as xr
+
+from xloader.samples.samples import Samples, open
+
+_REGISTRIES: tuple[Callable[[str], Callable[[Any], Any]], ...] = (
+    xr.register_dataset_accessor,
+    xr.register_dataarray_accessor,
+)
+
+
+def samples_of(source: xr.Dataset | xr.DataArray) -> Samples:
+    """Samples of an open object, as :func:`xloader.open` gives them; no windows yet."""
+    return open(source)
+
+
+for _register in _REGISTRIES:
+    _register("xloader")(samples_of)

@@ -1,0 +1,89 @@
+"""Samples as text and as HTML."""
+
+from __future__ import annotations
+
+import html
+
+from xloader.errors import XloaderError
+from xloader.loader.notes import overlap_note
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.outputs import make_outputs
+
+Rows = list[tuple[str, str]]
+
+
+def as_text(recipe: Recipe) -> str:
+    """One line for each thing there is to say."""
+    rows = _rows(recipe)
+    width = max(len(head) for head, _ in rows)
+    lines = [f"    {head:<{width}}  {text}" for head, text in rows]
+    return "\n".join([_title(recipe), *lines])
+
+
+def as_html(recipe: Recipe) -> str:
+    """A small table."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(head)}</th>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for head, text in _rows(recipe)
+    )
+    return f"<div><b>{html.escape(_title(recipe))}</b><table>{rows}</table></div>"
+
+
+def last_verb(recipe: Recipe) -> str:
+    """The verb that was called last, as far as a recipe knows."""
+    if recipe.steps:
+        return recipe.steps[-1].describe()
+    if recipe.fields:
+        return f"the field {recipe.fields[-1].name!r}"
+    return "window" if recipe.windows else "open"
+
+
+def _title(recipe: Recipe) -> str:
+    if recipe.windows is None:
+        return "<xloader.Samples, no windows yet>"
+    return f"<xloader.Samples, {recipe.num_ids:,} samples>"
+
+
+def _rows(recipe: Recipe) -> Rows:
+    sizes = ", ".join(f"{dim}: {size}" for dim, size in recipe.dim_sizes.items())
+    rows = [("source", recipe.source.name), ("dimensions", sizes)]
+    windows = recipe.windows
+    if windows is None:
+        return [*rows, ("variables", ", ".join(recipe.variables))]
+    for dim, size, stride, dilation, count in zip(
+        windows.dims,
+        windows.window_sizes,
+        windows.strides,
+        windows.dilations,
+        windows.num_positions,
+        strict=True,
+    ):
+        spaced = f", dilation {dilation}" if dilation > 1 else ""
+        rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
+    if windows.num_dropped:
+        many = windows.num_dropped > 1
+        words = "windows that leave" if many else "window that leaves"
+        rows.append(("dropped", f"{windows.num_dropped:,} {words} the array"))
+    if note := overlap_note(recipe):
+        rows.append(("note", note))
+    if recipe.subset is not None:
+        rows.append(("samples", recipe.subset.describe()))
+    rows += _field_rows(recipe)
+    return [*rows, *(("then", step.describe()) for step in recipe.steps)]
+
+
+def _field_rows(recipe: Recipe) -> Rows:
+    try:
+        outputs = make_outputs(recipe, make_layouts(recipe))
+    except XloaderError as error:
+        # What is printed while debugging must not fail for the very fault that is looked for.
+        return [("fields", f"none: {error}")]
+    rows = []
+    for output in outputs:
+        dims = ", ".join(
+            f"{dim}: {size}" for dim, size in zip(output.dims, output.shape, strict=True)
+        )
+        rows.append((output.name, f"({dims}) {output.dtype}"))
+    return rows

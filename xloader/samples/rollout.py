@@ -1,0 +1,191 @@
+"""Samples that change from epoch to epoch: windows that grow as a rollout does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+from xloader.core.option_checks import check_callable
+from xloader.errors import OptionError, StateError
+from xloader.loader.loader import Loader
+from xloader.loader.report import Report
+from xloader.planning.explain import Explanation
+from xloader.planning.plan import Plan
+from xloader.recipe.recipe import Recipe
+from xloader.samples.samples import Samples
+
+
+class Rollout:
+    """A loader whose samples are those of the epoch, planned anew where they change.
+
+    Parameters
+    ----------
+    make : callable
+        Gives the samples of an epoch, given its number: the same ones whenever it is asked.
+    **options
+        As for :meth:`Samples.loader`.
+
+    Raises
+    ------
+    OptionError
+        If what it gives are no samples, or an option is outside its range.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> def make(epoch):
+    ...     steps = 2 + epoch // 2  # two epochs of each length
+    ...     return xloader.open(ds).window(time=steps, stride=1)
+    >>> with Rollout(make, batch_size=4, output="numpy") as loader:
+    ...     for epoch in range(4):
+    ...         shapes = [batch.t2m.shape for batch in loader]
+    ...         print(epoch, shapes[0], sum(shape[0] for shape in shapes))
+    0 (4, 2, 4) 9
+    1 (4, 2, 4) 9
+    2 (4, 3, 4) 8
+    3 (4, 3, 4) 8
+    """
+
+    def __init__(self, make: Callable[[int], Samples], **options: Any) -> None:
+        check_callable("make", make)
+        self._make = make
+        self._options = options
+        self._loader = self._make_loader(0)
+        self._made_for = 0
+        self._reported: Loader | None = None
+
+    def __len__(self) -> int:
+        return len(self._aligned())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter`` delivers."""
+        return self._loader.epoch
+
+    @property
+    def sampler(self) -> Rollout:
+        """The loader itself: trainers call ``loader.sampler.set_epoch``."""
+        return self
+
+    @property
+    def batch_sampler(self) -> Rollout:
+        """The loader itself: trainers that look for a sampler look here first."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch, on each rank."""
+        return self._loader.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the epoch to come, over all ranks."""
+        return self._aligned().num_samples
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the epoch to come."""
+        return self._aligned().plan
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
+
+    def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
+        """What the next ``iter`` will cost; see :meth:`Loader.explain`."""
+        return self._aligned().explain(scope)
+
+    def report(self) -> Report:
+        """What was read, of the epoch under way or last ended; see :meth:`Loader.report`."""
+        return (self._reported or self._loader).report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands; see :meth:`Loader.state_dict`."""
+        return self._aligned().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where such a loader stood; see :meth:`Loader.load_state_dict`."""
+        given: object = state
+        epoch = given.get("epoch") if isinstance(given, Mapping) else None
+        if type(epoch) is not int or epoch < 0:
+            raise StateError(
+                "the state cannot be used: it has no epoch",
+                given=type(state).__name__,
+                allowed="what state_dict() gave, perhaps by way of JSON",
+                remedy="take another checkpoint",
+            )
+        other = self._make_loader(epoch)
+        own = other.plan
+        other.load_state_dict(state)
+        if other.plan != own:
+            raise StateError(
+                "the state's plan is another: epochs that are planned anew would not go on with it",
+                given="options, or a number of ranks, that plan otherwise",
+                allowed="those of the rollout that saved the state; with lanes=, any number of "
+                "ranks that divides them",
+                remedy="pass the same memory, prefetch, max_amplification, spread and lanes",
+            )
+        # Epochs that are planned anew are those that would have come there.
+        self._options["seed"] = state["seed"]
+        self._loader.close()
+        self._loader, self._made_for = other, epoch
+
+    def close(self) -> None:
+        """Stop whatever is under way and give the memory back. More than once is fine."""
+        self._loader.close()
+
+    def __enter__(self) -> Rollout:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        # Not before the first batch: trainers ask for an iterator before they tell the epoch.
+        loader = self._reported = self._aligned()
+        yield from loader
+
+    def _aligned(self) -> Loader:
+        """The loader, made anew where the samples of the epoch to come are others."""
+        epoch = self._loader.epoch
+        if epoch == self._made_for:
+            return self._loader
+        samples = self._samples_of(epoch)
+        if not _are_alike(samples.recipe, self._loader.recipe):
+            self._loader.close()
+            self._loader = self._loader_of(samples, epoch)
+        self._made_for = epoch
+        return self._loader
+
+    def _make_loader(self, epoch: int) -> Loader:
+        return self._loader_of(self._samples_of(epoch), epoch)
+
+    def _loader_of(self, samples: Samples, epoch: int) -> Loader:
+        loader = samples.loader(**self._options)
+        loader.set_epoch(epoch)
+        return loader
+
+    def _samples_of(self, epoch: int) -> Samples:
+        samples = self._make(epoch)
+        if not isinstance(samples, Samples):
+            raise OptionError(
+                f"what was made for epoch {epoch} are no samples",
+                given=type(samples).__name__,
+                allowed="what xloader.open(...).window(...) and the verbs after it give",
+            )
+        return samples
+
+
+def _are_alike(one: Recipe, other: Recipe) -> bool:
+    try:
+        return one == other
+    except ValueError:
+        # Arrays that were recorded have no one truth.
+        return False

@@ -1,0 +1,1 @@
+"""Several sources as one: concatenated along a dimension, or mixed by variable."""

@@ -1,0 +1,222 @@
+"""ConcatSource: several sources as one along a dimension, each read by its own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import pickle
+import zlib
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.packing import Packing
+from xloader.errors import OptionError
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
+from xloader.sources.chunk_sizes import num_chunks
+from xloader.sources.combined.continuity import check_coordinates, join_coordinates
+from xloader.sources.combined.joined_variables import join_variable, require_names
+from xloader.sources.fetched import fetch_from
+from xloader.sources.per_process import PerProcess
+from xloader.sources.watching import Watch
+
+_MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
+"""16 MiB: pickled parts beyond this hold data and not descriptions, and stay as they are."""
+
+
+def concat_sources(sources: Sequence[Source], dim: str) -> Source:
+    """Several sources as one along a dimension, lazily.
+
+    Of each source the metadata and the coordinates of the dimensions are looked at.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        At least one, in the order of their labels along ``dim``. They must offer the same
+        variables, alike in all but their size and chunks along ``dim`` and in how they are
+        packed.
+    dim : str
+        The dimension. Variables without it are the first source's, as are attributes and
+        the coordinates without it. A coordinate along it that some source lacks is left out.
+
+    Returns
+    -------
+    Source
+        A chunk of it is a chunk of one of the sources, read by that.
+
+    Raises
+    ------
+    OptionError
+        If there is no source, or labels along ``dim`` overlap, turn round, mix calendars or
+        come in another order; if labels of another dimension differ.
+    UnknownNameError
+        If a source lacks the dimension or a variable.
+    StackError
+        If a variable differs in its dimensions, another dimension's size or chunks, or dtype.
+
+    Examples
+    --------
+    >>> from xloader.sources.open.open_source import open_source
+    >>> year = xr.Dataset({"t2m": (("time", "x"), np.zeros((365, 3), np.float32))})
+    >>> both = concat_sources([open_source(year.isel(time=slice(90))), open_source(year)], "time")
+    >>> both.variables["t2m"].shape, both.variables["t2m"].chunks
+    ((455, 3), ((90, 365), 3))
+    """
+    if not sources:
+        raise OptionError(
+            "there is nothing to join",
+            given="no source",
+            allowed="at least one",
+            remedy="pass a list of paths or Datasets",
+        )
+    require_names(sources, dim)
+    if len(sources) > 1:
+        # Files that do not belong together are chunked otherwise, too, which is no fault of theirs.
+        check_coordinates(sources, dim)
+    return ConcatSource(tuple(sources), dim)
+
+
+class ConcatSource:
+    """Several sources as one along a dimension; see `concat_sources`, which checks labels.
+
+    Parameters
+    ----------
+    parts : tuple of Source
+        The sources.
+    dim : str
+        The dimension.
+    """
+
+    def __init__(self, parts: tuple[Source, ...], dim: str) -> None:
+        self._parts = parts
+        self._dim = dim
+        self._variables = {name: join_variable(parts, name, dim) for name in parts[0].variables}
+        self._axes = {
+            name: variable.dims.index(dim) if dim in variable.dims else None
+            for name, variable in self._variables.items()
+        }
+        starts: dict[str, list[int]] = {}
+        for name, axis in self._axes.items():
+            if axis is not None:
+                own = [part.variables[name] for part in parts]
+                counts = [num_chunks(v.chunks[axis], v.shape[axis]) for v in own]
+                starts[name] = [0, *itertools.accumulate(counts[:-1])]
+        self._starts = starts
+        self._coordinates = PerProcess(partial(join_coordinates, parts, dim), self.name)
+
+    @property
+    def name(self) -> str:
+        """The sources' names: the first and the last where there are more than two."""
+        names = [part.name for part in self._parts]
+        if len(names) <= 2:
+            return " and ".join(names)
+        return f"{len(names)} sources along {self._dim!r}, {names[0]} to {names[-1]}"
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The data variables that can be read, by name."""
+        return MappingProxyType(self._variables)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the sources' own, in their order, and the dimension."""
+        parts = [self._dim, *(part.fingerprint for part in self._parts)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is read, in words: each way once."""
+        if self._axes[variable] is None or len(self._parts) == 1:
+            return self._parts[0].path_of(variable)
+        ways = dict.fromkeys(part.path_of(variable) for part in self._parts)
+        packings = [part.variables[variable].packing for part in self._parts]
+        words = f"{'; '.join(ways)}; from {len(self._parts)} sources"
+        if self._variables[variable].packing is None and any(packings):
+            words += ", unpacked as read, as their packings differ"
+        return words
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates, with no data variable; those of more dims than ``dim`` lazily."""
+        return self._coordinates.get()
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """The bundle of the source that has the chunk, and which source that is."""
+        number, local = self._locate(variable, chunk)
+        return number, self._parts[number].bundle_of(variable, local)
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get some chunks, those of each source together; see `Source.fetch`."""
+        owned, packings = [], []
+        for read in reads:
+            number, local = self._locate(read.variable, read.chunk)
+            owned.append((self._parts[number], Read(read.variable, local, read.cut)))
+            packings.append(self._packing_undone(number, read.variable))
+        fetched = fetch_from(owned)
+        return _Unpacked(fetched, packings) if any(packings) else fetched
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Those of each source that has some of the variables' chunks."""
+        names = list(variables)
+        joined = [name for name in names if self._axes[name] is not None]
+        first, *others = self._parts
+        return [*first.watches(names), *(w for part in others for w in part.watches(joined))]
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading from any of the sources mostly waits."""
+        parts = self._parts[:1] if self._axes[variable] is None else self._parts
+        return any(part.is_waiting(variable) for part in parts)
+
+    def _locate(self, variable: str, chunk: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """Which source has a chunk, and the chunk's index there."""
+        axis = self._axes[variable]
+        if axis is None:
+            return 0, chunk
+        starts = self._starts[variable]
+        number = bisect_right(starts, chunk[axis]) - 1
+        return number, (*chunk[:axis], chunk[axis] - starts[number], *chunk[axis + 1 :])
+
+    def _packing_undone(self, number: int, variable: str) -> Packing | None:
+        """The packing of one source's values where others are packed in another way."""
+        if self._variables[variable].packing is not None:
+            return None
+        return self._parts[number].variables[variable].packing
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Years of one data set are described in nearly the same bytes, which compress well.
+        described = pickle.dumps(self._parts, pickle.HIGHEST_PROTOCOL)
+        if len(described) > _MOST_COMPRESSED_NBYTES:
+            return ConcatSource, (self._parts, self._dim)
+        return _unpickle, (zlib.compress(described), self._dim)
+
+
+class _Unpacked:
+    """Fetched chunks of which some are packed otherwise than the others, and are unpacked."""
+
+    def __init__(self, fetched: Fetched, packings: Sequence[Packing | None]) -> None:
+        self._fetched = fetched
+        self._packings = packings
+
+    @property
+    def nbytes(self) -> int:
+        return self._fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        places = [
+            out if packing is None else np.empty(out.shape, packing.stored_dtype)
+            for out, packing in zip(outs, self._packings, strict=True)
+        ]
+        outcome = self._fetched.decode(places)
+        for out, place, packing in zip(outs, places, self._packings, strict=True):
+            if packing is not None:
+                out[...] = packing.unpack(place)
+        return outcome
+
+
+def _unpickle(described: bytes, dim: str) -> ConcatSource:
+    return ConcatSource(pickle.loads(zlib.decompress(described)), dim)

@@ -1,0 +1,276 @@
+"""The coordinates of several sources in a row: whether labels go on from one to the next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import OptionError
+from xloader.sources.base import Source
+from xloader.sources.combined.joined_variables import label_of
+
+_MOST_NAMES = 12
+"""How many sources a message lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of one source along the dimension that sources are joined along.
+
+    Parameters
+    ----------
+    owner : str
+        Name of the source, for messages.
+    index : pandas.Index
+        Its labels, at least one.
+    """
+
+    owner: str
+    index: Any
+
+    @property
+    def kind(self) -> str:
+        """What the labels are, in words: those of two kinds have no order."""
+        if isinstance(self.index, xr.CFTimeIndex):
+            return f"cftime dates of the calendar {self.index.calendar!r}"
+        dtype = self.index.dtype
+        if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
+            return "numbers"
+        if isinstance(dtype, np.dtype) and dtype.kind in "mM":
+            return "datetime64 dates" if dtype.kind == "M" else "timedelta64 durations"
+        return "text or objects"
+
+    @property
+    def direction(self) -> int:
+        """1 where labels increase, -1 where they decrease, 0 for a single one."""
+        if len(self.index) == 1 and not self.index.hasnans:
+            return 0
+        if self.index.is_unique and not self.index.hasnans:
+            if self.index.is_monotonic_increasing:
+                return 1
+            if self.index.is_monotonic_decreasing:
+                return -1
+        raise OptionError(
+            f"the labels of {self.owner} neither increase nor decrease",
+            given=_first_turn(self.index),
+            allowed="each label once, in one order from the first to the last",
+            remedy="open it with xarray, use .sortby and .drop_duplicates, and pass the Dataset",
+        )
+
+    @property
+    def first(self) -> Any:
+        """The first label."""
+        return self.index[0]
+
+    @property
+    def last(self) -> Any:
+        """The last label."""
+        return self.index[-1]
+
+    def __str__(self) -> str:
+        return f"{self.owner} ({self.first} to {self.last})"
+
+
+def check_labels(dim: str, labels: Sequence[Labels]) -> None:
+    """Check that labels go on from each source to the next.
+
+    Numbers and dates must all increase or all decrease, with no two sources overlapping. Text
+    has no order, and must only not repeat.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension.
+    labels : sequence of Labels
+        Those of each source, in the order given; sources without elements left out.
+
+    Raises
+    ------
+    OptionError
+        If labels are of two kinds or calendars, turn round, overlap, or would go on in another
+        order of the sources.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> years = [Labels("b.nc", pd.Index([3, 4])), Labels("a.nc", pd.Index([1, 2]))]
+    >>> check_labels("time", years)
+    Traceback (most recent call last):
+    ...
+    xloader.errors.OptionError: the sources are not in the order of their labels along 'time'.
+    Given: b.nc (3 to 4), a.nc (1 to 2). Allowed: a.nc, b.nc. To mend it: pass them in this order.
+    """
+    for one, other in itertools.pairwise(labels):
+        if one.kind != other.kind:
+            raise _different_kinds(dim, one, other)
+    if labels and labels[0].kind == "text or objects":
+        _check_distinct(dim, labels)
+        return
+    sign = _common_direction(dim, labels)
+    if all(_goes_on(sign, one, other) for one, other in itertools.pairwise(labels)):
+        return
+    ordered = sorted(labels, key=lambda one: one.first, reverse=sign < 0)
+    for one, other in itertools.pairwise(ordered):
+        if not _goes_on(sign, one, other):
+            raise OptionError(
+                f"two sources overlap along {dim!r}",
+                given=f"{one}, {other}",
+                allowed="each label once, in one source",
+                remedy="leave one of them out, or cut it with xarray and pass the Dataset",
+            )
+    raise OptionError(
+        f"the sources are not in the order of their labels along {dim!r}",
+        given=_listed([str(one) for one in labels]),
+        allowed=_listed([one.owner for one in ordered]),
+        remedy="pass them in this order",
+    )
+
+
+def _goes_on(sign: int, one: Labels, other: Labels) -> bool:
+    return bool(one.last < other.first if sign > 0 else one.last > other.first)
+
+
+def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
+    turned = [(one.direction, one) for one in labels]
+    known = [(sign, one) for sign, one in turned if sign]
+    if not known:
+        # Single labels alone decrease only where every one of them does.
+        pairs = list(itertools.pairwise(labels))
+        return -1 if pairs and all(_goes_on(-1, one, other) for one, other in pairs) else 1
+    for sign, one in known:
+        if sign != known[0][0]:
+            raise OptionError(
+                f"labels along {dim!r} increase in one source and decrease in another",
+                given=f"{known[0][1]}, {one}",
+                allowed="one order for all sources",
+                remedy=f"open those with xarray, use .sortby({dim!r}), and pass the Datasets",
+            )
+    return known[0][0]
+
+
+def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
+    owners: dict[object, str] = {}
+    for one in labels:
+        for label in one.index:
+            if label in owners:
+                raise OptionError(
+                    f"a label along {dim!r} comes twice",
+                    given=f"{label!r} in {owners[label]} and in {one.owner}",
+                    allowed="each label once, in one source",
+                    remedy="leave one of them out, or rename it with xarray",
+                )
+            owners[label] = one.owner
+
+
+def _different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
+    is_calendar = "dates" in one.kind and "dates" in other.kind
+    return OptionError(
+        f"labels along {dim!r} are of two kinds",
+        given=f"{one.kind} in {one.owner}, {other.kind} in {other.owner}",
+        allowed="one kind, and one calendar, for all sources",
+        remedy="open them with xarray, use .convert_calendar, and pass the Datasets"
+        if is_calendar
+        else f"open them with xarray, give {dim!r} the same kind of labels, and pass the Datasets",
+    )
+
+
+def _first_turn(index: Any) -> str:
+    values = list(index)
+    for before, label, after in zip(values, values[1:], values[2:], strict=False):
+        if not (before < label < after or before > label > after):
+            return f"{before}, {label}, {after}"
+    return ", ".join(str(label) for label in values[:3])
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_coordinates(sources: Sequence[Source], dim: str) -> None:
+    """Check that labels go on along the dimension, and that those of the others are the same.
+
+    Raises
+    ------
+    OptionError
+        If they do not, or only some sources have labels.
+    """
+    indexes = [source.coordinates().indexes for source in sources]
+    bare = [number for number, own in enumerate(indexes) if dim not in own]
+    if 0 < len(bare) < len(sources):
+        labelled = next(number for number, own in enumerate(indexes) if dim in own)
+        raise OptionError(
+            f"only some sources have labels along {dim!r}",
+            given=f"labels in {label_of(sources, labelled)}, none in {label_of(sources, bare[0])}",
+            allowed="labels in all sources, or in none",
+            remedy=f"open it with xarray, use .assign_coords({dim}=...), and pass the Dataset",
+        )
+    if not bare:
+        labels = [
+            Labels(label_of(sources, number), own[dim])
+            for number, own in enumerate(indexes)
+            if len(own[dim])
+        ]
+        check_labels(dim, labels)
+    used = {str(d) for variable in sources[0].variables.values() for d in variable.dims}
+    for other in sorted(used - {dim}):
+        for number, own in enumerate(indexes):
+            if other in own and other in indexes[0] and not own[other].equals(indexes[0][other]):
+                raise OptionError(
+                    f"the labels along {other!r} differ between two sources",
+                    given=f"{_differing(indexes[0][other], own[other])} "
+                    f"in {label_of(sources, 0)} and {label_of(sources, number)}",
+                    allowed=f"the same labels in all sources along all dimensions but {dim!r}",
+                    remedy="regrid them, or give them the same labels with .assign_coords, in "
+                    "xarray, and pass the Datasets",
+                )
+
+
+def _differing(one: Any, other: Any) -> str:
+    if len(one) != len(other):
+        return f"{len(one)} and {len(other)} labels"
+    for place, (label, another) in enumerate(zip(one, other, strict=True)):
+        if label != another:
+            return f"{label!r} and {another!r} at position {place}"
+    return "labels that are not numbers"
+
+
+def join_coordinates(parts: Sequence[Source], dim: str) -> xr.Dataset:
+    """The parts' coordinates in a row along the dimension; the others as the first has them."""
+    all_of = [part.coordinates() for part in parts]
+    first = all_of[0]
+    of_dim = [name for name, coord in first.coords.items() if dim in coord.dims]
+    shared = [
+        name
+        for name in of_dim
+        if all(name in one.coords and one[name].dims == first[name].dims for one in all_of)
+    ]
+    others = first.drop_vars(of_dim)
+    if not shared:
+        return others
+    along = [_lazily(one.drop_vars([n for n in one.coords if n not in shared])) for one in all_of]
+    joined = xr.concat(
+        along,
+        dim=dim,
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="override",
+        combine_attrs="override",
+    )
+    return others.assign_coords(joined.coords)
+
+
+def _lazily(coords: xr.Dataset) -> xr.Dataset:
+    """Coordinates of several dimensions as dask arrays, which join without being read."""
+    wide = {
+        name: coord.variable.chunk()
+        for name, coord in coords.coords.items()
+        if coord.ndim > 1 and not isinstance(coord.variable._data, np.ndarray)
+    }
+    return coords.assign_coords(wide)

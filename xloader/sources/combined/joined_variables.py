@@ -1,0 +1,140 @@
+"""What sources must have in common to be one, and what their variables are then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from xloader.core.packing import Packing
+from xloader.errors import StackError, UnknownNameError
+from xloader.sources.base import Source, Variable
+from xloader.sources.chunk_sizes import each, join_sizes
+
+MERGED: Final = "xloader.open(xr.merge([xr.open_zarr(a), xr.open_zarr(b)]))"
+"""How stores of other variables become one source: lazily, and read directly."""
+
+
+def require_names(sources: Sequence[Source], dim: str) -> None:
+    """Check that every source has the dimension and the first one's variables.
+
+    Raises
+    ------
+    UnknownNameError
+        If one does not.
+    """
+    for number, source in enumerate(sources):
+        dims = dict.fromkeys(d for v in source.variables.values() for d in v.dims)
+        if dim not in dims:
+            raise UnknownNameError(
+                f"{label_of(sources, number)} has no dimension {dim!r} to join along",
+                given=repr(dim),
+                allowed=", ".join(map(repr, dims)) or "none: its variables are single numbers",
+                remedy=f"open it with xarray, use .expand_dims({dim!r}), and pass the Dataset; or, "
+                f"if it has other variables than the rest, use {MERGED}",
+            )
+    names = set(sources[0].variables)
+    for number, source in enumerate(sources[1:], 1):
+        if lone := sorted(names ^ set(source.variables)):
+            has, lacks = (0, number) if lone[0] in names else (number, 0)
+            shared = sorted(names & set(source.variables))
+            raise UnknownNameError(
+                f"{label_of(sources, lacks)} has no variable {lone[0]!r}, "
+                f"and {label_of(sources, has)} has one",
+                given=f"{', '.join(lone)} in one of them only",
+                allowed=f"variables that all have: {', '.join(shared) or 'there are none'}",
+                remedy=f"pass variables={shared}, or for all variables beside each other, use "
+                f"{MERGED}"
+                if shared
+                else f"put other variables beside each other with {MERGED}",
+            )
+
+
+def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
+    """One variable of all parts in a row along a dimension.
+
+    Parameters
+    ----------
+    parts : sequence of Source
+        The sources, all with the variable.
+    name : str
+        Name of the variable.
+    dim : str
+        The dimension. Where the variable lacks it, it is the first part's.
+
+    Raises
+    ------
+    StackError
+        If its dimensions or dtype differ, or its size or chunks along another dimension.
+    """
+    first = parts[0].variables[name]
+    axis = first.dims.index(dim) if dim in first.dims else None
+    all_of = [part.variables[name] for part in parts]
+    for number, other in enumerate(all_of[1:], 1):
+        _require_alike(parts, number, first, other, axis)
+    if axis is None:
+        return first
+    shape, chunks = list(first.shape), list(first.chunks)
+    shape[axis] = sum(variable.shape[axis] for variable in all_of)
+    chunks[axis] = join_sizes([(v.chunks[axis], v.shape[axis]) for v in all_of])
+    is_packed_alike = all(_is_alike(variable.packing, first.packing) for variable in all_of)
+    return replace(
+        first,
+        shape=tuple(shape),
+        chunks=tuple(chunks),
+        packing=first.packing if is_packed_alike else None,
+        index_nbytes=sum(variable.index_nbytes for variable in all_of),
+        thinning=max(variable.thinning for variable in all_of),
+    )
+
+
+def _require_alike(
+    parts: Sequence[Source], number: int, first: Variable, other: Variable, axis: int | None
+) -> None:
+    # A variable without the dimension is read from the first source alone, chunks and all.
+    apart: list[tuple[str, object, object]] = [
+        ("dimensions", first.dims, other.dims),
+        ("dtype", first.dtype, other.dtype),
+    ]
+    if first.dims == other.dims:
+        rest = [a for a in range(len(first.dims)) if a != axis]
+        for a in rest:
+            size, other_size = first.shape[a], other.shape[a]
+            apart.append((f"size along {first.dims[a]!r}", size, other_size))
+            if axis is not None and size == other_size:
+                own, others = (each(v.chunks[a], size) for v in (first, other))
+                apart.append((f"chunks along {first.dims[a]!r}", own, others))
+    remedies = {
+        "dtype": "convert one with xarray's astype and pass the Dataset, or open packed "
+        "integers with dtype= as the others are",
+        "chunks": f"open them with xarray, use .chunk with the same chunks, and pass the "
+        f"Datasets, or leave the variable out with variables=[...] without {first.name!r}",
+    }
+    for what, one, another in apart:
+        if one != another:
+            raise StackError(
+                f"the {what} of {first.name!r} differ between two sources",
+                given=f"{one} in {label_of(parts, 0)}, {another} in {label_of(parts, number)}",
+                allowed="the same in all sources, but for the size and chunks joined along",
+                remedy=remedies.get(
+                    what.split()[0],
+                    "regrid or rename with xarray and pass the Datasets, or leave the variable "
+                    f"out with variables=[...] without {first.name!r}",
+                ),
+            )
+
+
+def _is_alike(one: Packing | None, other: Packing | None) -> bool:
+    """Whether two packings give the same values of the same numbers."""
+    if one is None or other is None:
+        return one is other
+    # 0.1 equals numpy.float64(0.1), and yet NumPy computes with them in different dtypes.
+    return one == other and one.describe() == other.describe()
+
+
+def label_of(sources: Sequence[Source], number: int) -> str:
+    """A source's name; with its number where names do not tell sources apart."""
+    name = sources[number].name
+    if sum(source.name == name for source in sources) == 1:
+        return name
+    return f"{name} (number {number + 1} of {len(sources)})"

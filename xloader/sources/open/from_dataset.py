@@ -1,0 +1,240 @@
+"""From an open ``xr.Dataset`` to a source: what is a plain view of Zarr arrays is read directly."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+
+from xloader.core.packing import Packing
+from xloader.errors import UnsupportedDataError, XloaderWarning
+from xloader.sources import catalog
+from xloader.sources.base import Source
+from xloader.sources.combined.mixed_source import MixedSource
+from xloader.sources.datasets.dask_blocks import effort_of, share_tasks
+from xloader.sources.datasets.xarray_source import XarraySource, backing, describe, is_in_memory
+from xloader.sources.stamps import StampedFiles
+from xloader.sources.stores.recognise import place_of
+from xloader.sources.stores.redaction import safe_name
+from xloader.sources.stores.store_openers import Given
+from xloader.sources.views.dask_views import view_of_graph
+from xloader.sources.views.selected_source import Selected, SelectedSource
+from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, held_by, view_of
+from xloader.sources.zarr.missing_chunks import OnMissing
+from xloader.sources.zarr.routes import make_route, make_variable
+from xloader.sources.zarr.zarr_source import ZarrSource
+
+_MOST_REPEATS: Final = 8.0
+"""Runs of each task in an epoch beyond which a warning says so."""
+
+_DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """Gives back stored arrays as xarray decodes them; pickles with their store."""
+
+    dataset: xr.Dataset
+
+    def __call__(self, create_default_indexes: bool) -> xr.Dataset:
+        return self.dataset
+
+
+@dataclass(frozen=True)
+class _ZarrView:
+    """A variable that is a plain view of a Zarr array."""
+
+    view: LazyView
+    selected: Selected
+    stored: xr.DataArray
+
+
+def from_dataset(
+    dataset: xr.Dataset,
+    variables: Iterable[str] | str | None,
+    on_missing: OnMissing = "warn",
+) -> Source:
+    """Make a source of an open dataset of any backing.
+
+    Variables that were opened lazily from Zarr, with dask or without, and since then only
+    selected from, transposed or renamed, are read chunk by chunk from their store. All
+    others are read block by block through xarray.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset; nothing of it is read.
+    variables : iterable of str, optional
+        The data variables to offer, as `catalog.choose` has it.
+    on_missing : {"warn", "raise", "fill"}
+        What to do about a Zarr chunk that is not in its store.
+    """
+    path = safe_name(str(dataset.encoding.get("source") or ""))
+    name = f"an open Dataset of {path}" if path else "an open Dataset"
+    chosen = catalog.choose(dataset, variables, name)
+    found: dict[str, _ZarrView] = {}
+    reasons: dict[str, str] = {}
+    for variable in chosen:
+        try:
+            found[variable] = _find(dataset[variable])
+        except UnrecognisedError as reason:
+            reasons[variable] = str(reason)
+    rest = _rest(dataset, reasons, name, os.path.basename(path))
+    if not found:
+        return rest
+    owners: dict[str, Source] = dict.fromkeys(reasons, rest)
+    stores = {id(store): store for store in (one.view.array.store for one in found.values())}
+    for store in stores.values():
+        own = {v: one for v, one in found.items() if one.view.array.store is store}
+        dims = {v: tuple(str(dim) for dim in dataset[v].dims) for v in own}
+        owners.update(dict.fromkeys(own, _stored(own, store, dims, name, on_missing)))
+    return MixedSource({variable: owners[variable] for variable in chosen}, rest)
+
+
+def _rest(dataset: xr.Dataset, reasons: dict[str, str], name: str, key: str) -> XarraySource:
+    """What is read through xarray, and the coordinates."""
+    names = tuple(reasons)
+    # The coordinates stay, so that xarray's view of them is the user's own.
+    kept = dataset[list(names)].assign_coords(dataset.coords)
+    return XarraySource(
+        describe(kept, names, None),
+        open_dataset=Given(kept),
+        name=name,
+        key=key,
+        words={variable: _words(kept[variable], reasons[variable]) for variable in names},
+        together=share_tasks(kept, names),
+        is_forkable=all(is_in_memory(kept.variables[variable]) for variable in names),
+        is_shared=True,
+        files=_files_of(kept, names),
+    )
+
+
+def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
+    """The local files that variables are still read from, as far as xarray recorded them."""
+    said: set[str] = set()
+    for variable in (dataset.variables[name] for name in names):
+        found = {str(part.encoding.get("source") or "") for part in (dataset, variable)}
+        paths = set(filter(os.path.isfile, found))
+        if paths and _is_lazy(variable):
+            said |= set(map(os.path.abspath, paths))
+    return StampedFiles.now(*sorted(said)) if said else None
+
+
+def _is_lazy(variable: xr.Variable) -> bool:
+    """Whether values are not in memory yet: a persisted dask block is one task, its data."""
+    if variable.chunks is None:
+        return not is_in_memory(variable)
+    return effort_of(variable.data).num_tasks > 1
+
+
+def _stored(
+    found: dict[str, _ZarrView],
+    store: Store,
+    dims: dict[str, tuple[str, ...]],
+    name: str,
+    on_missing: OnMissing,
+) -> SelectedSource:
+    """What is read from one store."""
+    stored = xr.Dataset({variable: one.stored for variable, one in found.items()})
+    place = place_of(store, {})
+    assert place is not None, "a store of Zarr has a place"
+    base = ZarrSource(
+        open_store=place.open_store,
+        open_dataset=_Decoded(stored),
+        arrays={variable: one.view.array for variable, one in found.items()},
+        dataset=stored,
+        name=name,
+        dtype=None,
+        on_missing=on_missing,
+        is_shared=True,
+        version=place.version,
+        is_frozen=place.is_frozen,
+        secrets=place.secrets,
+    )
+    return SelectedSource(base, {v: one.selected for v, one in found.items()}, dims)
+
+
+def _find(array: xr.DataArray) -> _ZarrView:
+    """Find the Zarr array that a variable is a plain view of."""
+    variable = array.variable
+    held = held_by(variable)
+    view = view_of(held) if variable.chunks is None else view_of_graph(held)
+    name = str(array.name)
+    selected = view.selected(name)
+    # Dimensions of its own: in a store, those of the same name may have other sizes.
+    dims = tuple(f"{name}[{axis}]" for axis in range(view.array.ndim))
+    stored = xr.Variable(dims, view.decoded(), dict(array.attrs), dict(array.encoding))
+    # What else the encoding says is for writing: nothing was decoded by it.
+    for key in _DECODING_KEYS:
+        stored.encoding.pop(key, None)
+    stored.encoding.update(view.encoding())
+    # A DataArray made of a Variable forgets its encoding.
+    decoded = xr.Dataset({name: stored})[name]
+    own, seen = (np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype))
+    if own != seen or view.shape != array.shape:
+        raise UnrecognisedError("of another dtype or shape than its array")
+    try:
+        offered = make_variable(decoded, view.array, None)
+        kind = make_route(decoded, view.array).kind
+    except UnsupportedDataError as error:
+        raise UnrecognisedError(error.what) from error
+    if kind != "decoded":
+        _check_values(view, offered.packing)
+    return _ZarrView(view, selected, decoded)
+
+
+def _check_values(view: LazyView, packing: Packing | None) -> None:
+    """Compare what the encoding says with what xarray does, on numbers of the stored dtype."""
+    dtype = np.dtype(view.array.dtype)
+    numbers = _numbers(dtype, () if packing is None else packing.fills)
+    native = numbers.astype(dtype.newbyteorder("="))
+    with np.errstate(all="ignore"):
+        expected = view.decode(numbers)
+        actual = native if packing is None else packing.unpack(native)
+    is_float = expected.dtype.kind == "f"
+    if not np.array_equal(expected, actual, equal_nan=is_float):
+        raise UnrecognisedError("decoded in another way than its encoding says")
+
+
+def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
+    """All numbers of a small dtype, and of a large one enough to tell two decodings apart."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.itemsize <= 2:
+        every = np.arange(1 << (8 * dtype.itemsize), dtype=f"u{dtype.itemsize}")
+        return every.view(dtype)
+    few = np.arange(-1000, 1000).astype(dtype)
+    bits = np.random.Generator(np.random.Philox(0)).bytes(2000 * dtype.itemsize)
+    with np.errstate(all="ignore"):
+        special = np.array([np.asarray(fill).astype(dtype) for fill in fills], dtype)
+    return np.concatenate([few, special, np.frombuffer(bits, dtype)])
+
+
+def _words(array: xr.DataArray, reason: str) -> str:
+    """How a variable is read through xarray, and why."""
+    held = "zarr" if reason else backing(array.variable)
+    words = f"block by block through xarray: {held}"
+    if array.variable.chunks is None:
+        return f"{words}, {reason}" if reason else words
+    effort = effort_of(array.data)
+    num_blocks = math.prod(array.data.numblocks)
+    if effort.num_repeats > _MOST_REPEATS:
+        warnings.warn(
+            f"each of the {num_blocks} blocks of variable {array.name!r} needs "
+            f"{effort.num_tasks} dask tasks, so that an epoch runs every task "
+            f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on what "
+            "all blocks need, such as a mean, before computing with it.",
+            XloaderWarning,
+            stacklevel=2,
+        )
+    noun = "task" if effort.num_tasks == 1 else "tasks"
+    tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""
+    return f"block by block through xarray: dask{tasks}" + (f", {reason}" if reason else "")

@@ -1,0 +1,305 @@
+"""From a place to a source of the Zarr group that lies there."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import xarray as xr
+import zarr
+from numpy.typing import DTypeLike
+from zarr.errors import ContainsArrayError, NodeNotFoundError
+
+from xloader.core.telling import closest, extra_remedy
+from xloader.errors import (
+    MissingDependencyError,
+    SourceNotFoundError,
+    UnsupportedDataError,
+    XloaderError,
+)
+from xloader.sources import catalog, zarr_adapter
+from xloader.sources.base import Source
+from xloader.sources.stores.access_errors import access_error, cause_of, told_of
+from xloader.sources.stores.locations import PathPlace
+from xloader.sources.stores.store_openers import ZarrOpener
+from xloader.sources.transient import is_timeout
+from xloader.sources.zarr.allowed_codecs import unknown_codec_error
+from xloader.sources.zarr.missing_chunks import OnMissing
+from xloader.sources.zarr.zarr_source import ZarrSource
+
+
+def from_zarr(
+    opener: ZarrOpener,
+    variables: Iterable[str] | str | None,
+    dtype: DTypeLike | None,
+    on_missing: OnMissing,
+) -> Source:
+    """Open a Zarr group; its metadata is read, and no chunk of a data variable.
+
+    Parameters
+    ----------
+    opener : ZarrOpener
+        Opens the group.
+    variables, dtype, on_missing
+        As of `xloader.sources.open.open_source.open_source`.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there is no group.
+    SourceAccessError
+        If the store does not answer, or does not let this reader in.
+    UnsupportedDataError
+        If xarray can make no dataset of the group.
+    UnknownNameError
+        If a variable asked for is not there.
+    MissingDependencyError
+        If the library for a URL is not installed.
+    """
+    with zarr_adapter.allow_rectilinear_chunks():
+        return _from_zarr(opener, variables, dtype, on_missing)
+
+
+def _from_zarr(
+    opener: ZarrOpener,
+    variables: Iterable[str] | str | None,
+    dtype: DTypeLike | None,
+    on_missing: OnMissing,
+) -> Source:
+    by_fsspec = replace(opener, place=opener.place.by_fsspec())
+    if by_fsspec.place is opener.place:
+        opener, dataset, group = _open_both(opener)
+    else:
+        opener, dataset, group = _open_either(opener, by_fsspec)
+    if not dataset.data_vars:
+        refuse_empty(opener.name, _groups_of(group))
+    # A store lists its arrays in any order, and another machine's copy in another.
+    dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
+    return ZarrSource(
+        open_store=opener.open_store,
+        open_dataset=opener.open_dataset,
+        arrays={v: _array_of(group, v) for v in catalog.choose(dataset, variables, opener.name)},
+        dataset=dataset,
+        name=opener.name,
+        dtype=dtype,
+        on_missing=on_missing,
+        is_shared=opener.place.is_shared,
+        is_forkable=opener.place.is_forkable,
+        version=opener.place.version,
+        is_frozen=opener.place.is_frozen,
+        is_behind=group.metadata.consolidated_metadata is not None,
+        secrets=opener.place.secrets,
+    )
+
+
+def _open_both(opener: ZarrOpener) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
+    """Open a group as zarr and as xarray see it."""
+    opener, group = _open_group(opener)
+    return opener, _open_dataset(opener, group), group
+
+
+def _open_either(
+    opener: ZarrOpener, by_fsspec: ZarrOpener
+) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
+    """Open a URL by obstore, and by fsspec where obstore fails.
+
+    fsspec lists directory pages, finds buckets in other regions and knows more ways to log in.
+    """
+    try:
+        return _open_both(opener)
+    except XloaderError as error:
+        # What did not answer one library will not answer another, and asking takes long.
+        if error.__context__ is not None and is_timeout(error.__context__):
+            raise
+        failed = error
+    try:
+        return _open_both(by_fsspec)
+    except MissingDependencyError:
+        raise failed from failed.__cause__
+
+
+def _array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    array = group[name]
+    assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
+    return array
+
+
+def refuse_empty(name: str, groups: list[str]) -> None:
+    """Raise if there is no data variable here, but in groups further down."""
+    if groups:
+        raise UnsupportedDataError(
+            f"{name} holds no data variable, but groups that may",
+            given="no data variable",
+            allowed=f"one of the groups {groups}",
+            remedy=f'pass group="{groups[0]}"',
+        )
+
+
+def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
+    secrets = opener.place.secrets
+    try:
+        opener = opener.with_format()
+        return opener, opener.open_group()
+    except XloaderError:
+        raise
+    except (NodeNotFoundError, FileNotFoundError) as error:
+        raise _not_found(opener) from cause_of(error, secrets)
+    except ContainsArrayError as error:
+        raise UnsupportedDataError(
+            "this is a single Zarr array, which has no dimensions to name",
+            given=opener.name,
+            allowed="a Zarr group of arrays",
+            remedy="open the group that holds it",
+        ) from error
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"a library for this kind of URL is not installed ({error})",
+            given=opener.name,
+            remedy=extra_remedy("cloud"),
+        ) from error
+    except (ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        raise _unreadable(error, opener) from cause_of(error, secrets)
+    # Each store's library has errors of its own, with the URL in them, signed or not.
+    except Exception as error:
+        told = access_error(error, opener.name, secrets, "its metadata was asked for")
+        raise told from cause_of(error, secrets)
+
+
+def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
+    secrets = opener.place.secrets
+    try:
+        return opener.open_dataset(create_default_indexes=False)
+    except XloaderError:
+        raise
+    # Sizes and numbers that cannot be are an OverflowError or a ZeroDivisionError.
+    except (KeyError, ValueError, TypeError, ArithmeticError) as error:
+        raise _undecodable(error, opener) from cause_of(error, secrets)
+    except Exception as error:
+        told = access_error(error, opener.name, secrets, "its arrays were asked for")
+        if group.metadata.consolidated_metadata is None:
+            told = type(told)(
+                told.what,
+                given=told.given,
+                remedy=f"{told.remedy}; a store that cannot be listed, such as HTTP, needs "
+                "consolidated metadata: zarr.consolidate_metadata(store)",
+            )
+        raise told from cause_of(error, secrets)
+
+
+def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    of_codec = unknown_codec_error(error, opener.name)
+    if of_codec is not None:
+        return of_codec
+    told = told_of(error, opener.place.secrets)
+    if "rectilinear" in told:
+        return UnsupportedDataError(
+            f"the installed zarr does not read rectilinear chunk grids ({told})",
+            given=f"{opener.name}, zarr {zarr.__version__}",
+            allowed="regular chunk grids, and rectilinear ones with zarr 3.2 or newer",
+            remedy="use Python 3.12 or newer, and pip install --upgrade zarr",
+        )
+    if isinstance(error, TypeError) and "unexpected keyword argument" in told:
+        return UnsupportedDataError(
+            f"xarray does not take these options ({told})",
+            given=opener.name,
+            allowed="what xr.open_dataset takes of a Zarr store",
+        )
+    if isinstance(error, KeyError):
+        return UnsupportedDataError(
+            "xarray cannot make a dataset of this Zarr group",
+            given=f"{opener.name} ({told})",
+            allowed="arrays with dimension names",
+            remedy="write dimension_names (v3) or _ARRAY_DIMENSIONS (v2), as xarray does",
+        )
+    return UnsupportedDataError(
+        "xarray cannot make a dataset of this Zarr group",
+        given=f"{opener.name} ({told})",
+        allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
+        remedy="open it with xarray, with drop_variables= or decode_cf=, and pass the Dataset",
+    )
+
+
+def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    of_codec = unknown_codec_error(error, opener.name)
+    if of_codec is not None:
+        return of_codec
+    told = told_of(error, opener.place.secrets)
+    if "Protocol not known" in told:
+        return UnsupportedDataError(
+            "there is no file system for this kind of URL",
+            given=opener.name,
+            allowed="a path, or a URL that fsspec knows, such as s3://, gs:// and https://",
+        )
+    if isinstance(error, zipfile.BadZipFile):
+        return UnsupportedDataError(
+            "this file is no zip file",
+            given=f"{opener.name} ({told})",
+            allowed="a zip file with a Zarr group at its root",
+            remedy="copy or write it again",
+        )
+    return UnsupportedDataError(
+        "the metadata of this Zarr group cannot be read",
+        given=f"{opener.name} ({told})",
+        allowed="metadata of Zarr v2 or v3, and options that the store takes",
+        remedy="check storage_options=, and the JSON of zarr.json or .zgroup",
+    )
+
+
+def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
+    """Tell an absent group from an absent store."""
+    if opener.group:
+        root = replace(opener, group="")
+        try:
+            groups = _groups_of(root.with_format().open_group())
+        except Exception:
+            groups = []
+        else:
+            close = closest(opener.group, groups)
+            return SourceNotFoundError(
+                "there is no such group in this Zarr store",
+                given=opener.name,
+                allowed=", ".join(["the root", *groups]),
+                remedy=f"did you mean {close!r}?" if close else "leave group= out for the root",
+            )
+    return SourceNotFoundError(
+        "there is no Zarr group here",
+        given=opener.name,
+        allowed="a directory or store with zarr.json, or .zgroup for Zarr v2",
+        remedy=_remedy_of(opener),
+    )
+
+
+def _remedy_of(opener: ZarrOpener) -> str:
+    place = opener.place
+    # icechunk 1 has a folder "refs", and icechunk 2 a file "repo".
+    if isinstance(place, PathPlace) and (
+        os.path.isdir(os.path.join(place.path, "snapshots"))
+        and any(os.path.exists(os.path.join(place.path, name)) for name in ("refs", "repo"))
+    ):
+        return (
+            "this looks like a repository of icechunk: pass icechunk.Repository.open("
+            f'icechunk.local_filesystem_storage("{place.path}"))'
+        )
+    if place.name.endswith(".zip") and "://" in place.name:
+        return f'for a zip file behind a URL, pass "zip::{place.name}"'
+    return "check the path, or pass group= for one further down"
+
+
+def _groups_of(group: zarr.Group) -> list[str]:
+    """Paths of the groups further down that hold arrays, from the store's root."""
+    if not group.store.supports_listing:
+        return []
+    # Only arrays count: a group of groups would lead no further than this one did.
+    try:
+        found = {
+            path.rpartition("/")[0]
+            for path, member in group.members(max_depth=None)
+            if isinstance(member, zarr.Array)
+        }
+    # Over HTTP a store says that it can be listed, and then cannot.
+    except Exception:
+        return []
+    return sorted("/".join(part for part in (group.path, path) if part) for path in found if path)

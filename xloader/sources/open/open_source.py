@@ -1,0 +1,287 @@
+"""`open_source`: from whatever a user has to a source."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import xarray as xr
+import zarr
+from numpy.typing import DTypeLike
+
+from xloader.core.patience import Patience
+from xloader.core.telling import extra_remedy
+from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
+from xloader.sources import catalog
+from xloader.sources.base import Source
+from xloader.sources.combined.joined_variables import MERGED
+from xloader.sources.datasets.xarray_source import XarraySource, describe
+from xloader.sources.open.from_dataset import from_dataset
+from xloader.sources.open.from_zarr import from_zarr, refuse_empty
+from xloader.sources.ordinary_files import check_path
+from xloader.sources.stamps import StampedFiles
+from xloader.sources.stores.access_errors import access_error, cause_of, told_of
+from xloader.sources.stores.file_openers import FileOpener, Gate
+from xloader.sources.stores.locations import StoreLocation, is_zip
+from xloader.sources.stores.recognise import place_at, place_of, refuse_versions
+from xloader.sources.stores.redaction import safe_name, secrets_of
+from xloader.sources.stores.store_openers import ZarrOpener
+from xloader.sources.zarr.missing_chunks import OnMissing
+
+DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
+"""What packed integers decode to unless asked: those of four bytes or more to float64."""
+
+VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
+"""What a repository of icechunk is opened at."""
+
+UNNAMED: Final = "data"
+"""The name that an unnamed ``xr.DataArray`` gets as a variable."""
+
+
+def open_source(
+    source: object,
+    *,
+    variables: Iterable[str] | str | None = None,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    dtype: DTypeLike | None = DEFAULT_DTYPE,
+    on_missing: OnMissing = "warn",
+    patience: Patience | None = None,
+    **open_kwargs: Any,
+) -> Source:
+    """Open a source of variables in chunks.
+
+    Parameters
+    ----------
+    source : str, os.PathLike, store, zarr.Group, xarray.Dataset or xarray.DataArray
+        A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
+        (netCDF), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk), or
+        an open dataset of any backing. An unnamed DataArray is offered as ``"data"``.
+    variables : iterable of str, optional
+        The data variables to offer; by default all that hold bool, integers or floats, those
+        of a Zarr group sorted by name.
+    group : str, optional
+        Path of the group within a store or file.
+    storage_options : mapping, optional
+        Options for the file system of a URL.
+    dtype : dtype-like or None, default "float32"
+        What integers packed with ``scale_factor`` or ``add_offset`` decode to. By default
+        those of four bytes or more decode to float64, as float32 would lose digits; a dtype
+        passed in is kept for all. None leaves the choice to xarray. An open dataset keeps its
+        own dtypes.
+    on_missing : {"warn", "raise", "fill"}, default "warn"
+        What to do about Zarr chunks that are absent: read the fill value with one warning,
+        raise `MissingChunkError`, or read the fill value silently.
+    patience : Patience, optional
+        How long metadata and labels are waited for, where a URL is opened.
+    **open_kwargs
+        Passed to ``xr.open_dataset``, but ``branch``, ``tag`` or ``snapshot_id``: the version of
+        an ``icechunk.Repository``, by default that of branch ``"main"``. Whatever the version
+        is when it is opened stays.
+
+    Returns
+    -------
+    Source
+        A source that pickles small and opens its handles lazily in each process.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there is nothing at the path, or no Zarr group.
+    SourceAccessError
+        If a store cannot be reached, does not answer, or does not let this reader in.
+    UnknownNameError
+        If a variable asked for is not there.
+    UnsupportedDataError
+        If a variable asked for holds no numbers, or nothing can open the source.
+    OptionError
+        If an option is out of range, or makes no sense for this source.
+    MissingDependencyError
+        If the library for a URL is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = open_source(xr.DataArray(np.zeros((4, 3)), dims=("time", "x"), name="t2m"))
+    >>> source.variables["t2m"].shape
+    (4, 3)
+    """
+    if on_missing not in ("warn", "raise", "fill"):
+        raise OptionError(
+            "on_missing is unknown", given=repr(on_missing), allowed='"warn", "raise", "fill"'
+        )
+    if isinstance(source, xr.DataArray):
+        source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
+    if isinstance(source, xr.Dataset):
+        _refuse_options(group, storage_options, open_kwargs)
+        return from_dataset(source, variables, on_missing)
+    _refuse_misspelt(open_kwargs)
+    if group is not None and not isinstance(group, str):
+        raise OptionError("group is no path", given=repr(group), allowed="text, such as 'deep/er'")
+    versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
+    within = (group or "").strip("/")
+    if isinstance(source, zarr.Group):
+        within = "/".join(part for part in (source.path, within) if part)
+        source = source.store
+    place: StoreLocation | None
+    if isinstance(source, str | os.PathLike):
+        refuse_versions(versions)
+        path = _place(os.fspath(source), storage_options)
+        if not _is_zarr(path, open_kwargs):
+            kwargs = _file_kwargs(group, storage_options, open_kwargs)
+            return _from_file(FileOpener(path, kwargs), variables, dtype)
+        place = _place_of_path(path, storage_options, open_kwargs)
+    else:
+        place = place_of(source, versions)
+    if place is not None:
+        place = place.patient(patience or Patience())
+        return from_zarr(ZarrOpener(place, within, open_kwargs), variables, dtype, on_missing)
+    if isinstance(source, Source):
+        return source
+    raise UnsupportedDataError(
+        "this is no source of data",
+        given=f"{type(source).__module__}.{type(source).__qualname__}",
+        allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
+        remedy="open what follows on along a dimension with xloader.concat([...]), and stores of "
+        f"other variables with {MERGED}"
+        if isinstance(source, list | tuple)
+        else "open it with xarray first and pass the Dataset",
+    )
+
+
+def _from_file(
+    opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
+) -> Source:
+    name, secrets = safe_name(opener.path), secrets_of(opener.kwargs)
+    # Before it is opened: what is written from then on counts as a change.
+    files = None if "://" in opener.path else StampedFiles.now(opener.path)
+    try:
+        dataset = opener()
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(
+            "there is no such file",
+            given=name,
+            allowed="a file that xarray opens",
+            remedy="check the path or URL",
+        ) from cause_of(error, secrets)
+    except (OSError, ValueError, ImportError, TypeError) as error:
+        raise UnsupportedDataError(
+            f"xarray cannot open this file ({told_of(error, secrets)})",
+            given=name,
+            allowed="a whole file of a kind that an installed xarray engine reads",
+            remedy=f"check the file, pass engine=, or {extra_remedy('netcdf')}",
+        ) from cause_of(error, secrets)
+    except XloaderError:
+        raise
+    # A file system's library has errors of its own, with the URL in them, signed or not.
+    except Exception as error:
+        raise access_error(error, name, secrets) from cause_of(error, secrets)
+    try:
+        if not dataset.data_vars:
+            refuse_empty(name, opener.groups())
+        chosen = catalog.choose(dataset, variables, name)
+        described = describe(dataset, chosen, dtype)
+    finally:
+        with Gate.of_process().opening():
+            dataset.close()
+    return XarraySource(
+        described,
+        open_dataset=opener,
+        name=name,
+        key=os.path.basename(name),
+        secrets=secrets,
+        files=files,
+    )
+
+
+def _file_kwargs(
+    group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    more: dict[str, Any] = {} if group is None else {"group": group}
+    if storage_options:
+        more["storage_options"] = dict(storage_options)
+        # netCDF's own library knows no file systems.
+        more.setdefault("engine", open_kwargs.get("engine") or "h5netcdf")
+    return {**open_kwargs, **more}
+
+
+def _place_of_path(
+    path: str, storage_options: Mapping[str, Any] | None, open_kwargs: dict[str, Any]
+) -> StoreLocation:
+    if open_kwargs.get("engine") == "kerchunk":
+        # Another spelling of fsspec's own file system of references.
+        del open_kwargs["engine"]
+        return place_at("reference://", {"fo": path, **(storage_options or {})})
+    return place_at(path, storage_options)
+
+
+def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
+    path = re.sub(r"^file://", "", path)
+    if "://" in path:
+        return path
+    if storage_options:
+        raise OptionError(
+            "storage_options= are for URLs",
+            given=f"{', '.join(map(str, storage_options))} for the path {path}",
+            remedy="leave them out, or pass the URL",
+        )
+    # Absolute: a worker may be started in another directory.
+    full = Path(path).expanduser().absolute()
+    # Unlike Path.exists, it takes a name that is too long for one that is not there.
+    if not os.path.exists(full):
+        raise SourceNotFoundError(
+            "there is nothing at this path",
+            given=path,
+            allowed="a Zarr directory or a file that xarray opens",
+            remedy=f"open many files as one with xloader.concat({path!r})"
+            if any(mark in path for mark in "*?[")
+            else f"check the path; it was looked for at {full}",
+        )
+    # To open a fifo would wait for ever.
+    check_path(full)
+    return str(full)
+
+
+def _is_zarr(place: str, open_kwargs: Mapping[str, Any]) -> bool:
+    engine = open_kwargs.get("engine")
+    if engine is not None:
+        return engine in ("zarr", "kerchunk")
+    if "://" in place:
+        return not safe_name(place).endswith((".nc", ".nc4", ".h5", ".grib", ".grib2"))
+    return os.path.isdir(place) or is_zip(place)
+
+
+def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
+    """Find an option of ours that was spelt wrong, before a store is asked for anything."""
+    theirs = inspect.signature(xr.open_dataset).parameters
+    ours = ("variables", "group", "storage_options", "dtype", "on_missing")
+    for name in open_kwargs:
+        close = difflib.get_close_matches(name, ours, n=1, cutoff=0.8)
+        if name not in theirs and close:
+            raise OptionError(
+                f"open has no option {name!r}",
+                given=name,
+                allowed=f"{', '.join(ours)}, and what xr.open_dataset takes",
+                remedy=f"did you mean {close[0]!r}?",
+            )
+
+
+def _refuse_options(
+    group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
+) -> None:
+    given = [
+        *(["group"] if group is not None else []),
+        *(["storage_options"] if storage_options is not None else []),
+        *open_kwargs,
+    ]
+    if given:
+        raise OptionError(
+            "an open Dataset takes no options for opening",
+            given=", ".join(given),
+            remedy="pass them to xr.open_dataset, or pass the path instead",
+        )

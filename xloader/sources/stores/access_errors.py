@@ -1,0 +1,101 @@
+"""A store that does not answer, or does not let us in: one error, which gives nothing away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from xloader.errors import SourceAccessError
+from xloader.sources.stores.redaction import scrub
+from xloader.sources.transient import is_timeout, status_of
+
+_TEXT_SIZE: Final = 300
+"""The most characters of a store's own message that are passed on."""
+
+_DENIED: Final = frozenset(
+    {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
+    | {"PartialCredentialsError", "TokenRetrievalError", "DefaultCredentialsError", "RefreshError"}
+)
+_UNREACHABLE: Final = frozenset(
+    {"ConnectionError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"}
+    | {"HTTPClientError"}
+)
+DENIED_REMEDY: Final = (
+    "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
+    "a store that may not be listed answers so for what is absent, too"
+)
+
+
+def access_error(
+    error: BaseException, name: str, secrets: tuple[str, ...] = (), tried: str = ""
+) -> SourceAccessError:
+    """Say why a store could not be opened, whatever its library raised.
+
+    Parameters
+    ----------
+    error : BaseException
+        What the library raised.
+    name : str
+        Name of the store, for messages.
+    secrets : tuple of str
+        Texts that must not be told.
+    tried : str, optional
+        What was asked of the store.
+
+    Returns
+    -------
+    SourceAccessError
+        To be raised from `cause_of` the same error.
+    """
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if is_denied(error):
+        what, remedy = "the store does not let this reader in", DENIED_REMEDY
+    elif is_timeout(error):
+        what = "the store does not answer in time"
+        remedy = "check the URL and the network, or pass a longer read_timeout= to xloader.open"
+    elif names & _UNREACHABLE or "error sending request" in str(error):
+        what = "the store cannot be reached"
+        remedy = "check the URL, the endpoint and the network"
+    else:
+        what = "the store cannot be opened"
+        remedy = "check the URL and what the store answers"
+    told = ", ".join(part for part in (name, tried) if part)
+    return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=told, remedy=remedy)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether a store refused an access for lack of permission."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return status_of(error) in (401, 403) or not names.isdisjoint(_DENIED)
+
+
+def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
+    """An error's class and the gist of its text, in one line without credentials."""
+    # Rust's libraries tell the same again below, at length; icechunk draws a box around it.
+    text = _without_answer(str(error)).partition("\n\nDebug source")[0]
+    lines = [line.strip(" x|") for line in text.splitlines()]
+    text = scrub(next((line for line in lines if line), ""), secrets)[:_TEXT_SIZE]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseException | None:
+    """The error itself, to be chained; None where it, or one before it, tells a credential."""
+    texts = (str(link) for link in _chain(error))
+    return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
+
+
+def _without_answer(text: str) -> str:
+    """A text without what a server answered: S3 repeats a token that it refuses."""
+    return re.split(r"<\?xml|<Error>|<html", text, maxsplit=1, flags=re.IGNORECASE)[0]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            links += [link.__cause__, link.__context__]

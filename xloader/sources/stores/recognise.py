@@ -1,0 +1,132 @@
+"""From a store that somebody has open, or its path or URL, to its place."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from zarr.abc.store import Store
+from zarr.storage import ObjectStore
+
+from xloader.errors import OptionError, SourceNotFoundError
+from xloader.sources.stores.access_errors import access_error, cause_of
+from xloader.sources.stores.locations import GivenPlace, PathPlace, StoreLocation, UrlPlace
+from xloader.sources.stores.redaction import scrub
+
+
+def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | None:
+    """Find the place of a store that is open already.
+
+    Parameters
+    ----------
+    source : object
+        A zarr store, an obstore store, an fsspec mapping, or a session, store or repository of
+        icechunk.
+    versions : mapping
+        ``branch``, ``tag`` or ``snapshot_id``: what a repository is to be opened at.
+
+    Returns
+    -------
+    Place or None
+        None where it is no store.
+
+    Raises
+    ------
+    OptionError
+        If a version is asked of what has none, or more than one is asked for.
+    """
+    icechunk = sys.modules.get("icechunk")
+    if icechunk is not None and isinstance(source, icechunk.Repository):
+        return _place_of_repository(source, versions)
+    refuse_versions(versions)
+    if icechunk is not None and isinstance(source, icechunk.Session):
+        return _place_of_session(source)
+    if icechunk is not None and isinstance(source, icechunk.IcechunkStore):
+        return _place_of_session(source.session)
+    if isinstance(source, Store):
+        return GivenPlace(source)
+    if _is_obstore(source):
+        return GivenPlace(ObjectStore(source, read_only=True))  # type: ignore[type-var]
+    fsspec = sys.modules.get("fsspec")
+    if fsspec is not None and isinstance(source, fsspec.FSMap):
+        from zarr.storage import FsspecStore
+
+        return GivenPlace(FsspecStore.from_mapper(source, read_only=True))
+    return None
+
+
+def place_at(url: str, options: Mapping[str, Any] | None) -> StoreLocation:
+    """The place of an absolute path or a URL."""
+    if "://" not in url:
+        return PathPlace(url)
+    place = UrlPlace(url, dict(options or {}))
+    # What fsspec holds in memory is in this process alone.
+    return GivenPlace(place.open_plain(), place.name) if url.startswith("memory://") else place
+
+
+def refuse_versions(versions: Mapping[str, Any]) -> None:
+    """Raise if a version is asked of a source that has none."""
+    if versions:
+        raise OptionError(
+            "only a repository of icechunk is opened at a version",
+            given=", ".join(versions),
+            allowed="an icechunk.Repository",
+            remedy="pass the repository itself, not a session of it",
+        )
+
+
+def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreLocation:
+    if len(versions) > 1:
+        raise OptionError(
+            "a repository is opened at one version",
+            given=", ".join(versions),
+            allowed="branch=, tag= or snapshot_id=, one of them",
+        )
+    where, asked = _where_of(repository), dict(versions) or {"branch": "main"}
+    try:
+        session = repository.readonly_session(**asked)
+    # icechunk has one class of error for everything.
+    except Exception as error:
+        if "not found" not in str(error):
+            raise access_error(error, f"icechunk {where}") from cause_of(error)
+        known = [f"branch={name!r}" for name in sorted(repository.list_branches())]
+        known += [f"tag={name!r}" for name in sorted(repository.list_tags())]
+        raise SourceNotFoundError(
+            "the repository has no such version",
+            given=", ".join(f"{name}={value!r}" for name, value in asked.items()),
+            allowed=", ".join(known),
+        ) from error
+    is_in_memory = re.search("in-?memory", repr(repository.storage), re.IGNORECASE) is not None
+    return _place_of_session(session, where, is_in_memory=is_in_memory)
+
+
+def _place_of_session(
+    session: Any, where: str = "", *, is_in_memory: bool = False
+) -> StoreLocation:
+    name = f"icechunk {where}".rstrip() + f", snapshot {session.snapshot_id}"
+    if session.has_uncommitted_changes:
+        changed = " with uncommitted changes"
+        return GivenPlace(session.store, name + changed, session.snapshot_id + changed)
+    if not session.read_only:
+        # A copy: what its owner writes from now on is not seen here, and it travels.
+        session = session.fork()
+    return GivenPlace(
+        session.store, name, session.snapshot_id, is_frozen=True, is_in_memory=is_in_memory
+    )
+
+
+def _where_of(repository: Any) -> str:
+    told = scrub(repr(repository.storage))
+    # icechunk 1 writes "path=...", and icechunk 2 "path: ...".
+    found = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", told)
+    return "/".join(part for part in found if part != "None")
+
+
+def _is_obstore(source: object) -> bool:
+    stores = sys.modules.get("obstore.store")
+    return stores is not None and isinstance(
+        source,
+        tuple(kind for name, kind in vars(stores).items() if re.fullmatch(r"[A-Z]\w+Store", name)),
+    )

@@ -1,0 +1,1 @@
+"""What a lazy xarray variable shows of an array underneath: slices, dask graphs, selections."""

@@ -1,0 +1,316 @@
+"""Every touch of dask's graphs that asks which array a dask array is a plain view of.
+
+Opening with ``chunks=`` makes a graph that reads blocks of one array, and selecting, transposing
+and rechunking add layers to it that move elements and change none. Such a graph is followed
+from its root up, with selections in the place of data::
+
+    getter        block (i, j)   ->  rows 16 i .. 16 i + 15, columns 90 j .. 90 j + 89
+    getitem       rows[2:9:3]    ->  rows 16 i + 2, 16 i + 5, 16 i + 8
+    transpose     axes (1, 0)    ->  columns first
+    concatenate   of blocks      ->  one after the other
+
+What comes out is a view if the rows of every block depend on its row in the grid of blocks
+only, and likewise the columns. Functions are compared exactly; any other stops the search.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from xloader.sources.views.indexing import IndexedArray, join
+from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, look_up, view_of
+
+_PLACES: Final = {
+    "layers": "dask.highlevelgraph:HighLevelGraph",
+    "stored": "dask.highlevelgraph:MaterializedLayer",
+    "blockwise": "dask.blockwise:Blockwise",
+    "slices": "dask.array.core:ArraySliceDep",
+    "getter": "dask.array.core:getter",
+    "getter_nofancy": "dask.array.core:getter_nofancy",
+    "getter_inline": "dask.array.core:getter_inline",
+    "getitem": "dask.array.chunk:getitem",
+    "take": "dask.array._shuffle:_getitem",
+    "shuffle": "dask.array._shuffle:concatenate_arrays",
+    "merge": "dask.array.core:concatenate_shaped",
+    "task": "dask._task_spec:Task",
+    "alias": "dask._task_spec:Alias",
+    "data": "dask._task_spec:DataNode",
+    "list": "dask._task_spec:List",
+    "reference": "dask._task_spec:TaskRef",
+}
+"""Where the classes and functions lie that are known here, in every version that is supported."""
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The blocks of one layer: per root dimension what each place in the grid keeps."""
+
+    kept: tuple[int | tuple[Any, ...], ...]
+    order: tuple[int, ...]
+
+    def block(self, index: tuple[int, ...]) -> IndexedArray:
+        places = dict(zip(self.order, index, strict=True))
+        kept = (
+            part if isinstance(part, int) else part[places[dim]]
+            for dim, part in enumerate(self.kept)
+        )
+        return IndexedArray(tuple(kept), self.order)
+
+
+def view_of_graph(array: Any) -> LazyView:
+    """Find the array that a dask array is a plain view of.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        Nothing of it is computed.
+
+    Raises
+    ------
+    UnrecognisedError
+        If its graph does anything but read one array and move its elements.
+    """
+    try:
+        return _view_of_graph(array)
+    except UnrecognisedError:
+        raise
+    except Exception as error:
+        # Another version's graph, of which nothing can be said.
+        raise UnrecognisedError("") from error
+
+
+def _view_of_graph(array: Any) -> LazyView:
+    graph = array.__dask_graph__()
+    if type(graph) is not _known("layers"):
+        raise UnrecognisedError("")
+    chain = _chain(graph, array.__dask_layers__())
+    source, grid = _root(graph, chain)
+    name = chain[-1][1].output
+    for upper, layer in reversed(chain[:-1]):
+        if type(layer) is _known("blockwise"):
+            grid = _transposed(layer, grid, name)
+            name = layer.output
+        elif type(layer) is _known("stored"):
+            grid = _followed(layer, grid, name, upper)
+            name = upper
+        else:
+            raise UnrecognisedError("")
+    if name != array.name:
+        raise UnrecognisedError("")
+    parts = [part if isinstance(part, int) else join(part) for part in grid.kept]
+    view = view_of(source)
+    view = view.select([_as_key(part) for part in parts])
+    shown = [dim for dim, part in enumerate(parts) if not isinstance(part, int)]
+    view = view.transpose([shown.index(dim) for dim in grid.order])
+    if view.shape != array.shape:
+        raise UnrecognisedError("")
+    return view
+
+
+def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
+    """The layers from the last one down to the one that reads, each with one below it."""
+    (name,) = outputs
+    getters = (_known("getter"), _known("getter_nofancy"), _known("getter_inline"))
+    chain: list[tuple[str, Any]] = []
+    while True:
+        layer = graph.layers[name]
+        chain.append((name, layer))
+        if type(layer) is _known("blockwise"):
+            if layer.task.func in getters:
+                return chain
+            # Cheap to see, and true of most graphs that compute.
+            if layer.task.func is not np.transpose:
+                raise UnrecognisedError("")
+        below = graph.dependencies[name]
+        if len(below) != 1:
+            raise UnrecognisedError("")
+        (name,) = below
+
+
+def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
+    """The array that is read, and its blocks."""
+    layer = chain[-1][1]
+    (source, none), (slices, indices) = layer.indices
+    below = graph.dependencies[chain[-1][0]]
+    slicing = layer.io_deps[slices]
+    is_plain = (
+        none is None
+        and type(slicing) is _known("slices")
+        and tuple(indices) == tuple(layer.output_indices)
+        and set(layer.task.kwargs) <= {"asarray", "lock"}
+        and _inputs(layer)[:2] == ["__dask_blockwise__0", "__dask_blockwise__1"]
+        and not layer.new_axes
+    )
+    if not is_plain or len(below) > 1:
+        raise UnrecognisedError("")
+    if below:
+        # A reference to a layer with the array alone.
+        (name,) = below
+        if type(source) is not _known("reference") or source.key != name:
+            raise UnrecognisedError("")
+        source = graph.layers[name][name]
+        if type(source) is _known("data"):
+            source = source.value
+    edges = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in slicing.chunks]
+    kept = tuple(tuple(itertools.starmap(range, itertools.pairwise(ends))) for ends in edges)
+    return source, _Grid(kept, tuple(range(len(kept))))
+
+
+def _inputs(layer: Any) -> list[str]:
+    """Which of the layer's inputs its task takes, first to last: named as dask counts them."""
+    return [str(getattr(argument, "key", None)) for argument in layer.task.args]
+
+
+def _transposed(layer: Any, grid: _Grid, below: str) -> _Grid:
+    """The blocks of a layer that does nothing but transpose each block."""
+    ((name, indices),) = layer.indices
+    axes = layer.task.kwargs.get("axes")
+    expected = [tuple(indices).index(index) for index in layer.output_indices]
+    is_plain = (
+        set(layer.task.kwargs) == {"axes"}
+        and _inputs(layer) == ["__dask_blockwise__0"]
+        and name == below
+        and sorted(expected) == list(range(len(indices)))
+        and [axis % len(indices) for axis in axes] == expected
+        and not layer.new_axes
+        and not layer.io_deps
+    )
+    if not is_plain:
+        raise UnrecognisedError("")
+    return _Grid(grid.kept, tuple(grid.order[axis] for axis in expected))
+
+
+def _followed(layer: Mapping[Any, Any], grid: _Grid, below: str, name: str) -> _Grid:
+    """The blocks of a layer of tasks, each followed by itself."""
+    blocks: dict[Hashable, Any] = {}
+
+    def value(key: Hashable) -> Any:
+        if isinstance(key, tuple) and key[0] == below:
+            return grid.block(key[1:])
+        if key not in blocks:
+            blocks[key] = _evaluated(layer[key], value)
+        return blocks[key]
+
+    outputs = {
+        tuple(int(place) for place in key[1:]): value(key)
+        for key in layer
+        if isinstance(key, tuple) and key[0] == name
+    }
+    return _assembled(outputs)
+
+
+def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
+    """What a task gives: a block, or the numbers that select from one."""
+    kind = type(task)
+    if kind is _known("data"):
+        return task.value
+    if kind is _known("alias"):
+        return value(task.target)
+    if kind is _known("reference"):
+        return value(task.key)
+    if kind is _known("list"):
+        return [_evaluated(part, value) for part in task.args]
+    if kind is not _known("task"):
+        return task
+    if task.kwargs:
+        raise UnrecognisedError("")
+    arguments = [_evaluated(part, value) for part in task.args]
+    if task.func is _known("getitem"):
+        return _selected(*arguments)
+    if task.func is _known("take"):
+        block, (_, keys) = arguments
+        return _selected(block, keys)
+    if task.func is _known("merge"):
+        return _merged(*arguments)
+    if task.func is _known("shuffle"):
+        blocks, (_, sorter), axis = arguments
+        sorting: list[Any] = [slice(None)] * len(blocks[0].order)
+        sorting[axis] = np.argsort(sorter)
+        return _concatenated(blocks, axis).select(sorting)
+    raise UnrecognisedError("")
+
+
+def _selected(block: IndexedArray, keys: Any) -> IndexedArray:
+    keys = keys if isinstance(keys, tuple) else (keys,)
+    num_arrays = sum(np.ndim(key) > 0 for key in keys if not isinstance(key, slice))
+    # NumPy moves dimensions where it meets arrays and ints together.
+    if num_arrays > (1 if all(isinstance(key, slice) or np.ndim(key) for key in keys) else 0):
+        raise UnrecognisedError("")
+    if any(key is None or key is Ellipsis for key in keys) or len(keys) > len(block.order):
+        raise UnrecognisedError("")
+    return block.select((*keys, *[slice(None)] * (len(block.order) - len(keys))))
+
+
+def _merged(blocks: list[IndexedArray], shape: Sequence[int]) -> IndexedArray:
+    """Blocks in C order of a grid of some shape, put together."""
+    for axis in reversed(range(len(shape))):
+        size = shape[axis]
+        blocks = [
+            _concatenated(blocks[begin : begin + size], axis)
+            for begin in range(0, len(blocks), size)
+        ]
+    (whole,) = blocks
+    return whole
+
+
+def _concatenated(blocks: Sequence[IndexedArray], axis: int) -> IndexedArray:
+    first = blocks[0]
+    dim = first.order[axis]
+    for block in blocks[1:]:
+        others = zip(first.kept, block.kept, strict=True)
+        is_alike = all(_is_same(a, b) for d, (a, b) in enumerate(others) if d != dim)
+        if not is_alike or block.order != first.order:
+            raise UnrecognisedError("")
+    kept = list(first.kept)
+    kept[dim] = join([block.kept[dim] for block in blocks])
+    return IndexedArray(tuple(kept), first.order)
+
+
+def _assembled(blocks: Mapping[tuple[int, ...], IndexedArray]) -> _Grid:
+    """The grid of some blocks, if each dimension is cut the same way everywhere."""
+    first = blocks[(0,) * len(next(iter(blocks)))]
+    counts = [1 + max(index[axis] for index in blocks) for axis in range(len(first.order))]
+    if len(blocks) != np.prod(counts, dtype=object):
+        raise UnrecognisedError("")
+    along: dict[int, list[Any]] = {}
+    for axis, dim in enumerate(first.order):
+        before, after = (0,) * axis, (0,) * (len(counts) - axis - 1)
+        along[dim] = [blocks[*before, place, *after].kept[dim] for place in range(counts[axis])]
+    grid = _Grid(
+        tuple(tuple(along[d]) if d in along else kept for d, kept in enumerate(first.kept)),
+        first.order,
+    )
+    for place, block in blocks.items():
+        expected = grid.block(place)
+        is_alike = all(map(_is_same, expected.kept, block.kept))
+        if not is_alike or block.order != first.order:
+            raise UnrecognisedError("")
+    return grid
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, int | range) and isinstance(other, int | range):
+        return one == other
+    return one is other or np.array_equal(np.asarray(one), np.asarray(other))
+
+
+def _as_key(part: Any) -> Any:
+    if isinstance(part, int):
+        return part
+    if isinstance(part, range):
+        # A slice cannot say "down to the first element", so these go one by one.
+        if part.step < 0:
+            return np.asarray(part, np.int64)
+        return slice(part.start, part.stop, part.step)
+    return part
+
+
+@functools.cache
+def _known(name: str) -> Any:
+    return look_up(_PLACES[name])

@@ -1,0 +1,179 @@
+"""Selections of selections, along one dimension, and what pairs of index arrays select."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kept = int | range | NDArray[np.int64]
+"""What is kept of a dimension: one element, a range of any step, or elements in any order."""
+
+
+@dataclass(frozen=True)
+class IndexedArray:
+    """Elements of an array, and how they are shown.
+
+    Parameters
+    ----------
+    kept : tuple of (int or range or integer array)
+        Per dimension of the array, what is kept of it; an int drops the dimension.
+    order : tuple of int
+        For each dimension shown, the array's.
+
+    Examples
+    --------
+    >>> block = Block((range(4), range(9)), (1, 0))
+    >>> block.select([slice(2, 5), 3])
+    Block(kept=(3, range(2, 5)), order=(1,))
+    """
+
+    kept: tuple[Any, ...]
+    order: tuple[int, ...]
+
+    def select(self, keys: Sequence[Any]) -> Self:
+        """Select along each dimension shown: an int, a slice or an integer array each."""
+        kept = list(self.kept)
+        for dim, key in zip(self.order, keys, strict=True):
+            kept[dim] = cut(kept[dim], key)
+        order = tuple(dim for dim in self.order if not isinstance(kept[dim], int))
+        return replace(self, kept=tuple(kept), order=order)
+
+    def transpose(self, axes: Sequence[int]) -> Self:
+        """Put the dimensions shown in another order."""
+        return replace(self, order=tuple(self.order[axis] for axis in axes))
+
+
+def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:
+    """Select from what is kept already, as NumPy selects along one dimension.
+
+    Parameters
+    ----------
+    kept : range or integer array
+        The stored elements that are kept, in their order.
+    key : int, slice or integer array
+        Which of them are selected.
+
+    Raises
+    ------
+    IndexError
+        If the key leaves the dimension.
+
+    Examples
+    --------
+    >>> cut(range(10, 20), slice(2, 8, 3)), cut(range(10, 20), -1)
+    (range(12, 18, 3), 19)
+    >>> cut(range(10, 20, 2), np.array([0, 3])).tolist()
+    [10, 16]
+    """
+    if isinstance(key, slice):
+        return kept[key]
+    if np.ndim(key) == 0:
+        return int(kept[operator.index(key)])
+    offsets = np.asarray(key)
+    if offsets.dtype.kind not in "iu" or offsets.ndim != 1:
+        raise IndexError(f"an index of dtype {offsets.dtype} in {offsets.ndim} dimensions")
+    offsets = offsets.astype(np.int64)
+    size = len(kept)
+    if np.any((offsets < -size) | (offsets >= size)):
+        raise IndexError(f"an index beyond {size} elements")
+    offsets = np.where(offsets < 0, offsets + size, offsets)
+    if isinstance(kept, range):
+        return np.asarray(kept.start + kept.step * offsets, np.int64)
+    return np.asarray(kept[offsets], np.int64)
+
+
+def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64]:
+    """Put selections of one dimension one after the other.
+
+    Examples
+    --------
+    >>> join([range(0, 4), range(4, 8), range(8, 10)]), join([range(1, 4, 2), range(5, 8, 2)])
+    (range(0, 10), range(1, 9, 2))
+    >>> join([range(0, 2), range(5, 6)]).tolist()
+    [0, 1, 5]
+    """
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return range(0)
+    if whole_range := _joined_range(parts):
+        return whole_range
+    whole = np.concatenate([np.asarray(part, np.int64) for part in parts])
+    if len(whole) == 1:
+        return range(int(whole[0]), int(whole[0]) + 1)
+    step = int(whole[1] - whole[0])
+    if step and np.all(np.diff(whole) == step):
+        return range(int(whole[0]), int(whole[-1]) + step, step)
+    return whole
+
+
+def _joined_range(parts: Sequence[range | NDArray[np.int64]]) -> range | None:
+    """What ranges that go on from each other make, without their elements being listed."""
+    steps = {part.step for part in parts if isinstance(part, range) and len(part) > 1}
+    if len(steps) != 1 or not all(isinstance(part, range) for part in parts):
+        return None
+    (step,) = steps
+    if any(other[0] != one[-1] + step for one, other in itertools.pairwise(parts)):
+        return None
+    return range(int(parts[0][0]), int(parts[-1][-1]) + step, step)
+
+
+def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
+    """Take index arrays that are paired up apart, where each is about a dimension of its own.
+
+    Parameters
+    ----------
+    keys : sequence of integer array
+        One for each stored dimension; broadcast together, they have the shape of the result.
+
+    Returns
+    -------
+    (list of (int or integer array), list of int) or None
+        Per stored dimension what is selected, and the order in which the result has those
+        that are arrays. None if the result is not the product of one selection a dimension.
+
+    Examples
+    --------
+    >>> rows, columns = np.array([[[4]], [[5]]]), np.array([[[0, 1, 2]]])
+    >>> parts, order = separate([rows, columns, np.zeros((1, 1, 1), int)])
+    >>> [part.tolist() for part in parts], order
+    ([[4, 5], [0, 1, 2], [0]], [0, 2, 1])
+    """
+    arrays = [np.asarray(key) for key in keys]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    axes = [_varying(array) for array in arrays]
+    # A stored dimension for each of the result's.
+    owners: dict[int, int] = {}
+    for dim, varying in enumerate(axes):
+        if len(varying) > 1 or (varying and varying[0] + len(shape) - arrays[dim].ndim in owners):
+            return None
+        if varying:
+            owners[varying[0] + len(shape) - arrays[dim].ndim] = dim
+    free = [dim for dim, varying in enumerate(axes) if not varying]
+    for axis, size in enumerate(shape):
+        if axis not in owners:
+            # Some element, along a dimension of one: whose it is makes no difference.
+            if size != 1 or not free:
+                return None
+            owners[axis] = free.pop(0)
+    parts: list[Any] = [int(array.flat[0]) if array.size else 0 for array in arrays]
+    for axis, dim in owners.items():
+        array = arrays[dim].reshape((1,) * (len(shape) - arrays[dim].ndim) + arrays[dim].shape)
+        along = tuple(slice(None) if other == axis else 0 for other in range(len(shape)))
+        parts[dim] = array[along].reshape(-1)
+    shown = [dim for dim in range(len(arrays)) if dim in owners.values()]
+    return parts, [shown.index(owners[axis]) for axis in range(len(shape))]
+
+
+def _varying(array: NDArray[Any]) -> list[int]:
+    """The axes along which an array is not the same throughout."""
+    return [
+        axis
+        for axis, size in enumerate(array.shape)
+        if size > 1 and np.any(array != array[(slice(None),) * axis + (slice(0, 1),)])
+    ]

@@ -1,0 +1,243 @@
+"""SelectedSource: variables of another source, as a selection of their stored elements.
+
+An open dataset that was cut, transposed and renamed reads the same chunks as before::
+
+    stored      (time, level, lat)   chunks (4, 1, 10)
+    offered     (lat, when)          when = time[3:9], level = 2
+
+Blocks are the stored chunks that the selection touches, cut down to what it keeps of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.axis import Axis, Ints, Selection
+from xloader.sources import catalog
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
+from xloader.sources.chunk_sizes import Sizes, compact
+from xloader.sources.watching import Watch
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What is kept of a stored variable, and in which order of dimensions.
+
+    Parameters
+    ----------
+    base : str
+        Name of the variable in the source that reads it.
+    kept : tuple of (int or range or tuple of int)
+        Per stored dimension, the elements that are kept; an int drops the dimension.
+    order : tuple of int
+        For each dimension that is offered, the stored one.
+    """
+
+    base: str
+    kept: tuple[int | Selection, ...]
+    order: tuple[int, ...]
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The stored dimensions that are not offered."""
+        return tuple(dim for dim in range(len(self.kept)) if dim not in self.order)
+
+
+class _SelectedBlocks:
+    """The arithmetic between the blocks that are offered and the chunks that are stored."""
+
+    def __init__(self, selected: Selected, base: Variable) -> None:
+        self.selected = selected
+        self.axes = tuple(
+            Axis(size, chunks, range(kept, kept + 1) if isinstance(kept, int) else kept)
+            for size, chunks, kept in zip(base.shape, base.chunks, selected.kept, strict=True)
+        )
+        # Most dimensions of most views, whose blocks are the stored chunks.
+        self._is_whole = [axis.selection == range(axis.stored_size) for axis in self.axes]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.axes[dim].size for dim in self.selected.order)
+
+    @property
+    def chunks(self) -> tuple[Sizes, ...]:
+        return tuple(map(self._sizes_along, self.selected.order))
+
+    @property
+    def thinning(self) -> int:
+        """How many stored numbers are decoded for each one that is kept, at most."""
+        ratio = 1
+        for dim, axis in enumerate(self.axes):
+            if self._is_whole[dim]:
+                continue
+            most = int(np.diff(axis.edges).max(initial=1))
+            ratio *= -(-max(axis.max_read_size, 1) // most)
+        return ratio
+
+    def _sizes_along(self, dim: int) -> Sizes:
+        axis = self.axes[dim]
+        if self._is_whole[dim] and isinstance(axis.chunks, int):
+            # Without listing them: there may be billions.
+            return max(min(axis.chunks, axis.size), 1)
+        return compact(tuple(np.diff(axis.edges).tolist()))
+
+    @cached_property
+    def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """How an offered array becomes a stored one: its transposition, and its new dims."""
+        order = self.selected.order
+        return tuple(int(axis) for axis in np.argsort(order)), self.selected.dropped
+
+    def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(map(self._chunk_along, range(len(self.axes)), self._stored(chunk, 0)))
+
+    def read(self, read: Read) -> Read:
+        """The same read, of the stored variable."""
+        dims = range(len(self.axes))
+        blocks = self._stored(read.chunk, 0)
+        cuts = self._stored(read.cut, slice(0, 1))
+        return Read(
+            variable=self.selected.base,
+            chunk=tuple(map(self._chunk_along, dims, blocks)),
+            cut=tuple(map(_compose, map(self._cut_along, dims, blocks), cuts)),
+        )
+
+    def _chunk_along(self, dim: int, block: int) -> int:
+        return block if self._is_whole[dim] else self.axes[dim].stored_chunk(block)
+
+    def _cut_along(self, dim: int, block: int) -> slice | Ints:
+        axis = self.axes[dim]
+        if self._is_whole[dim]:
+            begin, end = axis.span_of(block)
+            return slice(0, end - begin)
+        return axis.cut(block)
+
+    def place(self, out: NDArray[Any]) -> NDArray[Any]:
+        """A view of what is read into, as the stored variable has its dimensions."""
+        axes, dropped = self._expand
+        return np.expand_dims(out.transpose(axes), dropped)
+
+    def _stored(self, offered: Sequence[Any], dropped: Any) -> list[Any]:
+        stored = [dropped] * len(self.axes)
+        for dim, value in zip(self.selected.order, offered, strict=True):
+            stored[dim] = value
+        return stored
+
+
+class _Turned:
+    """Fetched chunks of the base, which go to places with other dimensions."""
+
+    def __init__(self, fetched: Fetched, views: Sequence[_SelectedBlocks]) -> None:
+        self._fetched = fetched
+        self._views = views
+
+    @property
+    def nbytes(self) -> int:
+        return self._fetched.nbytes
+
+    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        places = [view.place(out) for view, out in zip(self._views, outs, strict=True)]
+        return self._fetched.decode(places)
+
+
+class SelectedSource(Described):
+    """Offers selections of another source's variables.
+
+    Parameters
+    ----------
+    base : Source
+        The source that reads.
+    selected : mapping of str to Selected
+        What is offered, by name.
+    dims : mapping of str to tuple of str
+        The names of the dimensions offered, by the variable's name.
+
+    Examples
+    --------
+    >>> from xloader.sources.open.open_source import open_source
+    >>> base = open_source(xr.Dataset({"t": (("x", "y"), np.arange(6.0).reshape(2, 3))}))
+    >>> cut = Selected("t", kept=(1, range(0, 3, 2)), order=(1,))
+    >>> source = SelectedSource(base, {"row": cut}, {"row": ("y",)})
+    >>> out = np.empty(2)
+    >>> outcome = source.fetch([Read("row", (0,), (slice(None),))]).decode([out])
+    >>> out.tolist(), outcome.num_missing
+    ([3.0, 5.0], 0)
+    """
+
+    def __init__(
+        self,
+        base: Source,
+        selected: Mapping[str, Selected],
+        dims: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._base = base
+        self._name = base.name
+        self._selected = dict(selected)
+        self._dims = dict(dims)
+        self._views = {
+            name: _SelectedBlocks(part, base.variables[part.base])
+            for name, part in selected.items()
+        }
+        self._variables = {
+            name: replace(
+                base.variables[view.selected.base],
+                name=name,
+                dims=dims[name],
+                shape=view.shape,
+                chunks=view.chunks,
+                thinning=view.thinning * base.variables[view.selected.base].thinning,
+            )
+            for name, view in self._views.items()
+        }
+        kept = {name: [part.kept, part.order, part.base] for name, part in selected.items()}
+        self._fingerprint = catalog.fingerprint(
+            self._variables, {name: [base.fingerprint, repr(kept[name])] for name in kept}
+        )
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """As the stored chunk's, of one variable; see `Source.bundle_of`."""
+        view = self._views[variable]
+        return variable, self._base.bundle_of(view.selected.base, view.chunk(chunk))
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get some blocks, together where their chunks are; see `Source.fetch`."""
+        views = [self._views[read.variable] for read in reads]
+        stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
+        return _Turned(self._base.fetch(stored), views)
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """Those of the stored variables."""
+        return self._base.watches([self._views[v].selected.base for v in variables])
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether reading the stored variable mostly waits."""
+        return self._base.is_waiting(self._views[variable].selected.base)
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """No coordinates: those of the stored variables are not these variables' own."""
+        return xr.Dataset()
+
+    def path_of(self, variable: str) -> str:
+        """How the stored variable is read, in words."""
+        return self._base.path_of(self._views[variable].selected.base)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What follows from these is made anew, and grows with the number of chunks.
+        return SelectedSource, (self._base, self._selected, self._dims)
+
+
+def _compose(outer: slice | Ints, inner: slice | Ints) -> slice | NDArray[np.int64]:
+    """One cut for a cut of a cut; both increase and count from 0."""
+    if isinstance(outer, slice):
+        step = outer.step or 1
+        if isinstance(inner, slice):
+            kept = range(outer.start, outer.stop, step)[inner]
+            return slice(kept.start, kept.stop, kept.step)
+        return np.asarray(outer.start + step * inner, np.int64)
+    return np.asarray(outer[inner], np.int64)

@@ -1,0 +1,259 @@
+"""ZarrSource: the arrays of one Zarr group, read chunk by chunk on the calling thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+
+from xloader.errors import UnsupportedDataError, XloaderError
+from xloader.sources import catalog, zarr_adapter
+from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
+from xloader.sources.chunk_slices import shape_of
+from xloader.sources.datasets.xarray_source import XarraySource
+from xloader.sources.fetched import Deferred, Values
+from xloader.sources.per_process import PerProcess
+from xloader.sources.stores.access_errors import access_error, cause_of, is_denied
+from xloader.sources.stores.redaction import Secrets
+from xloader.sources.transient import is_transient
+from xloader.sources.watching import Watch
+from xloader.sources.zarr.allowed_codecs import check_codecs
+from xloader.sources.zarr.array_watch import Openings
+from xloader.sources.zarr.chunk_errors import ChunkErrors
+from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
+from xloader.sources.zarr.missing_chunks import Missing, OnMissing
+from xloader.sources.zarr.object_readers import is_waiting
+from xloader.sources.zarr.routes import Route, make_route, make_variable
+from xloader.sources.zarr.shard_indexes import INDEX_ROW_NBYTES
+from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
+
+
+class _Handle:
+    """The open store of one process, and what hangs on it."""
+
+    def __init__(
+        self,
+        store: PerProcess[Store],
+        routes: Mapping[str, Route],
+        watches: PerProcess[dict[str, Watch]],
+    ) -> None:
+        self.arrays = {
+            name: StoredArray(
+                store.get(), route.path, route.metadata, route.grid, watches.get()[name]
+            )
+            for name, route in routes.items()
+        }
+
+
+class ZarrSource(Described):
+    """The data variables of a Zarr group, chunk by chunk.
+
+    A variable whose codecs are known takes the direct path, be it of Zarr v2 or v3: one
+    request for the chunk's bytes, decoded on the calling thread straight into the caller's
+    array. Chunks of a shard are found by its index, which is read once and kept, and those
+    that lie close together are fetched with one request. Other codecs go through zarr's own
+    indexing, and what only xarray decodes goes through xarray: `path_of` says which.
+
+    Parameters
+    ----------
+    open_store : callable
+        Opens the store, once in each process. It has to pickle.
+    open_dataset : callable
+        Opens the same group as xarray sees it, given ``create_default_indexes``.
+    arrays : mapping of str to zarr.Array
+        The open array of each data variable to offer; only its metadata is kept.
+    dataset : xarray.Dataset
+        The open dataset; only its metadata is kept.
+    name : str
+        Where the data comes from, for messages.
+    dtype : dtype-like or None
+        What packed integers decode to, as `catalog.decoded_dtype` has it.
+    on_missing : {"warn", "raise", "fill"}
+        What to do about a chunk that is not in the store.
+    is_shared : bool
+        Whether ``open_store`` gives a store that this process already uses, so that a forked
+        child may not.
+    is_forkable : bool, default False
+        Whether a forked child may open the store anew: true of plain files.
+    version : str, optional
+        Which version of the store it is, where there are several.
+    is_frozen : bool, default False
+        Whether the store cannot change, such as a snapshot.
+    is_behind : bool, default True
+        Whether the metadata may be consolidated metadata that is older than the arrays.
+    secrets : tuple of str
+        Texts that no error may tell.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_store: Callable[[], Store],
+        open_dataset: Callable[[bool], xr.Dataset],
+        arrays: Mapping[str, zarr.Array[Any]],
+        dataset: xr.Dataset,
+        name: str,
+        dtype: Any,
+        on_missing: OnMissing,
+        is_shared: bool,
+        is_forkable: bool = False,
+        version: str = "",
+        is_frozen: bool = False,
+        is_behind: bool = True,
+        secrets: tuple[str, ...] = (),
+    ) -> None:
+        _check_release(on_missing)
+        self._name = name
+        self._blame = ChunkErrors(name, Secrets(secrets))
+        self._missing = Missing(name, on_missing)
+        for array in arrays.values():
+            check_keys(array)
+            check_codecs(array)
+        described = {v: make_variable(dataset[v], array, dtype) for v, array in arrays.items()}
+        self._routes = {v: make_route(dataset[v], array) for v, array in arrays.items()}
+        self._variables = {
+            v: replace(variable, index_nbytes=self._index_nbytes(variable))
+            for v, variable in described.items()
+        }
+        self._fingerprint = catalog.fingerprint(
+            self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
+        )
+        self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
+        store = PerProcess(open_store, name, is_remade=is_forkable)
+        openings = Openings.now(
+            arrays, name, self._blame.secrets, is_frozen=is_frozen, is_behind=is_behind
+        )
+        # Apart from the handle: asking for watches must not open a store that is not read yet.
+        self._watches = PerProcess(
+            partial(_make_watches, openings, self._routes, store), name, is_remade=True
+        )
+        self._handle = PerProcess(
+            partial(_Handle, store, self._routes, self._watches), name, is_remade=is_forkable
+        )
+        self._coordinates, self._labels = (
+            PerProcess(
+                partial(_open_coordinates, open_dataset, name, self._blame.secrets, is_indexed),
+                name,
+                is_remade=is_forkable,
+            )
+            for is_indexed in (True, False)
+        )
+        decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
+        chosen = {v: self._variables[v] for v in decoded}
+        self._decoded = XarraySource(chosen, open_dataset=partial(open_dataset, False), name=name)
+        if is_shared:
+            self._handle.get()
+
+    @property
+    def num_missing(self) -> int:
+        """How many reads of absent chunks this process has made."""
+        return self._missing.count
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
+        return self._routes[variable].words
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates, lazily, with no data variable: xarray's own view of them."""
+        return (self._coordinates if is_indexed else self._labels).get()
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Get the chunks where the store is waited for; see `Source.fetch`."""
+        variable = reads[0].variable
+        array = self._handle.get().arrays[variable]
+        if self._routes[variable].kind == "direct":
+            kind = ShardChunks if array.is_sharded else SingleChunks
+            fetched = kind(array, reads, self._blame, self._missing)
+            if self._is_waiting:
+                fetched.hold()
+            return fetched
+        if not self._is_waiting:
+            return Deferred(partial(self._read_values, array, reads))
+        begin = time.perf_counter()
+        values = [self._empty(array, read) for read in reads]
+        outcome = self._read_values(array, reads, values)
+        return Values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
+
+    def is_waiting(self, variable: str) -> bool:
+        """Whether the store is one that is waited for; see `Source.is_waiting`."""
+        return self._is_waiting
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """A watch for each variable's array; see `Source.watches`."""
+        watches = self._watches.get()
+        return [watches[variable] for variable in variables]
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """The variable with the index of the shard, or of the chunk; see `Source.bundle_of`."""
+        route = self._routes[variable]
+        return variable, route.grid.object_of(chunk) if route.is_sharded else chunk
+
+    def _index_nbytes(self, variable: Variable) -> int:
+        route = self._routes[variable.name]
+        return INDEX_ROW_NBYTES * route.grid.num_chunks_in_shards if route.is_sharded else 0
+
+    def _empty(self, array: StoredArray, read: Read) -> NDArray[Any]:
+        dtype = self._variables[read.variable].stored_dtype
+        return np.empty(shape_of(read.cut, array.shape_of(read.chunk)), dtype)
+
+    def _read_values(
+        self, array: StoredArray, reads: Sequence[Read], outs: Sequence[NDArray[Any]]
+    ) -> Outcome:
+        """Read chunks that zarr or xarray decodes."""
+        num_missing = 0
+        for read, out in zip(reads, outs, strict=True):
+            try:
+                # Whether a shard holds a chunk is known from its index, which is decoded for it.
+                is_there = array.is_there(read.chunk)
+                if not is_there:
+                    num_missing += 1
+                    self._missing.note(read, array.key(read.chunk), array.watch)
+                if self._routes[read.variable].kind == "indexed":
+                    array.index(read.chunk, read.cut, out)
+                else:
+                    np.copyto(out, self._decoded.values(read), casting="same_kind")
+            except Exception as error:
+                self._blame.tell(error, read, array, is_decoding=True)
+        array.watch.note_read()
+        return Outcome(num_missing, num_requests=len(reads))
+
+
+def _make_watches(
+    openings: Openings, routes: Mapping[str, Route], store: PerProcess[Store]
+) -> dict[str, Watch]:
+    return {
+        name: openings.watch(name, route.path, route.metadata, store.get)
+        for name, route in routes.items()
+    }
+
+
+def _check_release(on_missing: OnMissing) -> None:
+    """Warn of a zarr that is not known here, and refuse what it cannot be asked for."""
+    if on_missing == "raise" and not zarr_adapter.is_known():
+        raise UnsupportedDataError(
+            "xloader cannot tell absent chunks with this release of zarr",
+            given=f'on_missing="raise", zarr {zarr.__version__}',
+            allowed='on_missing="warn" or "fill", which then read them as the fill value',
+            remedy="install an older zarr, or a newer xloader",
+        )
+    zarr_adapter.warn_of_unknown_release()
+
+
+def _open_coordinates(
+    open_dataset: Callable[[bool], xr.Dataset], name: str, secrets: Secrets, is_indexed: bool
+) -> xr.Dataset:
+    try:
+        return open_dataset(is_indexed).coords.to_dataset()
+    except Exception as error:
+        if isinstance(error, XloaderError) or not (is_transient(error) or is_denied(error)):
+            raise
+        told = access_error(error, name, secrets, "its labels were asked for")
+        raise told from cause_of(error, secrets)

@@ -1,0 +1,1 @@
+"""Turns arrays into tensors: conversion, collate, and transforms of single items."""

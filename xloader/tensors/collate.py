@@ -1,0 +1,236 @@
+"""From samples to a batch of tensors: where NumPy's arrays become PyTorch's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from xloader.errors import OptionError
+from xloader.loader.batch import Batch
+from xloader.loader.row_list import Rows
+from xloader.tensors.columns import (
+    first_of,
+    hand_over,
+    is_plain_tuple,
+    refuse_device_tensors,
+    split_columns,
+    stack,
+)
+
+Axes = int | tuple[int, ...]
+"""Axes of one sample's array, 0 being its first; negative ones count from the end."""
+
+
+def collate(samples: Any) -> Any:
+    """Make tensors of samples, without a second stack where they are stacked already.
+
+    Parameters
+    ----------
+    samples : Rows, Batch or list
+        What a dataset of xloader gives a ``DataLoader``: :class:`xloader.loader.row_list.Rows`, or a
+        :class:`xloader.Batch` of arrays. Or any list of samples: tuples with one array, tensor
+        or number for each field, or arrays alone.
+
+    Returns
+    -------
+    Batch, tuple of torch.Tensor, or torch.Tensor
+        A batch of tensors, over the memory of the stacked arrays where there are some. Where
+        names and ids are not known, as of a plain list, a tuple of tensors of shape
+        ``(n, ...)``; of arrays alone, one tensor. What tensors cannot hold, and samples that
+        are neither tuples nor lists, come as from :func:`torch.utils.data.default_collate`.
+
+    Raises
+    ------
+    OptionError
+        If there is no sample, or they have unequal shapes: :class:`PadCollate` is for these.
+    UnsupportedDataError
+        If an array holds what no tensor can, or a tensor was put on a GPU in a worker process.
+
+    Examples
+    --------
+    >>> batch = Batch([np.zeros((2, 3)), np.array([5, 6])], ["x", "y"], np.array([4, 1]))
+    >>> collate(Rows(batch))
+    Batch(x=float64 (2, 3), y=int64 (2,), num_samples=2)
+    >>> collate([(np.zeros(3), 5), (np.ones(3), 6)])[1]
+    tensor([5, 6])
+    """
+    if isinstance(samples, Rows) and samples.batch is not None:
+        samples = samples.batch
+    if isinstance(samples, Batch):
+        columns = samples.as_dict().items()
+        return samples.with_arrays(hand_over(array, name) for name, array in columns)
+    first = first_of(samples)
+    if not is_plain_tuple(first):
+        is_array = isinstance(first, np.ndarray | np.generic | torch.Tensor)
+        return stack(list(samples), "the samples") if is_array else default_collate(samples)
+    names, columns_of = split_columns(samples)
+    tensors = [stack(column, name) for name, column in zip(names, columns_of, strict=True)]
+    return _as_batch(samples, tensors)
+
+
+@dataclass(frozen=True)
+class PadCollate:
+    """Make tensors of samples of unequal length: the shorter ones are filled up at the end.
+
+    As :func:`torch.nn.utils.rnn.pad_sequence` with ``batch_first=True``, for every field; and
+    the lengths are not lost. For each field that is padded, a field ``<name>_lengths`` of int64
+    follows after all others, of shape ``(n,)``, or ``(n, k)`` where ``axes`` are a tuple of k.
+    It is there also where all lengths of a batch happen to be equal. It is what
+    :func:`torch.nn.utils.rnn.pack_padded_sequence` takes, and a mask is one line (below).
+
+    Parameters
+    ----------
+    axes : int, tuple of int, or mapping, default 0
+        Along which axes of a sample's array lengths may differ. A mapping says so by field, by
+        its name or its place in the sample; fields that are not in it are stacked as they are.
+        Otherwise it is said of all fields that have such axes.
+    fill_value : float or mapping, optional
+        What to fill up with, for all fields or by field; NaN for floats and 0 or False for
+        others by default.
+
+    Examples
+    --------
+    >>> pad = PadCollate({"x": 0})
+    >>> rows = Rows.of([(np.ones(2), 7), (np.ones(4), 8)], ["x", "y"], np.array([4, 1]))
+    >>> batch = pad(rows)
+    >>> batch
+    Batch(x=float64 (2, 4), y=int64 (2,), x_lengths=int64 (2,), num_samples=2)
+    >>> batch.x[0].tolist(), batch.x_lengths.tolist()
+    ([1.0, 1.0, nan, nan], [2, 4])
+
+    Where attention is not to look, as ``key_padding_mask`` says it:
+
+    >>> torch.arange(batch.x.shape[1]) >= batch.x_lengths[:, None]
+    tensor([[False, False,  True,  True],
+            [False, False, False, False]])
+    """
+
+    axes: Axes | Mapping[str | int, Axes] = 0
+    fill_value: float | Mapping[str | int, float] | None = None
+
+    def __call__(self, samples: Any) -> Any:
+        """Pad and stack; a batch, or a tuple of tensors where names are not known.
+
+        Parameters
+        ----------
+        samples : Rows, Batch or list
+            As for :func:`collate`.
+
+        Raises
+        ------
+        OptionError
+            If there is no sample, a field is not there or does not have the axes, lengths
+            differ along other axes, or a fill value does not fit a field.
+        UnsupportedDataError
+            As for :func:`collate`.
+        """
+        if isinstance(samples, Batch):
+            samples = Rows(samples)
+        first = first_of(samples)
+        if not is_plain_tuple(first):
+            samples, first = [(sample,) for sample in samples], (first,)
+        names, columns = split_columns(samples)
+        self._check_fields(names)
+        arrays, lengths = [], {}
+        for place, (name, column) in enumerate(zip(names, columns, strict=True)):
+            axes = self._axes_of(name, place, column[0])
+            if axes is None:
+                arrays.append(stack(column, name))
+                continue
+            fill_value = _of_field(self.fill_value, name, place)
+            padded, sizes = _pad(column, name, axes, fill_value)
+            arrays.append(padded)
+            lengths[f"{name}_lengths"] = sizes
+        return _as_batch(samples, [*arrays, *lengths.values()], lengths)
+
+    def _check_fields(self, names: Sequence[str]) -> None:
+        for option in (self.axes, self.fill_value):
+            for field in option if isinstance(option, Mapping) else ():
+                if field not in names and field not in range(len(names)):
+                    raise OptionError(
+                        "PadCollate speaks of a field that samples do not have",
+                        given=repr(field),
+                        allowed=f"{list(names)}, or their places from 0 to {len(names) - 1}",
+                    )
+
+    def _axes_of(self, name: str, place: int, value: Any) -> Axes | None:
+        """The axes to pad a field along; None where it is stacked as it is."""
+        axes: Axes | None = _of_field(self.axes, name, place)
+        ndim = value.ndim if isinstance(value, torch.Tensor) else np.ndim(value)
+        is_there = axes is not None and all(-ndim <= axis < ndim for axis in _as_tuple(axes))
+        if not is_there and axes is not None and isinstance(self.axes, Mapping):
+            raise OptionError(
+                f"the field {name!r} does not have the axes that it is to be padded along",
+                given=f"axes {axes} of samples with {ndim} dimensions",
+                allowed=f"axes from {-ndim} to {ndim - 1}" if ndim else "no axes",
+            )
+        return axes if is_there else None
+
+
+def _as_batch(samples: Any, tensors: list[Any], more_names: Iterable[str] = ()) -> Any:
+    """A batch where the samples have names and ids; a tuple where they have none."""
+    if not isinstance(samples, Rows) or not samples.is_whole:
+        return tuple(tensors)
+    assert samples.names is not None
+    assert samples.ids is not None
+    return Batch(tensors, (*samples.names, *more_names), samples.ids, samples.is_padding)
+
+
+def _pad(
+    values: list[Any], name: str, axes: Axes, fill_value: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values of a field in one tensor, and their lengths along the axes."""
+    refuse_device_tensors(values, f"the field {name!r}")
+    tensors = [torch.as_tensor(hand_over(value, name)) for value in values]
+    ndim = tensors[0].ndim
+    padded = {axis % ndim for axis in _as_tuple(axes)}
+    for tensor in tensors:
+        others = [n for axis, n in enumerate(tensor.shape) if axis not in padded]
+        expected = [n for axis, n in enumerate(tensors[0].shape) if axis not in padded]
+        if tensor.ndim != ndim or others != expected:
+            raise OptionError(
+                f"the samples of the field {name!r} differ along other axes than {axes}",
+                given=f"shapes {tuple(tensors[0].shape)} and {tuple(tensor.shape)}",
+                allowed="shapes that differ along the axes which are padded",
+                remedy="name the axes: PadCollate((0, 1)), or PadCollate({'inputs': 1})",
+            )
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    fill = _fill_of(dtype, fill_value, name)
+    whole = torch.full((len(tensors), *longest), fill, dtype=dtype, device=tensors[0].device)
+    for row, tensor in enumerate(tensors):
+        whole[row][tuple(slice(n) for n in tensor.shape)] = tensor
+    if isinstance(axes, int):
+        return whole, torch.tensor([tensor.shape[axes] for tensor in tensors])
+    return whole, torch.tensor([[tensor.shape[axis] for axis in axes] for tensor in tensors])
+
+
+def _fill_of(dtype: torch.dtype, fill_value: float | None, name: str) -> float:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan") if fill_value is None else fill_value
+    value = 0 if fill_value is None else fill_value
+    least, most = (
+        (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    )
+    if not least <= value <= most or value != int(value):
+        raise OptionError(
+            f"the field {name!r} cannot hold the fill value",
+            given=f"{fill_value} for {str(dtype).removeprefix('torch.')}",
+            allowed=f"whole numbers from {least} to {most}",
+            remedy="give one by field: PadCollate(fill_value={'inputs': -1.0, 'targets': 0})",
+        )
+    return int(value)
+
+
+def _of_field(option: Any, name: str, place: int) -> Any:
+    return option.get(name, option.get(place)) if isinstance(option, Mapping) else option
+
+
+def _as_tuple(axes: Axes) -> tuple[int, ...]:
+    return (axes,) if isinstance(axes, int) else tuple(axes)

@@ -1,0 +1,164 @@
+"""The values of a field over several samples, and one tensor of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate, get_worker_info
+
+from xloader.errors import OptionError, UnsupportedDataError
+from xloader.loader.row_list import Rows
+
+
+def refuse_device_tensors(value: Any, what: str) -> None:
+    """Refuse tensors that a worker process has put on a device, with the reason.
+
+    Parameters
+    ----------
+    value : object
+        A tensor, or tuples, lists and mappings of them; all else passes.
+    what : str
+        What it is, for the error.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If there is one, and this is a worker of a ``DataLoader``.
+    """
+    worker = get_worker_info()
+    if worker is None:
+        return
+    for tensor in _tensors_in(value):
+        if tensor.device.type != "cpu":
+            raise UnsupportedDataError(
+                f"{what} holds a tensor that a worker process made on a device: its memory goes "
+                "with the worker, a forked worker cannot use CUDA at all, and each worker would "
+                "hold a CUDA context of its own on the GPU",
+                given=f"device {str(tensor.device)!r} in worker {worker.id}",
+                allowed="arrays, and tensors on the CPU",
+                remedy="move batches in the main process, by "
+                "batch.to(device, non_blocking=True), and pass pin_memory=True",
+            )
+
+
+def _tensors_in(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _tensors_in(part)
+    elif isinstance(value, Mapping):
+        yield from _tensors_in(list(value.values()))
+
+
+def first_of(samples: Sequence[Any]) -> Any:
+    """The first sample.
+
+    Raises
+    ------
+    OptionError
+        If there is none.
+    """
+    if not len(samples):
+        raise OptionError("there is no sample to make a batch of", given="an empty list")
+    return samples[0]
+
+
+def is_plain_tuple(sample: Any) -> bool:
+    """Whether a sample is a tuple or list of fields, and no named tuple, which is kept as such."""
+    return isinstance(sample, tuple | list) and not hasattr(sample, "_fields")
+
+
+def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list[list[Any]]]:
+    """Names of the fields, places as text where they are not known, and each field's values.
+
+    Parameters
+    ----------
+    samples : sequence of tuple
+        A value for each field.
+
+    Raises
+    ------
+    OptionError
+        If samples do not have the same number of fields.
+    """
+    counts = {len(sample) for sample in samples}
+    if len(counts) != 1:
+        raise OptionError(
+            "samples do not have the same number of fields",
+            given=sorted(counts),
+            allowed="as many values in each sample's tuple",
+        )
+    names = samples.names if isinstance(samples, Rows) else None
+    columns = [list(column) for column in zip(*samples, strict=True)]
+    return names or [str(place) for place in range(len(columns))], columns
+
+
+def stack(values: list[Any], name: str) -> Any:
+    """One tensor of a field's values; as ``default_collate`` where they are no arrays.
+
+    Parameters
+    ----------
+    values : list
+        Arrays, tensors or anything else, one a sample.
+    name : str
+        The field's, for errors.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(n, ...)``.
+
+    Raises
+    ------
+    OptionError
+        If their shapes differ.
+    UnsupportedDataError
+        As for :func:`hand_over` and :func:`refuse_device_tensors`.
+    """
+    refuse_device_tensors(values, f"the field {name!r}")
+    if not all(isinstance(value, np.ndarray | np.generic | torch.Tensor) for value in values):
+        return default_collate(values)
+    tensors = [hand_over(value, name) for value in values]
+    shapes = sorted({tuple(tensor.shape) for tensor in tensors})
+    if len(shapes) > 1:
+        raise OptionError(
+            f"the samples of the field {name!r} have unequal shapes, so they do not stack",
+            given=", ".join(map(str, shapes)),
+            allowed="one shape",
+            remedy="pass collate_fn=xloader.torch.PadCollate(), or make them equal in transform",
+        )
+    # In a worker, this stacks straight into the memory that is shared with the main process.
+    return default_collate(tensors)
+
+
+def hand_over(array: Any, name: str) -> Any:
+    """A tensor over an array's memory, or over a copy's where torch takes none like it.
+
+    Copied are arrays that are read-only, run backwards or hold foreign byte orders. What is no
+    array stays as it is.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If no tensor can hold it, or it is a tensor on a device, made in a worker.
+    """
+    if not isinstance(array, np.ndarray | np.generic):
+        refuse_device_tensors(array, f"the field {name!r}")
+        return array
+    array = np.asarray(array)
+    is_native = array.dtype.isnative
+    if not array.flags.writeable or not is_native or any(step < 0 for step in array.strides):
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise UnsupportedDataError(
+            f"the field {name!r} holds what no tensor can",
+            given=f"dtype {array.dtype}",
+            allowed="bool, integers, floats and complex numbers",
+            remedy="make numbers of it in map or transform",
+        ) from error

@@ -1,0 +1,207 @@
+"""Functions on single samples, as torchvision's datasets take them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from xloader.core.counter_rng import Words
+from xloader.core.option_checks import check_callable
+from xloader.core.telling import names_function
+from xloader.errors import OptionError, UnsupportedDataError
+from xloader.loader.batch import Batch
+from xloader.loader.row_list import Rows
+from xloader.tensors.columns import refuse_device_tensors
+
+
+@dataclass(frozen=True)
+class ItemTransforms:
+    """What is done to each sample before it is collated.
+
+    Pickles, with lambdas and with functions of a notebook.
+
+    Parameters
+    ----------
+    transform : callable, optional
+        Given the first field of a sample, an array; what it returns takes its place. It may
+        change the array in place, and return arrays, tensors or numbers of any shape.
+    target_transform : callable, optional
+        The same for the second field.
+    transforms : callable, optional
+        Given all fields, as separate arguments, and returns as many, in a tuple; instead of the
+        other two, as in torchvision's ``VisionDataset``.
+
+    Raises
+    ------
+    OptionError
+        If ``transforms`` is given beside another, or one is not callable.
+
+    Notes
+    -----
+    Chance is keyed: before each sample, the global generators of PyTorch (the CPU's), of NumPy
+    (``np.random.rand`` and its like) and of ``random`` are seeded by the sample's key, and after
+    the batch they stand where they stood. So augmentation is the same whatever the batches and
+    the workers, and training's own chance is as without it. What has generators of its own, such
+    as ``np.random.default_rng()``, is not reached. Measured: 15 microseconds a sample and 0.1
+    milliseconds a batch.
+
+    Examples
+    --------
+    >>> from xloader.transforms.rng import sample_keys
+    >>> x, y = np.arange(6.0).reshape(2, 3), np.array([8, 9])
+    >>> batch = Batch([x, y], ["x", "y"], np.array([4, 1]))
+    >>> halved = ItemTransforms(lambda x: x / 2, target_transform=float)
+    >>> halved.apply(batch, sample_keys(0, 0, batch.ids))
+    [(array([0. , 0.5, 1. ]), 8.0), (array([1.5, 2. , 2.5]), 9.0)]
+    """
+
+    transform: Callable[..., Any] | None = None
+    target_transform: Callable[..., Any] | None = None
+    transforms: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, function in given.items():
+            check_callable(
+                name, function, "compose several, as in torchvision.transforms.Compose([...])"
+            )
+        if self.transforms is not None and (self.transform or self.target_transform):
+            raise OptionError(
+                "transforms does the work of the other two",
+                given=", ".join(name for name, function in given.items() if function),
+                allowed="transforms alone, or transform and target_transform",
+            )
+
+    def __bool__(self) -> bool:
+        return any(function is not None for function in self._functions())
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse samples without the fields that the functions are for.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of the samples' fields.
+
+        Raises
+        ------
+        OptionError
+            If there is a ``target_transform`` and only one field.
+        """
+        if self.target_transform is not None and len(names) < 2:
+            raise OptionError(
+                "target_transform is for the second field, and samples have one",
+                given=f"fields {list(names)}",
+                allowed="samples with two fields or more",
+                remedy="name targets, as in .targets(...), or pass transform",
+            )
+
+    def apply(self, batch: Batch, keys: Words | None) -> list[Any]:
+        """The samples of a batch, each changed.
+
+        Parameters
+        ----------
+        batch : Batch
+            Stacked arrays, which the functions may change.
+        keys : numpy.ndarray of uint64, or None
+            A key for each sample, as of :func:`xloader.transforms.rng.sample_keys`, shape ``(n,)``.
+            With None the generators are left alone.
+
+        Returns
+        -------
+        Rows or list
+            With one tuple a sample. Nothing is stacked: that is left to what collates. It is a
+            plain list where ``transforms`` returned other than one value for each field.
+
+        Raises
+        ------
+        OptionError
+            As for :meth:`check`.
+        UnsupportedDataError
+            If a function returned None, or in a worker a tensor on a device.
+        """
+        rows = Rows(batch)
+        if not self:
+            return rows
+        self.check(batch.names)
+        changed: list[Any] = []
+        with nullcontext() if keys is None else _generators_kept():
+            for row, sample in enumerate(rows):
+                if keys is not None:
+                    _seed(int(keys[row]))
+                with names_function(f"{self._names()} of sample {batch.ids[row]}"):
+                    changed.append(self._call(sample))
+        is_plain = all(type(one) is tuple and len(one) == len(batch) for one in changed)
+        return Rows.of(changed, batch.names, batch.ids, batch.is_padding) if is_plain else changed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        import cloudpickle
+
+        try:
+            return _unpickle, (cloudpickle.dumps(astuple(self)),)
+        except Exception as error:
+            error.add_note(f"raised as {self._names()} was pickled, to be sent to a worker")
+            raise
+
+    def _functions(self) -> tuple[Callable[..., Any] | None, ...]:
+        return self.transform, self.target_transform, self.transforms
+
+    def _names(self) -> str:
+        return " or ".join(f.name for f in fields(self) if getattr(self, f.name) is not None)
+
+    def _call(self, sample: tuple[Any, ...]) -> Any:
+        changed: Any
+        if self.transforms is not None:
+            changed = self.transforms(*sample)
+            changed = tuple(changed) if type(changed) is list else changed
+            if len(sample) == 1 and not isinstance(changed, tuple | dict):
+                changed = (changed,)
+        else:
+            functions = (self.transform, self.target_transform, *(None,) * len(sample))
+            changed = tuple(
+                value if function is None else function(value)
+                for value, function in zip(sample, functions, strict=False)
+            )
+        if changed is None or (isinstance(changed, tuple) and any(v is None for v in changed)):
+            raise UnsupportedDataError(
+                f"{self._names()} returned None",
+                allowed="arrays, tensors, numbers",
+                remedy="return the array, also where it was changed in place",
+            )
+        refuse_device_tensors(changed, f"what {self._names()} returned")
+        return changed
+
+
+def _unpickle(state: bytes) -> ItemTransforms:
+    import cloudpickle
+
+    return ItemTransforms(*cloudpickle.loads(state))
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Put the global generators back afterwards."""
+    # Augmentation is written against them, however little NumPy likes its own.
+    of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002
+    of_python = random.getstate()
+    of_torch = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
+        torch.default_generator.set_state(of_torch)
+
+
+def _seed(key: int) -> None:
+    # `torch.manual_seed` takes 80 times as long, for it sees to devices as well.
+    torch.default_generator.manual_seed(key)
+    random.seed(key)
+    # Of the same words, NumPy and Python would make the same numbers: theirs is one algorithm.
+    np.random.seed([key & 0xFFFFFFFF, key >> 32, 1])  # noqa: NPY002

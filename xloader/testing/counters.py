@@ -1,0 +1,77 @@
+"""Counting from many threads, and from many processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections import Counter
+from typing import Any
+
+
+class KeyCounter:
+    """Counts from many threads; a pickled copy counts on by itself."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Any] = Counter()
+        self.lock = threading.Lock()
+
+    def add(self, item: object) -> None:
+        """Count one more of an item."""
+        with self.lock:
+            self.counts[item] += 1
+
+    def snapshot(self) -> Counter[Any]:
+        """A copy of the counts."""
+        with self.lock:
+            return self.counts.copy()
+
+    def reset(self) -> None:
+        """Start counting from zero."""
+        with self.lock:
+            self.counts.clear()
+
+    def __getstate__(self) -> Counter[Any]:
+        return self.snapshot()
+
+    def __setstate__(self, counts: Counter[Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.counts.update(counts)
+
+
+class SharedTally:
+    """Counts from many processes, each of which adds lines to one file.
+
+    Parameters
+    ----------
+    path : str
+        The file. What is in it counts.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with open(path, "ab"):
+            pass
+
+    def add(self, item: object) -> None:
+        """Count one more of an item, which has to pickle."""
+        line = pickle.dumps((os.getpid(), item)).hex().encode() + b"\n"
+        # Opened anew each time: a line that is appended in one call is not mixed with others.
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+    def snapshot(self) -> Counter[Any]:
+        """The counts of all processes together."""
+        return Counter(item for _, item in self.lines())
+
+    def lines(self) -> list[tuple[int, Any]]:
+        """Every item, with the process that counted it."""
+        with open(self._path, "rb") as file:
+            return [pickle.loads(bytes.fromhex(line.decode())) for line in file.read().split()]
+
+    def reset(self) -> None:
+        """Start counting from zero."""
+        os.truncate(self._path, 0)

@@ -1,0 +1,253 @@
+"""data_loader: a stock ``DataLoader`` whose dataset, sampler and collate function fit together."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader
+
+from xloader.core.nans import OnNan
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
+from xloader.core.telling import warn_caller
+from xloader.errors import OptionError, WorkersError, WorkersWarning
+from xloader.tensors.collate import collate
+from xloader.torch.chunk_sampler import ChunkSampler
+from xloader.torch.map_dataset import MapDataset
+
+if TYPE_CHECKING:
+    from xloader.samples.samples import Samples
+
+_OF_THE_PLAN = (
+    *("lanes", "max_amplification", "max_retries", "on_error", "rank", "read_timeout"),
+    *("seed", "spread", "threads", "world_size"),
+)
+_NOT_YOURS = {
+    "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
+    "dataset": "pass samples",
+    "sampler": "leave out a DistributedSampler, as this deals by ranks; "
+    "for one of your own, DataLoader(MapDataset(samples), sampler=...)",
+}
+
+
+def data_loader(
+    samples: Samples,
+    batch_size: int | Callable[[Samples], int] = 32,
+    *,
+    num_workers: int = 0,
+    shuffle: bool = True,
+    memory: int | str = "2GiB",
+    drop_last: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    transform: Callable[..., Any] | None = None,
+    target_transform: Callable[..., Any] | None = None,
+    transforms: Callable[..., Any] | None = None,
+    on_nan: OnNan = "warn",
+    **kwargs: Any,
+) -> DataLoader[Any]:
+    """A stock ``DataLoader`` that reads each chunk once, by one worker.
+
+    Puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. Workers start
+    from a clean process (``forkserver``, ``spawn`` where there is none) and live on from epoch
+    to epoch, unless asked otherwise.
+
+    Parameters
+    ----------
+    samples : Samples
+        What is read.
+    batch_size : int or callable, default 32
+        Samples of a batch, on each rank; or what says so of the samples, as :func:`batch_of`.
+    num_workers : int, default 0
+        Worker processes. With none, threads of this process read.
+    shuffle : bool, default True
+        Whether each epoch has an order of its own; if not, ids ascend within each worker's part.
+    memory : int or str, default "2GiB"
+        Bytes that all workers of this rank may use together; each has an equal share.
+    drop_last : bool, default False
+        Whether samples that do not fill a global batch are left out.
+    collate_fn : callable, optional
+        Makes a batch of a list of samples, each a tuple of arrays; :func:`collate` by default.
+    transform, target_transform, transforms : callable, optional
+        As for :class:`MapDataset`.
+    on_nan : {"warn", "raise", "ignore"}
+        As for :class:`MapDataset`.
+    **kwargs
+        ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
+        ``spread``, ``read_timeout``, ``max_retries`` and ``on_error``, as for
+        :meth:`Samples.loader`. All others go to the ``DataLoader``.
+
+    Returns
+    -------
+    torch.utils.data.DataLoader
+        With the sampler's ``explain`` attached, as ``loader.explain()``; its
+        ``loader.sampler.set_epoch(epoch)`` chooses an epoch, which otherwise moves on by itself.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small, with the minimum that would do.
+    OptionError
+        If an option is outside its range, or a sampler is passed.
+    WorkersError
+        When it is iterated over in a worker that imports a script without a guard.
+
+    Warns
+    -----
+    WorkersWarning
+        With ``in_order=False``, which lets any worker make any batch.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> loader = data_loader(xloader.open(ds).window(time=2), batch_size=2)
+    >>> len(loader), [tuple(batch.t2m.shape) for batch in loader]
+    (3, [(2, 2, 4), (2, 2, 4), (1, 2, 4)])
+    """
+    _check_rest(kwargs)
+    num_workers = check_whole("num_workers", num_workers, 0, MOST)
+    check_callable("collate_fn", collate_fn)
+    planned = {name: kwargs.pop(name) for name in _OF_THE_PLAN if name in kwargs}
+    if num_workers:
+        kwargs = _for_workers(num_workers, kwargs)
+    sampler = ChunkSampler(
+        samples,
+        batch_size,
+        num_workers=num_workers,
+        memory=memory,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        prefetch_factor=kwargs.get("prefetch_factor") or 2,
+        persistent_workers=kwargs.get("persistent_workers", False),
+        **planned,
+    )
+    dataset = MapDataset(
+        samples,
+        parse_nbytes(memory),
+        transform=transform,
+        target_transform=target_transform,
+        transforms=transforms,
+        threads=planned.get("threads"),
+        read_timeout=planned.get("read_timeout"),
+        max_retries=planned.get("max_retries"),
+        on_nan=on_nan,
+    )
+    kind: type[DataLoader[Any]] = DataLoader
+    if num_workers and _is_importing_script():
+        kind = _ImportedLoader
+    loader = kind(
+        dataset,
+        sampler.batch_size,
+        sampler=sampler,
+        num_workers=num_workers,
+        collate_fn=collate_fn or collate,
+        drop_last=drop_last,
+        **kwargs,
+    )
+    loader.explain = sampler.explain
+    return loader
+
+
+def _check_rest(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments of a ``DataLoader`` that this one sees to itself, or cannot call."""
+    for name, remedy in _NOT_YOURS.items():
+        if name in kwargs:
+            raise OptionError(
+                f"data_loader has a {name} of its own",
+                given=f"{name}={kwargs[name]!r}",
+                remedy=remedy,
+            )
+    check_callable("worker_init_fn", kwargs.get("worker_init_fn"))
+
+
+def batch_of(
+    *, nbytes: int | str | None = None, num_elements: int | None = None
+) -> Callable[[Samples], int]:
+    """A batch size that keeps batches within a number of bytes, or of elements.
+
+    Parameters
+    ----------
+    nbytes : int or str, optional
+        Bytes of a batch, over all fields.
+    num_elements : int, optional
+        Elements of a batch, over all fields.
+
+    Returns
+    -------
+    callable
+        Given samples, says how many of them a batch may have: one at least.
+
+    Raises
+    ------
+    OptionError
+        If neither is given, or one is outside its range.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.zeros((10, 4), np.float32))})
+    >>> batch_of(nbytes="1KiB")(xloader.open(ds).window(time=2)), 2 * 4 * 4
+    (32, 32)
+    """
+    if nbytes is None and num_elements is None:
+        raise OptionError(
+            "a batch is bounded by nothing", allowed="nbytes=, num_elements=, or both"
+        )
+    most_nbytes = None if nbytes is None else parse_nbytes(nbytes)
+    if num_elements is not None:
+        num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
+
+    def size(samples: Samples) -> int:
+        counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
+        sizes = []
+        if most_nbytes is not None:
+            own = sum(counts[name] * dtype.itemsize for name, dtype in samples.dtypes.items())
+            sizes.append(most_nbytes // max(own, 1))
+        if num_elements is not None:
+            sizes.append(num_elements // max(sum(counts.values()), 1))
+        return max(min(*sizes, MOST), 1)
+
+    return size
+
+
+class _ImportedLoader(DataLoader[Any]):
+    """What a worker process gets that imports the script anew: it may have it, and not use it."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if _is_importing_script():
+            raise WorkersError(
+                "a worker process imports the script anew, and would start workers of its own",
+                given=f"a DataLoader with num_workers={self.num_workers}, iterated over where "
+                "the script is imported",
+                allowed="imports, functions, samples and loaders, outside of the guard",
+                remedy='put what trains, writes or prints under if __name__ == "__main__":',
+            )
+        return super().__iter__()
+
+
+def _is_importing_script() -> bool:
+    # Python's own mark for it: by the same, it refuses to start a process.
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a ``DataLoader`` with workers, where they are not given."""
+    kwargs = {"persistent_workers": True, **kwargs}
+    if kwargs.get("multiprocessing_context") is None:
+        kwargs["multiprocessing_context"] = _start_method()
+    if num_workers > 1 and not kwargs.get("in_order", True):
+        warn_caller(
+            "with in_order=False any worker may make any batch, so chunks are read again and "
+            "again, through a cache: leave in_order out",
+            WorkersWarning,
+        )
+    return kwargs
+
+
+def _start_method() -> str:
+    # A fork carries threads' locks and open stores along, and hangs on some of them.
+    methods = multiprocessing.get_all_start_methods()
+    return "forkserver" if "forkserver" in methods else "spawn"

@@ -1,0 +1,269 @@
+"""The passes of a sampler over its epochs: batch by batch, or id by id, and where each stands."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from xloader.loader.padding import rest_of
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.rank_resolution import RankResolver
+from xloader.loader.state import Position
+from xloader.loader.worker import explain_rest
+from xloader.order.step_dealer import deal_ids
+from xloader.planning.epoch import Epoch
+from xloader.planning.explain import Cached, Explanation, touched_blocks
+from xloader.planning.remainder import Remainder
+from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
+
+
+class Passes:
+    """Deals one pass after the other, and knows where the next begins.
+
+    Parameters
+    ----------
+    roster : Roster
+        Planned for as many workers as there are.
+    num_workers : int
+        As of the ``DataLoader``: 0 where the process that iterates reads.
+    is_lasting : bool
+        Whether workers, and chunks that they keep, outlive a pass.
+    """
+
+    def __init__(self, roster: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
+        self.roster = roster
+        self.epoch = 0
+        self._resumed: Position | None = None
+        self._num_workers = num_workers
+        self._is_lasting = is_lasting
+        self._num_passes = 0
+        # Where a pass does not begin with a worker's first step, another process makes its steps.
+        self._shift = 0
+        self._kept: list[set[tuple[int, int]]] = []
+        self._forget()
+
+    @property
+    def coming(self) -> Position:
+        """Where the next pass begins."""
+        if self._resumed is not None and self._resumed.epoch == self.epoch:
+            return self._resumed
+        return Position(self.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass: its beginning, or where it was to be resumed."""
+        if epoch != self.epoch:
+            self._resumed = None
+        self.epoch = epoch
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin the next pass at a step.
+
+        Raises
+        ------
+        OptionError
+            If there is no such step.
+        """
+        stand = Position.checked(epoch, step, self.roster.settle().num_steps)
+        self.epoch, self._resumed = stand.epoch, stand
+
+    def adopt(self, state: Mapping[str, Any]) -> Position:
+        """Take up the plan and the seed of a state, and say where it stands.
+
+        Raises
+        ------
+        StateError, LanesError, MemoryBudgetError
+            As `RankResolver.load` does.
+        """
+        own = self.roster.itinerary
+        stand = self.roster.load(state, is_within_batch=True)
+        if self.roster.itinerary is not own or self._num_workers:
+            # With a state, workers begin anew.
+            self._forget()
+        is_over = 0 < stand.step == self.roster.itinerary.num_steps
+        # A pass that is over was the last of its epoch.
+        self.epoch = stand.epoch + is_over
+        self._resumed = None if is_over else stand
+        return stand
+
+    def explain(self, scope: Literal["rank", "world"]) -> Explanation:
+        """What the next pass will cost."""
+        self.roster.settle()
+        expected = self._explain(self.coming, scope, self._shift_of(self.coming))
+        return self.roster.itinerary.with_notes(expected)
+
+    def begin(self, start: Position | None) -> Iterator[list[int]]:
+        """The ids of a pass, a list for each batch, with its ticket.
+
+        Parameters
+        ----------
+        start : Stand, optional
+            Where a state stood; by default where `resume` was told, or the epoch's beginning.
+        """
+        # With a state, a DataLoader goes on with the worker whose turn it is.
+        shift = 0 if start is not None else self._shift_of(self.coming)
+        start = start or self.coming
+        expected = self._explain(start, "rank", shift)
+        self.roster.itinerary.warn(expected)
+        self.roster.begin(expected, start)
+        if shift != self._shift:
+            self._forget()
+            self._shift = shift
+        self._resumed = None
+        self._num_passes += 1
+        return self._deal(start, self._num_passes)
+
+    def _deal(self, start: Position, pass_number: int) -> Iterator[list[int]]:
+        itinerary = self.roster.itinerary
+        workers = itinerary.plan.workers
+        agreement = PlanTag(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
+        # A batch that some rows are left of is read as any ids are.
+        first_step = start.step + (start.row > 0)
+        part = itinerary.remainder(start.epoch, start.step)
+        dealt = [_batches(itinerary, part, worker) for worker in range(workers)]
+        last_step = start.step + part.num_steps - 1
+        if not part.num_steps:
+            self._finish(start.epoch, part)
+        for step in range(start.step, last_step + 1):
+            ids = next(dealt[step % workers])
+            if step == last_step:
+                # Whether or not the loop asks for one batch more, the epoch is complete.
+                self._finish(start.epoch, part)
+            if step < first_step:
+                yield ids[start.row :]
+                continue
+            ticket = StepTag.of(ids, agreement, start.epoch, step, pass_number, first_step)
+            yield BatchIds(ids, ticket)
+
+    def _finish(self, number: int, part: Epoch | Remainder) -> None:
+        itinerary = self.roster.itinerary
+        if self._is_lasting and itinerary.plan.is_resident:
+            for worker, kept in enumerate(self._kept):
+                kept |= touched_blocks(*_own(itinerary, part, worker))
+        if self.epoch == number:
+            # Another may have been chosen meanwhile.
+            self.epoch = number + 1
+
+    def _explain(self, start: Position, scope: Literal["rank", "world"], shift: int) -> Explanation:
+        part = self.roster.itinerary.remainder(start.epoch, start.step)
+        kept: list[Cached] = [*self._kept] if shift == self._shift else []
+        return explain_rest(self.roster.itinerary, part, scope, kept)
+
+    def _shift_of(self, start: Position) -> int:
+        return start.step % self.roster.itinerary.plan.workers
+
+    def _forget(self) -> None:
+        self._kept = [set() for _ in range(max(self._num_workers, 1))]
+
+
+class BatchPass(Iterator[list[int]]):
+    """One pass, a list of ids for each batch.
+
+    Parameters
+    ----------
+    passes : Passes
+        What deals them. Nothing of it is touched before the first batch.
+    """
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._start: Position | None = None
+        self._stand: Position | None = None
+        self._batches: Iterator[list[int]] = iter(())
+
+    @property
+    def stand(self) -> Position:
+        """Where it stands: behind the batches that were taken."""
+        return self._stand or self._start or self._passes.coming
+
+    def __next__(self) -> list[int]:
+        if self._stand is None:
+            self._stand = self.stand
+            self._batches = self._passes.begin(self._start)
+        ids = next(self._batches)
+        self._stand = Position(self._stand.epoch, self._stand.step + 1)
+        return ids
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, as plain JSON values under 2 KB."""
+        return self._passes.roster.save(self.stand)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another pass stood, by its plan and seed. Nothing is read.
+
+        Raises
+        ------
+        StateError
+            If it is damaged, or of other samples or another global batch.
+        LanesError
+            If the ranks do not divide its lanes.
+        MemoryBudgetError
+            If its plan needs more memory.
+        """
+        self._start, self._stand = self._passes.adopt(state), None
+
+
+class IdPass(Iterator[int]):
+    """One pass, id by id; the first id of each batch carries its ticket.
+
+    Parameters
+    ----------
+    passes : Passes
+        As of `BatchPass`.
+    """
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._batches = BatchPass(passes)
+        self._ids: Iterator[int] = iter(())
+        self._num_rows = 0
+
+    @property
+    def stand(self) -> Position:
+        """Where it stands: behind the ids that were taken."""
+        stand, num_left = self._batches.stand, operator.length_hint(self._ids)
+        if not num_left:
+            return stand
+        return Position(stand.epoch, stand.step - 1, self._num_rows - num_left)
+
+    def __next__(self) -> int:
+        for number in self._ids:
+            return number
+        num_passed = self._batches.stand.row
+        ids = next(self._batches)
+        self._ids, self._num_rows = iter(ids), num_passed + len(ids)
+        first = next(self._ids)
+        return FirstId.of(first, ids.ticket) if isinstance(ids, BatchIds) else first
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, as plain JSON values under 2 KB."""
+        return self._passes.roster.save(self.stand)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where another pass stood, as `BatchPass.load_state_dict` does."""
+        self._batches.load_state_dict(state)
+        self._ids = iter(())
+
+
+def _own(
+    itinerary: RankPlan, part: Epoch | Remainder, worker: int
+) -> tuple[Epoch | Remainder, range]:
+    """What one worker carries out of it, with its sublanes."""
+    numbers = itinerary.sublanes(worker)
+    return rest_of(part, numbers)[0], numbers
+
+
+def _batches(itinerary: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
+    """The ids of one worker's batches, filled up where there are several ranks."""
+    options, numbers = itinerary.options, itinerary.sublanes(worker)
+    part, num_passed = rest_of(part, numbers)
+    orders = [lane.order for lane in part.lanes(numbers)]
+    num_steps = part.sublanes.num_steps_of(numbers[0])
+    last: list[int] = []
+    for index, own in enumerate(deal_ids(orders, itinerary.plan.lane_share, num_steps)):
+        ids = own.tolist()
+        if options.world.world_size > 1:
+            ids += (ids[-1:] or last) * (options.batch_size - len(ids))
+        last = ids[-1:]
+        if index >= num_passed:
+            yield ids

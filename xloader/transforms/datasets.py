@@ -1,0 +1,322 @@
+"""Batches as xarray Datasets, so that a user's function may name its dimensions.
+
+The dimensions are ``sample`` and those of the fields. A dimension that means different things in
+two fields, in size or in the positions it stands for, is called ``<field>_<dim>`` in each of
+them. Labels that all samples share are indexes. Those of windowed dimensions differ from sample
+to sample and ride along as coordinates ``<dim>_label``, which xarray carries and never aligns by;
+a Dataset of one sample has them as indexes too. The ids are a coordinate ``sample`` without an
+index, so that one sample may be mixed with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
+from xloader.recipe.layout import FieldLayout, window_offsets
+from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.selection import stored
+
+Names = Mapping[tuple[str, str], str]
+"""Per (field, dimension), what the dimension is called in a Dataset of all fields."""
+
+
+def to_frame(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    arrays: Mapping[str, NDArray[Any]],
+    ids: Ints,
+) -> xr.Dataset:
+    """A batch as a Dataset that shares the arrays' memory.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layouts : tuple of FieldLayout
+        Its layouts.
+    arrays : mapping of str to numpy.ndarray
+        By field, shape ``(n, *layout.shape)``.
+    ids : numpy.ndarray
+        Ids of the samples, int64, shape ``(n,)``.
+
+    Returns
+    -------
+    xarray.Dataset
+        One variable for each field, with its labels and the ids.
+
+    Raises
+    ------
+    StackError
+        If a dimension of the samples is called ``sample``.
+    """
+    names = dim_names(layouts)
+    if SAMPLE in names.values():
+        raise StackError(
+            f"a dimension of the samples is called {SAMPLE!r}, as that of a batch is",
+            allowed=f"any other name than {SAMPLE!r}",
+            remedy="rename the dimension in an xarray Dataset and open that",
+        )
+    variables = {
+        layout.name: xr.Variable(
+            (SAMPLE, *(names[layout.name, dim] for dim in layout.dims)),
+            arrays[layout.name],
+            attrs_of(recipe, layout),
+        )
+        for layout in layouts
+    }
+    return with_ids(xr.Dataset(variables, _labels(recipe, layouts, names, ids)), ids)
+
+
+def with_ids(frame: xr.Dataset, ids: Ints) -> xr.Dataset:
+    """The Dataset with the ids of its samples as a coordinate that nothing aligns by."""
+    coord = xr.Coordinates({SAMPLE: (SAMPLE, ids)}, indexes={})
+    return frame.drop_vars(SAMPLE, errors="ignore").assign_coords(coord)
+
+
+def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
+    """The arrays of a Dataset of samples, ``sample`` in front.
+
+    Raises
+    ------
+    OptionError
+        If a variable has lost samples or the dimension ``sample``, or none is left.
+    EmptySamplesError
+        If a variable has no elements left.
+    UnsupportedDataError
+        If a variable holds no numbers.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, variable in frame.data_vars.items():
+        if variable.sizes.get(SAMPLE) != num_samples:
+            raise OptionError(
+                f"a transform changed the samples of {str(name)!r}",
+                given=f"dimensions {dict(variable.sizes)}",
+                allowed=f"a dimension {SAMPLE!r} of size {num_samples}",
+                remedy='keep the dimension, or use .map(fn, per="sample")',
+            )
+        if 0 in [size for dim, size in variable.sizes.items() if dim != SAMPLE]:
+            raise EmptySamplesError(
+                f"a transform left no element of {str(name)!r}",
+                given=f"dimensions {dict(variable.sizes)}",
+                allowed="at least one element along each dimension",
+                remedy="xarray combines by label: give what is combined the same labels, or "
+                "none with .drop_vars(dim)",
+            )
+        array = variable.transpose(SAMPLE, ...).to_numpy()
+        if array.dtype.kind not in "biuf":
+            raise UnsupportedDataError(
+                f"a transform left no real numbers in {str(name)!r}",
+                given=f"dtype {array.dtype}",
+                allowed="bool, integer and floating dtypes",
+                remedy="convert or drop the variable in the transform",
+            )
+        arrays[str(name)] = np.ascontiguousarray(array)
+    if not arrays:
+        raise OptionError(
+            "a transform left no field",
+            given="a Dataset without data variables",
+            allowed="at least one",
+            remedy="return the fields as data variables",
+        )
+    return arrays
+
+
+def show_labels(frame: xr.Dataset) -> xr.Dataset:
+    """One sample, labels as indexes and without its id: ``time_label (time)`` is ``time``."""
+    renamed: dict[Hashable, xr.Variable] = {}
+    for name, label in frame.coords.items():
+        plain = str(name).removesuffix(LABEL)
+        if plain != name and label.dims in ((), (plain,)) and plain not in frame.variables:
+            renamed[plain] = label.variable
+    dropped = [SAMPLE, *(f"{name}{LABEL}" for name in renamed)]
+    return frame.drop_vars(dropped, errors="ignore").assign_coords(renamed)
+
+
+def auxiliary_coords(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], sample_id: int
+) -> dict[str, xr.Variable]:
+    """Coordinates of one sample that are no index, such as a 2-d latitude or a scalar.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layouts : tuple of FieldLayout
+        Its layouts.
+    sample_id : int
+        The sample.
+
+    Returns
+    -------
+    dict of str to xarray.Variable
+        Those whose dimensions some field has; as ``<field>_<name>`` where fields differ.
+    """
+    names = dim_names(layouts)
+    coords = recipe.source.coordinates()
+    found: dict[str, xr.Variable] = {}
+    for name, coord in coords.coords.items():
+        if name in coords.indexes:
+            continue
+        of_field = {
+            layout.name: _cut_coord(recipe, layout, names, coord.variable, sample_id)
+            for layout in layouts
+            if _has_dims(recipe, layout, coord.dims)
+        }
+        variants = list(of_field.values())
+        is_shared = all(is_same_coord(variant, variants[0]) for variant in variants)
+        for field, variable in of_field.items():
+            found[str(name) if is_shared else f"{field}_{name}"] = variable
+    return found
+
+
+def _has_dims(recipe: Recipe, layout: FieldLayout, dims: tuple[Hashable, ...]) -> bool:
+    dropped = {dim for dim, kept in recipe.selection if isinstance(kept, int)}
+    return set(dims) <= {*layout.dims, *layout.dropped, *dropped}
+
+
+def _cut_coord(
+    recipe: Recipe, layout: FieldLayout, names: Names, coord: xr.Variable, sample_id: int
+) -> xr.Variable:
+    indexers: dict[Hashable, Any] = {}
+    for dim in map(str, coord.dims):
+        elements, _ = elements_along(recipe, layout, dim, np.array([sample_id], np.int64))
+        is_kept = dim in layout.dims
+        indexers[dim] = elements.reshape(-1) if is_kept else int(elements.flat[0])
+    cut = coord.isel(indexers)
+    dims = [names[layout.name, str(dim)] for dim in cut.dims]
+    return xr.Variable(dims, cut.to_numpy(), cut.attrs)
+
+
+def is_same_coord(left: xr.Variable, right: xr.Variable) -> bool:
+    """Whether two coordinates have the same dimensions and values."""
+    return xr.DataArray(left).equals(xr.DataArray(right))
+
+
+def dim_names(layouts: tuple[FieldLayout, ...]) -> dict[tuple[str, str], str]:
+    """What each dimension of each field is called in a Dataset of all fields.
+
+    Parameters
+    ----------
+    layouts : tuple of FieldLayout
+        The layouts of all fields.
+
+    Returns
+    -------
+    dict of (str, str) to str
+        By (field, dimension): the dimension, or ``<field>_<dim>`` in every field that has it
+        where two of them differ in its size, its offsets or its channels.
+    """
+    meanings: dict[str, set[object]] = {}
+    for layout in layouts:
+        for dim in layout.dims:
+            meanings.setdefault(dim, set()).add(_meaning(layout, dim))
+    return {
+        (layout.name, dim): dim if len(meanings[dim]) == 1 else f"{layout.name}_{dim}"
+        for layout in layouts
+        for dim in layout.dims
+    }
+
+
+def attrs_of(recipe: Recipe, layout: FieldLayout) -> dict[str, object]:
+    """Attributes that all variables of a field share, less ``units`` once they are changed."""
+    first, *others = [recipe.variable(part.variable).attrs for part in layout.parts]
+    shared = {
+        key: value
+        for key, value in first.items()
+        if all(key in other and _is_same(other[key], value) for other in others)
+    }
+    variables = tuple(part.variable for part in layout.parts)
+    if any(step.changes_units(variables) for step in recipe.steps):
+        shared.pop("units", None)
+    return shared
+
+
+def _is_same(left: object, right: object) -> bool:
+    return bool(np.array_equal(np.asarray(left), np.asarray(right)))
+
+
+def _meaning(layout: FieldLayout, dim: str) -> object:
+    if dim == CHANNEL and layout.channels is not None:
+        return layout.channels
+    return layout.shape[layout.dims.index(dim)], layout.access_of(dim)
+
+
+def _labels(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], names: Names, ids: Ints
+) -> dict[str, xr.Variable]:
+    """Labels by coordinate: of all samples under the dimension's name, else ``<dim>_label``."""
+    labels: dict[str, xr.Variable] = {}
+    coords = recipe.source.coordinates()
+    for layout in layouts:
+        for dim in layout.dims:
+            name = names[layout.name, dim]
+            if name in labels or name + LABEL in labels:
+                continue
+            if dim == CHANNEL and layout.channels is not None:
+                labels[name] = xr.Variable(name, np.asarray(layout.channels))
+            elif dim in coords.indexes:
+                label = _labels_along(recipe, layout, dim, name, ids)
+                labels[name + LABEL if SAMPLE in label.dims else name] = label
+    dropped = _labels_of_dropped(recipe, layouts, set(names.values()), ids)
+    labels.update((name + LABEL, label) for name, label in dropped.items())
+    taken = {layout.name for layout in layouts}
+    for dim, kept in recipe.selection:
+        if isinstance(kept, int) and dim in coords.indexes:
+            name = dim + LABEL if dim in taken else dim
+            labels[name] = coords[dim].variable.to_base_variable()[kept]
+    return labels
+
+
+def _labels_along(
+    recipe: Recipe, layout: FieldLayout, dim: str, name: str, ids: Ints
+) -> xr.Variable:
+    """Labels of a kept dimension: (name,) where it is whole, (sample, name) where windowed."""
+    elements, is_windowed = elements_along(recipe, layout, dim, ids)
+    index = xr.Variable((SAMPLE, name) if is_windowed else (name,), elements)
+    return recipe.source.coordinates()[dim].variable.to_base_variable()[index]
+
+
+def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
+    """Stored elements of a field along a dimension, and whether they differ by sample.
+
+    Their shape is ``(n, count)`` along a windowed dimension, else ``(size,)``.
+    """
+    kept = recipe.kept_of(dim)
+    if isinstance(kept, int):
+        return np.array([kept], np.int64), False
+    access = layout.access_of(dim)
+    if access is None:
+        return np.asarray(kept, np.int64), False
+    windows = recipe.require_windows()
+    axis = windows.dims.index(dim)
+    firsts = recipe.positions_of(ids)[:, axis] * windows.strides[axis]
+    return stored(kept, window_offsets(firsts, access)), True
+
+
+def _labels_of_dropped(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], taken: set[str], ids: Ints
+) -> dict[str, xr.Variable]:
+    """Labels of windowed dimensions that an int offset dropped, one for each sample.
+
+    They take the dimension's own name where no other field says anything else about it.
+    """
+    labels: dict[str, xr.Variable] = {}
+    coords = recipe.source.coordinates()
+    for layout in layouts:
+        for dim in layout.dropped:
+            if dim not in coords.indexes:
+                continue
+            elements, _ = elements_along(recipe, layout, dim, ids)
+            rivals = {other.access_of(dim) for other in layouts} - {None}
+            is_free = len(rivals) == 1 and dim not in taken
+            label = coords[dim].variable.to_base_variable()[xr.Variable(SAMPLE, elements[:, 0])]
+            labels[dim if is_free else f"{layout.name}_{dim}"] = label
+    return labels

@@ -1,0 +1,96 @@
+"""Numbers in place of NaN, in place on the gathered batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.errors import OptionError
+from xloader.recipe.layout import FieldLayout
+from xloader.recipe.recipe import Recipe, find
+
+BLOCK_SIZE = 2**18
+"""Elements that are looked through at a time, so that masks stay in cache and out of the budget."""
+
+
+@dataclass(frozen=True)
+class Fillna:
+    """The step that puts a number for every NaN, in place.
+
+    Parameters
+    ----------
+    values : tuple of (str or None, float)
+        By variable; ``None`` stands for all.
+    """
+
+    values: tuple[tuple[str | None, float], ...]
+
+    @property
+    def is_in_place(self) -> bool:
+        """Always."""
+        return True
+
+    def describe(self) -> str:
+        """The values by variable."""
+        texts = [str(value) if name is None else f"{name}={value}" for name, value in self.values]
+        return f"fillna({', '.join(texts)})"
+
+    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
+        """The dtype as it is: integers hold no NaN."""
+        return dtype
+
+    def changes_units(self, variables: tuple[str, ...]) -> bool:
+        """Never."""
+        return False
+
+    def apply(self, layouts: tuple[FieldLayout, ...], arrays: dict[str, NDArray[Any]]) -> None:
+        """Fill the batch where it lies."""
+        for layout in layouts:
+            array = arrays[layout.name]
+            if array.dtype.kind != "f":
+                continue
+            for name, value in self.values:
+                if name is None:
+                    _fill(array, value)
+                for part in layout.parts:
+                    if part.variable == name:
+                        _fill(part.view(array), value)
+
+
+def make_fillna(recipe: Recipe, value: Any) -> Fillna:
+    """The step for one number, or for a mapping of numbers by variable.
+
+    Raises
+    ------
+    UnknownNameError
+        If a variable is not there.
+    OptionError
+        If a value is no number.
+    """
+    values = dict(value) if isinstance(value, Mapping) else {None: value}
+    for name, number in values.items():
+        if name is not None:
+            find(name, recipe.variables, "variable")
+        if np.ndim(number) or np.asarray(number).dtype.kind not in "biuf":
+            raise OptionError(
+                "a value to fill with is no number",
+                given=repr(number),
+                allowed="a number, or a mapping of variables to numbers",
+                remedy="use .map(lambda ds: ds.fillna(...)) for arrays",
+            )
+    return Fillna(tuple((name, float(number)) for name, number in values.items()))
+
+
+def _fill(array: NDArray[Any], value: float) -> None:
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        for begin in range(0, flat.size, BLOCK_SIZE):
+            block = flat[begin : begin + BLOCK_SIZE]
+            np.copyto(block, value, where=np.isnan(block))
+    else:
+        for row in array:
+            np.copyto(row, value, where=np.isnan(row))

@@ -1,0 +1,64 @@
+"""The fields as delivered: names, shapes and dtypes after all transforms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.errors import OptionError, TransformError
+from xloader.recipe.layout import FieldLayout
+from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.datasets import from_frame
+from xloader.transforms.run import finish_frame
+
+
+@dataclass(frozen=True)
+class Output:
+    """A field as delivered: dimensions, shape and dtype of one sample, and channel names."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    channels: tuple[str, ...] | None
+
+
+def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Output, ...]:
+    """What the steps make of the fields, found by running them on one sample of zeros.
+
+    Nothing is run where no step can change names and shapes.
+
+    Raises
+    ------
+    OptionError
+        If a step fails on the sample of zeros.
+    """
+    if not recipe.is_mapped:
+        return tuple(Output(x.name, x.dims, x.shape, x.dtype, x.channels) for x in layouts)
+    zeros = {layout.name: np.zeros((1, *layout.shape), layout.dtype) for layout in layouts}
+    try:
+        frame = finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))
+        arrays = from_frame(frame, 1)
+    except TransformError as error:
+        raise OptionError(
+            f"a transform failed on a sample of zeros: {error.what}",
+            allowed="functions that work on any batch, of one sample too",
+            remedy="mend the function: try it on samples.to_xarray(0) of the samples before it",
+        ) from error.__cause__
+    return tuple(_output(frame, name, array) for name, array in arrays.items())
+
+
+def _output(frame: xr.Dataset, name: str, array: NDArray[Any]) -> Output:
+    dims = tuple(str(dim) for dim in frame[name].transpose(SAMPLE, ...).dims[1:])
+    channels = None
+    for dim in dims:
+        coord = dim if dim in frame.coords else dim + LABEL
+        if dim.removeprefix(f"{name}_") == CHANNEL and coord in frame.coords:
+            labels = frame[coord].isel({SAMPLE: 0}, missing_dims="ignore")
+            channels = tuple(str(label) for label in labels.to_numpy())
+    return Output(name, dims, array.shape[1:], array.dtype, channels)

@@ -1,0 +1,188 @@
+"""Slabs: one rank's part of a dimension of each sample, and which steps give the same on parts.
+
+A slab is the whole samples cut once more, so every verb that follows describes the whole::
+
+    Samples.slab          the whole  ->  cut(whole, dim, part)
+    any verb on a slab    the whole with the verb  ->  cut(..., dim, part)
+
+Plan, order and state come of the whole, which is the same for all ranks of a group.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import OptionError
+from xloader.recipe import selection as selecting
+from xloader.recipe.names import CHANNEL
+from xloader.recipe.recipe import Recipe, Slab, Transform
+from xloader.transforms.normalize import Normalize
+from xloader.transforms.steps import Method
+from xloader.transforms.xarray_methods import ELEMENTWISE, REDUCING
+
+_WITH_ARRAYS: Final = frozenset({"clip", "fillna", "where"})
+"""Methods whose arguments may be arrays that lie beside the fields, element by element."""
+
+_WITHOUT_PLACES: Final = frozenset(
+    {"astype", "drop_vars", "expand_dims", "isin", "isnull", "notnull", "round", "transpose"}
+)
+"""Methods that do the same to every element, whatever their arguments."""
+
+_KNOWN: Final = frozenset({*ELEMENTWISE, *REDUCING, "fillna"}) - {"assign"}
+"""Those of which arguments tell what they do; ``assign`` is mostly given functions."""
+
+
+def part_of(total: int, rank: object, size: object) -> range | None:
+    """Elements of one rank's part of ``total``, parts as equal as they get.
+
+    Parameters
+    ----------
+    total : int
+        Elements of the dimension.
+    rank, size : object
+        Which part of how many, as a user gave them.
+
+    Returns
+    -------
+    range or None
+        ``None`` where these are no whole numbers, or a part would be empty.
+
+    Examples
+    --------
+    >>> [part_of(5, rank, 2) for rank in range(3)]
+    [range(0, 2), range(2, 5), None]
+    """
+    if isinstance(rank, bool) or isinstance(size, bool):
+        return None
+    try:
+        number, count = operator.index(rank), operator.index(size)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    if not 0 <= number < count <= total:
+        return None
+    return range(number * total // count, (number + 1) * total // count)
+
+
+def cut(whole: Recipe, dim: str, part: range) -> Recipe:
+    """The samples of which a rank reads a part of one dimension.
+
+    Parameters
+    ----------
+    whole : Recipe
+        The samples, with windows and no slab.
+    dim : str
+        A dimension without windows.
+    part : range
+        Positions in what is selected of it.
+
+    Returns
+    -------
+    Recipe
+        With the same windows, subset and fields, the part alone selected and numbers along
+        ``dim`` cut to it.
+    """
+    selection = selecting.isel(whole, {dim: slice(part.start, part.stop)})
+    steps = tuple(_cut_step(whole, step, dim, part) for step in whole.steps)
+    return replace(whole, selection=selection, steps=steps, slab=Slab(whole, dim, part))
+
+
+def require_apart(whole: Recipe, dim: str) -> None:
+    """Check that each step gives on parts of a dimension the parts of what it gives on the whole.
+
+    Raises
+    ------
+    OptionError
+        If one does not, or if nobody can tell.
+    """
+    names = _names_of(whole, dim)
+    for step in whole.steps:
+        if not _works_apart(step, dim, names):
+            raise OptionError(
+                f"slabs of {dim!r} come too late: a transform may need the whole of it",
+                given=f"after {step.describe()}",
+                allowed="normalize, fillna, and recorded methods that neither work along "
+                f"{dim!r} nor are given a function",
+                remedy="call .slab(...) before the transform, which each rank then runs on its "
+                "own part alone",
+            )
+
+
+def _names_of(recipe: Recipe, dim: str) -> frozenset[str]:
+    """What a dimension may be called in a Dataset of the fields."""
+    fields = [field for field in recipe.gathered_fields if field.has_channels]
+    flat = {
+        name for f in fields for variable in f.variables for name in recipe.channel_dims(variable)
+    }
+    channels = {CHANNEL, *(f"{field.name}_{CHANNEL}" for field in fields)}
+    return frozenset({dim, *(channels if dim in flat else ())})
+
+
+def _works_apart(step: Transform, dim: str, names: frozenset[str]) -> bool:
+    if step.is_in_place:
+        return True
+    if not isinstance(step, Method) or step.over_rest or step.name not in _KNOWN:
+        return False
+    if step.name in _WITHOUT_PLACES:
+        return True
+    if step.name == "where" and (any(step.args[2:]) or step.kwargs.get("drop")):
+        return False
+    takes_arrays = step.name in _WITH_ARRAYS
+    beside = names - {dim} if takes_arrays else names
+    given = (*step.args, step.kwargs)
+    return not any(_speaks_of(value, names, beside, takes_arrays) for value in given)
+
+
+def _speaks_of(
+    value: object, names: frozenset[str], beside: frozenset[str], takes_arrays: bool
+) -> bool:
+    """Whether an argument names the dimension, lies along it, or may do so."""
+    if isinstance(value, xr.Dataset | xr.DataArray | xr.Variable):
+        # Along the dimension itself they are cut as the fields are.
+        return not beside.isdisjoint(map(str, value.dims))
+    if isinstance(value, Mapping):
+        held = chain(value, value.values())
+        return any(_speaks_of(x, names, beside, takes_arrays) for x in held)
+    if isinstance(value, list | tuple | set | frozenset):
+        if takes_arrays and any(isinstance(x, int | float | np.number) for x in value):
+            return True
+        return any(_speaks_of(x, names, beside, takes_arrays) for x in value)
+    if isinstance(value, np.ndarray):
+        return takes_arrays and value.ndim > 0
+    return callable(value) or (isinstance(value, str) and value in names)
+
+
+def _cut_step(whole: Recipe, step: Transform, dim: str, part: range) -> Transform:
+    if isinstance(step, Normalize):
+        return step.cut(dim, part)
+    if not isinstance(step, Method) or step.name not in _WITH_ARRAYS:
+        return step
+    args = tuple(_cut_value(whole, value, dim, part) for value in step.args)
+    kwargs = {key: _cut_value(whole, value, dim, part) for key, value in step.kwargs.items()}
+    return replace(step, args=args, kwargs=kwargs)
+
+
+def _cut_value(whole: Recipe, value: Any, dim: str, part: range) -> Any:
+    """A rank's part of an array along a dimension: by label where both have labels."""
+    if isinstance(value, Mapping) and not isinstance(value, xr.Dataset):
+        return {key: _cut_value(whole, other, dim, part) for key, other in value.items()}
+    is_array = isinstance(value, xr.Dataset | xr.DataArray | xr.Variable)
+    if not is_array or dim not in value.dims:
+        return value
+    index = None if isinstance(value, xr.Variable) else value.indexes.get(dim)
+    coords = whole.source.coordinates()
+    if index is None or dim not in coords.indexes:
+        # Of another size, it is left to xarray to refuse it, or to take it for the part.
+        is_whole = value.sizes[dim] == whole.dim_sizes[dim]
+        return value.isel({dim: slice(part.start, part.stop)}) if is_whole else value
+    kept = whole.kept_of(dim)
+    assert not isinstance(kept, int)
+    labels = coords[dim].to_numpy()[selecting.stored(kept, np.asarray(part, np.int64))]
+    found = index.get_indexer(labels) if index.is_unique else np.array([-1])
+    return value if (found < 0).any() else value.isel({dim: found})

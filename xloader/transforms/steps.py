@@ -1,0 +1,176 @@
+"""Steps that run on whole batches, in the order they were recorded.
+
+Steps in place change the gathered arrays; from the first other step on, a batch is an xarray
+Dataset (see `frames`) until it is handed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from xloader.errors import OptionError
+from xloader.recipe.names import SAMPLE
+from xloader.transforms.per_sample import stack_samples, unstack_samples
+from xloader.transforms.rng import Rng
+
+
+class _Pickled:
+    """Functions written in a notebook or as a lambda pickle by value."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        import cloudpickle
+
+        return _unpickle, (type(self), cloudpickle.dumps(self.__dict__))
+
+
+def _unpickle(kind: type[Any], state: bytes) -> Any:
+    import cloudpickle
+
+    return kind(**cloudpickle.loads(state))
+
+
+@dataclass(frozen=True)
+class Map(_Pickled):
+    """The step that calls a user's function.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes and returns an :class:`xarray.Dataset`.
+    per : {"batch", "sample"}
+        What the Dataset holds.
+    random : bool
+        Whether the function is given an :class:`xloader.transforms.rng.Rng` as well.
+    """
+
+    fn: Callable[..., xr.Dataset]
+    per: Literal["batch", "sample"] = "batch"
+    random: bool = False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Never."""
+        return False
+
+    def describe(self) -> str:
+        """The function by its name and what is bound to it: a change of its body is not seen."""
+        random = ", random=True" if self.random else ""
+        return f"map({_text_of(self.fn)}, per={self.per!r}{random})"
+
+    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
+        """The dtype as it is."""
+        return dtype
+
+    def changes_units(self, variables: tuple[str, ...]) -> bool:
+        """Never: what the function returns has the attributes that it gave."""
+        return False
+
+    def apply(self, frame: xr.Dataset, rng: Rng | None = None) -> xr.Dataset:
+        """Call the function on a batch. Fields that it returns stay in the order they had."""
+        # By name and beforehand, as the function may change the Dataset that it is given.
+        names = list(frame.data_vars)
+        if self.per == "batch":
+            result = self._call(frame, *([] if rng is None else [rng]))
+        else:
+            ones, windowed = unstack_samples(frame)
+            more: list[tuple[Rng, ...]] = [()] * len(ones)
+            if rng is not None:
+                more = [(own,) for own in rng.split()]
+            called = [self._call(one, *own) for one, own in zip(ones, more, strict=True)]
+            result = stack_samples(called, windowed)
+        kept = [name for name in names if name in result.data_vars]
+        order = [*kept, *(name for name in result.data_vars if name not in kept)]
+        if order == list(result.data_vars):
+            return result
+        return result[order].assign_coords(result.coords)
+
+    def _call(self, frame: xr.Dataset, *rng: Rng) -> xr.Dataset:
+        result = self.fn(frame, *rng)
+        if not isinstance(result, xr.Dataset):
+            raise OptionError(
+                f"the function {_name_of(self.fn)} did not return a Dataset",
+                given=type(result).__name__,
+                allowed="an xarray.Dataset whose data variables are the fields",
+                remedy='return ds.assign(name=array), or array.to_dataset(name="name")',
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class Method(_Pickled):
+    """The step that calls a method of :class:`xarray.Dataset` by its name.
+
+    Parameters
+    ----------
+    name : str
+        The method.
+    args : tuple
+        Its positional arguments.
+    kwargs : dict
+        Its keyword arguments.
+    over_rest : bool
+        Whether it is to work over every dimension but ``sample``.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    over_rest: bool = False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Never."""
+        return False
+
+    def describe(self) -> str:
+        """The call."""
+        given = [_text_of(value) for value in self.args]
+        given += [f"{key}={_text_of(value)}" for key, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(given)})"
+
+    def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
+        """The dtype as it is."""
+        return dtype
+
+    def changes_units(self, variables: tuple[str, ...]) -> bool:
+        """Never: xarray keeps or drops attributes by its own rules."""
+        return False
+
+    def apply(self, frame: xr.Dataset) -> xr.Dataset:
+        """Call the method on a batch."""
+        kwargs = dict(self.kwargs)
+        if self.over_rest:
+            dims = {dim for variable in frame.data_vars.values() for dim in variable.dims}
+            kwargs["dim"] = [dim for dim in frame.dims if dim in dims - {SAMPLE}]
+        result: xr.Dataset = getattr(frame, self.name)(*self.args, **kwargs)
+        return result
+
+
+def _text_of(value: object) -> str:
+    """A value as text that is the same in every process, so without addresses."""
+    if isinstance(value, np.ndarray | xr.DataArray | xr.Dataset | xr.Variable):
+        plain = value.tolist() if isinstance(value, np.ndarray) else value.to_dict()
+        digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
+        return f"{type(value).__name__}({digest})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_text_of(k)}: {_text_of(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text_of, value))})"
+    if isinstance(value, set | frozenset):
+        # Texts have another order in each process.
+        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+    if isinstance(value, partial):
+        return f"partial{_text_of([value.func, value.args, value.keywords])}"
+    return _name_of(value) if callable(value) else repr(value)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    module, name = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", "")
+    return f"{module}.{name}" if name else type(fn).__qualname__

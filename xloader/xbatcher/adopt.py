@@ -1,0 +1,66 @@
+"""From a generator of xbatcher to samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+from xloader.errors import OptionError
+from xloader.samples.samples import Samples
+
+_NEEDED = ("ds", "input_dims", "input_overlap", "batch_dims", "concat_input_dims")
+"""What a generator has, by which it is known: xbatcher need not be there."""
+
+
+def from_xbatcher(generator: Any) -> Samples:
+    """Samples that equal the batches of an ``xbatcher.BatchGenerator``. Nothing is read.
+
+    Parameters
+    ----------
+    generator : xbatcher.BatchGenerator or xloader.xbatcher.BatchGenerator
+        The generator, of xbatcher 0.4.
+
+    Returns
+    -------
+    Samples
+        ``samples[i]`` holds the values of ``generator[i]``, one array for each data variable, in
+        their order. Where the generator stacks dimensions into ``sample``, samples have them as
+        ``stacked``, since ``sample`` is a dimension of xloader's own batches.
+
+    Raises
+    ------
+    OptionError
+        If it is no such generator, or its batches cannot be samples: they differ in shape, have
+        been changed by ``cache_preprocess``, or are joined by labels.
+    UnsupportedDataError
+        If a data variable holds no numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xloader.xbatcher import BatchGenerator
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = from_xbatcher(BatchGenerator(ds, {"time": 4}, input_overlap={"time": 2}))
+    >>> len(samples), samples.shapes, samples[1][0][0].tolist()
+    (4, {'t2m': (4, 4)}, [8.0, 9.0, 10.0, 11.0])
+    """
+    from xloader.xbatcher.to_samples import map_batches
+
+    missing = [name for name in _NEEDED if not hasattr(generator, name)]
+    if missing or not isinstance(generator.ds, xr.Dataset | xr.DataArray):
+        raise OptionError(
+            "this is no generator of xbatcher",
+            given=f"{type(generator).__module__}.{type(generator).__qualname__}"
+            + (f" without {', '.join(missing)}" if missing else f" of a {type(generator.ds)}"),
+            allowed="an xbatcher.BatchGenerator of xbatcher 0.4, or xloader.xbatcher's",
+            remedy="make one with xbatcher.BatchGenerator(ds, input_dims={...})",
+        )
+    if getattr(generator, "cache", None) is not None and generator.cache_preprocess is not None:
+        raise OptionError(
+            "a function changes the batches before they are kept",
+            given=f"cache_preprocess={generator.cache_preprocess!r}",
+            allowed="generators without it",
+            remedy="make the generator without cache, and call .map(fn) on the samples",
+        )
+    return map_batches(generator)

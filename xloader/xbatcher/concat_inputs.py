@@ -1,0 +1,288 @@
+"""How the patches of a batch are joined, and how dimensions are stacked into ``sample``.
+
+A batch of patches of 4 along ``x``, of a Dataset with a dimension ``time`` besides::
+
+    patches   x (4), time (10)            three of them
+    joined    input_batch (3), x_input (4), time (10)
+    stacked   sample (30), x_input (4)    sample is (input_batch, time)
+
+:func:`join` does so with xarray, patch by patch. :class:`Joining` makes the same for thousands of
+patches at once: xarray joins two small ones, which show what becomes of each variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from xarray.indexes import PandasIndex
+
+from xloader.core.axis import Ints
+from xloader.xbatcher.patches import Patches
+
+SAMPLE: Final = "sample"
+"""The dimension that stacked ones become."""
+
+BATCH: Final = "input_batch"
+"""The dimension along which patches are joined."""
+
+SUFFIX: Final = "_input"
+"""What the dimensions of joined patches have behind their names."""
+
+Obj: TypeAlias = Any
+"""A Dataset or a DataArray; a function of one gives one of the same kind."""
+
+
+def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
+    """Stack all dimensions but those of an input into ``sample``, where there are two or more.
+
+    Parameters
+    ----------
+    batch : xarray.Dataset or xarray.DataArray
+        What to stack.
+    dims : sequence of hashable
+        Its dimensions, the slowest of ``sample`` first.
+    input_dims : sequence of hashable
+        Those that stay, in the order that they are to have.
+    """
+    others = [dim for dim in dims if dim not in input_dims]
+    if len(others) < 2:
+        return batch
+    return batch.stack({SAMPLE: others}).transpose(SAMPLE, *input_dims)
+
+
+def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
+    """Mark the dimensions of an input by a suffix; labels along them stay, without an index."""
+    for dim in input_dims:
+        renamed = patch.rename({dim: f"{dim}{SUFFIX}"})
+        # xbatcher looks for the label in a DataArray's values, where it is not: an index stays.
+        if isinstance(patch, xr.Dataset) and dim in patch.variables:
+            label = patch.variables[dim]
+            renamed = renamed.drop_vars(f"{dim}{SUFFIX}")
+            renamed.coords[dim] = (f"{dim}{SUFFIX}", label.to_numpy(), label.attrs)
+        patch = renamed
+    return patch
+
+
+def join(patches: Sequence[Obj], input_dims: Sequence[Hashable]) -> Obj:
+    """Join patches as xbatcher does, by xarray's rules, and stack what is no input.
+
+    Parameters
+    ----------
+    patches : sequence of xarray.Dataset or xarray.DataArray
+        The patches of a batch.
+    input_dims : sequence of hashable
+        The dimensions of an input.
+    """
+    joined = _concat([rename_inputs(patch, input_dims) for patch in patches])
+    return stack(joined, tuple(joined.sizes), [f"{dim}{SUFFIX}" for dim in input_dims])
+
+
+def _concat(patches: Sequence[Obj]) -> Obj:
+    return xr.concat(
+        list(patches),
+        dim=BATCH,
+        data_vars="all",
+        coords="different",
+        compat="equals",
+        join="outer",
+        combine_attrs="override",
+    )
+
+
+def cut_patches(
+    array: NDArray[Any], axes: Sequence[int], sizes: Sequence[int], starts: Ints
+) -> NDArray[Any]:
+    """Cut boxes out of an array.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        What to cut.
+    axes, sizes : sequence of int
+        The axes along which it is cut, and the elements of a box along each.
+    starts : numpy.ndarray
+        Where boxes begin along them, int64, shape ``(n, len(axes))``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Copies, shape ``(n, ...)``, the box's axes in the array's order.
+
+    Examples
+    --------
+    >>> cut_patches(np.arange(5), [0], [2], np.array([[0], [3], [1]])).tolist()
+    [[0, 1], [3, 4], [1, 2]]
+    """
+    if not axes:
+        return np.broadcast_to(array, (len(starts), *array.shape)).copy()
+    windows = np.lib.stride_tricks.sliding_window_view(array, tuple(sizes), axis=tuple(axes))
+    # Where each window begins comes first, then the axes that are whole, then the windows' own.
+    windows = np.moveaxis(windows, axes, range(len(axes)))
+    boxes: NDArray[Any] = windows[tuple(starts.T)]
+    whole = [axis for axis in range(array.ndim) if axis not in axes]
+    order = np.argsort([*whole, *axes]) + 1
+    return boxes.transpose(0, *order)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What xarray makes of joined patches.
+
+    Parameters
+    ----------
+    dims : dict of str to tuple of hashable
+        Dimensions of each variable.
+    order : tuple of hashable
+        All dimensions, in the order that xarray counts them.
+    """
+
+    dims: dict[str, tuple[Hashable, ...]]
+    order: tuple[Hashable, ...]
+
+
+class Joining:
+    """Joins the patches of a batch all at once.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What is cut into patches.
+    inner : str or None
+        Its one variable, where batches are to be DataArrays.
+    patches : Patches
+        How it is cut.
+    """
+
+    def __init__(self, dataset: xr.Dataset, inner: str | None, patches: Patches) -> None:
+        self._dataset = dataset
+        self._inner = inner
+        self._patches = patches
+        self._dims: dict[tuple[frozenset[str], bool], Shown] = {}
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether this gives what :func:`join` does: where no label decides how patches meet."""
+        ds, inputs = self._dataset, self._patches.input_dims
+        if self._inner is not None and any(dim in ds.variables for dim in inputs):
+            return False
+        if not all(
+            isinstance(index, PandasIndex) and index.dim == name
+            for name, index in ds.xindexes.items()
+        ):
+            return False
+        names = {*ds.variables, *ds.dims}
+        if not all(isinstance(name, str) for name in names):
+            return False
+        return names.isdisjoint({BATCH, SAMPLE, *(f"{dim}{SUFFIX}" for dim in inputs)})
+
+    def make(
+        self, hull: xr.Dataset, starts: Ints, arrays: Mapping[str, NDArray[Any]]
+    ) -> xr.Dataset:
+        """A batch as a Dataset.
+
+        Parameters
+        ----------
+        hull : xarray.Dataset
+            All but what was read, in memory, of the smallest box that holds the patches.
+        starts : numpy.ndarray
+            Where they begin in it, shape ``(num_patches, num_dims)``.
+        arrays : mapping of str to numpy.ndarray
+            What was read: the patches, shape ``(num_patches, ...)``.
+        """
+        ds = self._dataset
+        values = {**arrays, **self._cut_all(hull, starts)}
+        differing = {n for n, cut in values.items() if n in ds.coords and _is_changing(cut)}
+        shown = self.shown(frozenset(differing), len(starts) > 1)
+        variables = {
+            name: (dims, values[name] if BATCH in dims else values[name][0], ds[name].attrs)
+            for name, dims in shown.dims.items()
+            if name in values
+        }
+        kept = hull.drop_vars([name for name in map(str, hull.variables) if name in values])
+        first = {line.dim: slice(0, line.size) for line in self._patches.lines}
+        whole = kept.isel(first, missing_dims="ignore")
+        coords = {name: v for name, v in variables.items() if name in ds.coords}
+        data = {name: v for name, v in variables.items() if name in ds.data_vars}
+        joined = xr.Dataset(data, whole.coords, ds.attrs).assign_coords(coords)
+        made: xr.Dataset = stack(joined, shown.order, self._joined_inputs)
+        return made
+
+    @cached_property
+    def order(self) -> tuple[Hashable, ...] | None:
+        """Dimensions of a batch before it is stacked; None where they depend on the labels."""
+        are_several = any(line.per_batch > 1 for line in self._patches.lines)
+        inputs = set(self._patches.input_dims)
+        labels = [str(k) for k, v in self._dataset.coords.items() if inputs & set(v.dims)]
+        tried = [[], *([label] for label in labels), labels] if are_several else [[]]
+        orders = {self.shown(frozenset(some), are_several).order for some in tried}
+        return orders.pop() if len(orders) == 1 else None
+
+    def shown(self, differing: frozenset[str], are_several: bool) -> Shown:
+        """What xarray makes of the variables' dimensions.
+
+        Parameters
+        ----------
+        differing : frozenset of str
+            Coordinates that differ from patch to patch.
+        are_several : bool
+            Whether there is more than one patch.
+        """
+        key = differing, are_several
+        if key not in self._dims:
+            patches = [self._small(frozenset())]
+            if are_several:
+                patches.append(self._small(differing))
+            joined: Any = _concat(patches)
+            order = tuple(joined.sizes)
+            if self._inner is not None:
+                order = joined[self._inner].dims
+            dims = {str(name): v.dims for name, v in joined.variables.items()}
+            self._dims[key] = Shown(dims, order)
+        return self._dims[key]
+
+    def _small(self, differing: frozenset[str]) -> xr.Dataset:
+        """A patch that takes no memory; some coordinates are unlike those of another."""
+        inputs = self._patches.input_dims
+        patch = self._dataset.isel(self._patches.selector(0))
+        # Labels along an input make no difference to a shape, and must not be read for one.
+        bare = {
+            name: (v.dims, np.broadcast_to(np.int8(name in differing), v.shape))
+            for name, v in patch.variables.items()
+            if name in patch.data_vars or name not in patch.xindexes or set(v.dims) & set(inputs)
+        }
+        emptied = patch.copy(data={str(k): bare[k][1] for k in patch.data_vars})
+        renamed: xr.Dataset = rename_inputs(emptied, inputs)
+        for name, (dims, values) in bare.items():
+            if name in patch.coords:
+                new_dims = tuple(f"{dim}{SUFFIX}" if dim in inputs else dim for dim in dims)
+                renamed.coords[name] = (new_dims, values)
+        return renamed
+
+    def _cut_all(self, hull: xr.Dataset, starts: Ints) -> dict[str, NDArray[Any]]:
+        """The patches of all variables of a hull that patches may differ in."""
+        lines, inputs = self._patches.lines, set(self._patches.input_dims)
+        values = {}
+        for name, variable in hull.variables.items():
+            if name in self._dataset.data_vars or inputs & set(variable.dims):
+                own = [n for n, line in enumerate(lines) if line.dim in variable.dims]
+                axes = [variable.dims.index(lines[n].dim) for n in own]
+                sizes = [lines[n].size for n in own]
+                values[str(name)] = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
+        return values
+
+    @property
+    def _joined_inputs(self) -> list[str]:
+        return [f"{dim}{SUFFIX}" for dim in self._patches.input_dims]
+
+
+def _is_changing(cut: NDArray[Any]) -> bool:
+    """Whether patches differ; missing labels are equal to each other, as where xarray joins."""
+    dims = [str(axis) for axis in range(cut.ndim)]
+    first = xr.DataArray(np.broadcast_to(cut[:1], cut.shape), dims=dims)
+    return not xr.DataArray(cut, dims=dims).equals(first)

@@ -1,0 +1,164 @@
+"""A generator's batches as samples: one window for each, cut and stacked as the generator does.
+
+Where patches are joined, the window is the smallest box that holds the patches of a batch::
+
+    patches      x  x  x  x                     batch 0: two patches of 4 that overlap by 2
+                       x  x  x  x
+    window       x  x  x  x  x  x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xloader.core.windows import Windows
+from xloader.errors import OptionError
+from xloader.samples.samples import Samples
+from xloader.transforms import datasets as frames
+from xloader.transforms.steps import Map
+from xloader.xbatcher.batches import Frames
+from xloader.xbatcher.concat_inputs import BATCH, SUFFIX, cut_patches
+from xloader.xbatcher.patches import Patches, make_patches
+from xloader.xbatcher.reading import make_samples, windowed
+
+STACKED = "stacked"
+"""What the dimension ``sample`` of a generator's batch is called in a sample."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Stacks dimensions of each sample, and cuts its window into patches before.
+
+    Parameters
+    ----------
+    patches : Patches
+        The patches of a batch, where they are to be cut and joined; else none are cut.
+    others : tuple of str
+        The dimensions to stack, the slowest first; none are stacked where there is but one.
+    input_dims : tuple of str
+        The dimensions that stay, in their order.
+    """
+
+    patches: Patches
+    others: tuple[str, ...]
+    input_dims: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        # By its name a function tells itself apart from others in a recipe's fingerprint.
+        object.__setattr__(self, "__qualname__", f"Stacked({self.others}, {self.patches})")
+
+    def __call__(self, frame: xr.Dataset) -> xr.Dataset:
+        """The frame of a batch of samples, as the generator shapes each of them."""
+        if self.patches.is_joined:
+            frame = _cut_frame(frame, self.patches)
+        if len(self.others) < 2:
+            return frame
+        stacked = frame.stack({STACKED: self.others}, create_index=False)
+        order = (frames.SAMPLE, STACKED, *self.input_dims)
+        return stacked.transpose(*order, missing_dims="ignore")
+
+
+def map_batches(generator: Any) -> Samples:
+    """Samples that equal a generator's batches; see :func:`xloader.from_xbatcher`."""
+    obj = generator.ds
+    patches = make_patches(
+        {dim: int(size) for dim, size in obj.sizes.items()},
+        generator.input_dims,
+        generator.input_overlap or {},
+        generator.batch_dims or {},
+        is_joined=bool(generator.concat_input_dims),
+    )
+    if not patches.lines:
+        raise OptionError(
+            "the generator has one batch, which is all there is",
+            given="neither input_dims nor batch_dims",
+            allowed="input_dims of at least one dimension",
+            remedy="use the xarray object itself",
+        )
+    made = Frames(obj, patches)
+    names = tuple(map(str, made.dataset.data_vars))
+    if patches.is_joined:
+        return _joined(made, names)
+    samples = make_samples(made.dataset, names, patches)
+    others = _others(made.order, patches.input_dims)
+    if len(others) < 2:
+        return samples
+    return samples.with_step(Map(Stacked(patches, others, tuple(map(str, patches.input_dims)))))
+
+
+def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
+    patches, dataset = made.patches, made.dataset
+    if not patches.is_even:
+        raise OptionError(
+            "the batches of the generator differ in size",
+            given=f"patches of a batch, and patches: {_counts(patches)}",
+            allowed="the same number of inputs in each batch",
+            remedy="take batch_dims that divide the dimension, or pass concat_input_dims=False and "
+            "let samples.loader(batch_size=...) put inputs together",
+        )
+    order = made.joining.order if made.joining.is_plain else None
+    if order is None:
+        raise OptionError(
+            "xbatcher would join these inputs by their labels",
+            given=f"a {type(made.obj).__name__} with coordinates {list(dataset.coords)}",
+            allowed="a Dataset, or a DataArray without labels along input_dims",
+            remedy="pass ds.to_dataset(name=...), or ds.drop_vars(...) of these labels",
+        )
+    lines = patches.lines
+    spans = [(line.per_batch - 1) * line.stride + line.size for line in lines]
+    strides = [line.per_batch * line.stride for line in lines]
+    # What no batch has is left out, so that there are as many windows as batches.
+    sizes = [
+        (line.num_batches - 1) * stride + span
+        for line, span, stride in zip(lines, spans, strides, strict=True)
+    ]
+    dims = tuple(str(line.dim) for line in lines)
+    windows = Windows(dims, tuple(sizes), tuple(spans), tuple(strides), (1,) * len(dims))
+    selection = tuple((dim, range(size)) for dim, size in zip(dims, sizes, strict=True))
+    inputs = tuple(f"{dim}{SUFFIX}" for dim in patches.input_dims)
+    step = Map(Stacked(patches, _others(order, inputs), inputs))
+    return windowed(dataset, names, windows, selection).with_step(step)
+
+
+def _others(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...]) -> tuple[str, ...]:
+    return tuple(str(dim) for dim in order if dim not in input_dims)
+
+
+def _counts(patches: Patches) -> dict[str, tuple[int, int]]:
+    return {str(line.dim): (line.per_batch, line.num_patches) for line in patches.lines}
+
+
+def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
+    """Windows of whole batches, cut into patches along ``input_batch``."""
+    starts = patches.starts_of(0)
+    data: dict[Hashable, xr.Variable] = {}
+    coords: dict[Hashable, xr.Variable] = {}
+    inputs = {str(dim): f"{dim}{SUFFIX}" for dim in patches.input_dims}
+    for name, variable in frame.variables.items():
+        own = [n for n, line in enumerate(patches.lines) if line.dim in variable.dims]
+        dims = [inputs.get(str(dim), str(dim)) for dim in variable.dims]
+        if name not in frame.data_vars and set(dims) == set(map(str, variable.dims)):
+            coords[name] = variable
+            continue
+        axes = [variable.dims.index(patches.lines[n].dim) for n in own]
+        sizes = [patches.lines[n].size for n in own]
+        cut = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
+        if frames.SAMPLE in dims:
+            at = dims.index(frames.SAMPLE)
+            cut, dims = np.moveaxis(cut, at + 1, 0), [d for d in dims if d != frames.SAMPLE]
+            dims = [frames.SAMPLE, BATCH, *dims]
+        else:
+            dims = [BATCH, *dims]
+        kind = data if name in frame.data_vars else coords
+        kind[name] = xr.Variable(dims, cut, variable.attrs)
+    return xr.Dataset(data, xr.Coordinates(coords, indexes=_kept(frame, coords)), frame.attrs)
+
+
+def _kept(frame: xr.Dataset, coords: dict[Any, Any]) -> dict[Any, Any]:
+    """Indexes of the coordinates that stay as they are."""
+    return {k: index for k, index in frame.xindexes.items() if coords.get(k) is frame.variables[k]}
