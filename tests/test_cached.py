@@ -206,22 +206,22 @@ def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
 
 
 def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
-    crew, done = WorkerThreads("xloader-test"), list[int]()
+    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
     with patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads")):
-        crew.do([partial(done.append, number) for number in range(5)], 3)
-    crew.close()
+        worker_threads.do([partial(done.append, number) for number in range(5)], 3)
+    worker_threads.close()
     assert done == [0, 1, 2, 3, 4]
 
 
 def test_after_a_task_that_fails_the_others_never_begin() -> None:
-    crew, done = WorkerThreads("xloader-test"), list[int]()
+    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
 
     def fail() -> None:
         raise ValueError("the second")
 
     with pytest.raises(ValueError, match="the second"):
-        crew.do([partial(done.append, 0), fail, partial(done.append, 2)], 1)
-    crew.close()
+        worker_threads.do([partial(done.append, 0), fail, partial(done.append, 2)], 1)
+    worker_threads.close()
     assert done == [0]
 
 

@@ -42,7 +42,7 @@ def noise(frame: xr.Dataset, rng: Rng) -> xr.Dataset:
     return xr.Dataset({"noise": ("k", numbers[0])})
 
 
-def itinerary_of(samples: Samples, workers: int, **options: Any) -> RankPlan:
+def rank_plan_of(samples: Samples, workers: int, **options: Any) -> RankPlan:
     try:
         return RankPlan(samples.recipe, make_options(**{**options, "memory": 1}), workers)
     except MemoryBudgetError as error:
@@ -50,10 +50,10 @@ def itinerary_of(samples: Samples, workers: int, **options: Any) -> RankPlan:
     return RankPlan(samples.recipe, least, workers)
 
 
-def deliveries(itinerary: RankPlan, epoch: int) -> Iterator[Delivery]:
+def deliveries(rank_plan: RankPlan, epoch: int) -> Iterator[Delivery]:
     """All batches of all workers of a rank."""
-    for number in range(itinerary.plan.workers):
-        yield from Worker(itinerary, number, num_ready=1, num_cores=2).steps(epoch)
+    for number in range(rank_plan.plan.workers):
+        yield from Worker(rank_plan, number, num_ready=1, num_cores=2).steps(epoch)
 
 
 def drawn(case: Case, epoch: int) -> dict[Draw, int]:
@@ -94,10 +94,10 @@ def test_numbers_are_a_samples_own(
     expected = drawn(case, epoch)
     for rank in range(world_size):
         try:
-            itinerary = itinerary_of(samples, workers, **{**options, "rank": rank})
+            rank_plan = rank_plan_of(samples, workers, **{**options, "rank": rank})
         except (EmptySamplesError, LanesError, OptionError):
             assume(False)
-        for delivery in deliveries(itinerary, epoch):
+        for delivery in deliveries(rank_plan, epoch):
             draws = draws_of(delivery)
             rng = Rng(delivery.ids, delivery.occurrences, seed=options["seed"], epoch=epoch)
             numbers = np.concatenate([rng.uniform(2), rng.normal(2, name="noise")], axis=1)
@@ -121,11 +121,11 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
     options = make_options(
         output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=lanes
     )
-    itinerary = RankPlan(samples.recipe, options, 2)
+    rank_plan = RankPlan(samples.recipe, options, 2)
     draws = [
         draw
         for number in range(2)
-        for delivery in Worker(itinerary, number, num_ready=1, num_cores=1).steps(1)
+        for delivery in Worker(rank_plan, number, num_ready=1, num_cores=1).steps(1)
         for draw in draws_of(delivery)
     ]
     assert len(set(draws)) == len(draws) == 180
@@ -138,12 +138,12 @@ def test_a_sample_that_comes_again_is_told_apart(shuffle: bool, lanes: int) -> N
 def test_the_rest_of_an_epoch_goes_on_with_the_same_occurrences(shuffle: bool) -> None:
     samples = line(40).weighted(np.arange(40) % 4, num_samples=180)
     options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle, lanes=2)
-    itinerary = RankPlan(samples.recipe, options, 1)
+    rank_plan = RankPlan(samples.recipe, options, 1)
 
     def dealt_from(first_step: int) -> list[Draw]:
-        rest = itinerary.remainder(1, first_step)
-        orders = [lane.order for lane in rest.lanes(itinerary.sublanes())]
-        dealt = Dealer(orders, itinerary.plan.lane_share).take(rest.num_steps)
+        rest = rank_plan.remainder(1, first_step)
+        orders = [lane.order for lane in rest.lanes(rank_plan.sublanes())]
+        dealt = Dealer(orders, rank_plan.plan.lane_share).take(rest.num_steps)
         assert dealt.occurrences is not None
         return list(zip(dealt.ids.tolist(), dealt.occurrences.tolist(), strict=True))
 
@@ -155,8 +155,8 @@ def test_what_is_drawn_once_costs_nothing() -> None:
     for samples in (plain, select, plain.weighted(np.ones(40), num_samples=20)):
         for shuffle in (True, False):
             options = make_options(output="numpy", batch_size=8, memory="1MiB", shuffle=shuffle)
-            itinerary = RankPlan(samples.recipe, options, 1)
-            worker = Worker(itinerary, 0, num_ready=1, num_cores=1)
+            rank_plan = RankPlan(samples.recipe, options, 1)
+            worker = Worker(rank_plan, 0, num_ready=1, num_cores=1)
             assert all(delivery.occurrences is None for delivery in worker.steps(0))
 
 

@@ -95,7 +95,7 @@ def test_a_chunk_that_is_a_row_takes_no_memory_of_the_pool(
             check(loader, ds)
             seen += [int(i) for b in loader for i in b.ids[~b.is_padding]]
             report = loader.report()
-            assert loader._carrier().pool.peak_nbytes == 0
+            assert loader._job_factory().pool.peak_nbytes == 0
             assert report.peak_nbytes <= loader.plan.budget.fixed_nbytes
             assert report.read_nbytes > 0
     assert sorted(seen) == list(range(50))
@@ -315,7 +315,7 @@ def test_a_run_that_is_closed_holds_no_batch() -> None:
         next(iterator)
         run: Run = iterator.run
         iterator.close()
-        loads: Any = run._loads
+        loads: Any = run._block_loads
         assert not [*loads._without_memory, *loads._to_fetch, *loads._to_decode]
 
 

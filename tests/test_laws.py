@@ -143,7 +143,7 @@ def test_reads_are_as_predicted(case: Case, rank: int) -> None:
                 pass
             report = loader.report()
             assert case.store.num_reads == expected.num_reads == report.num_reads
-            _check_agreement(expected, report)
+            _check_plan_tag(expected, report)
             assert report.peak_nbytes <= expected.peak_nbytes <= case.options["memory"]
             # On several ranks, and where a rest is dropped, epochs differ in what they need.
             is_same = case.world_size == 1 and not case.options["drop_last"]
@@ -154,7 +154,7 @@ def test_reads_are_as_predicted(case: Case, rank: int) -> None:
             event(f"amplification {'is' if expected.read_amplification <= 1 else 'is not'} 1")
 
 
-def _check_agreement(expected: Explanation, report: Report) -> None:
+def _check_plan_tag(expected: Explanation, report: Report) -> None:
     for name in ("num_samples", "num_steps", "read_nbytes", "mixing", "full_mixing", "spread",
                  "tile", "run", "streams", "lanes", "num_dropped_windows", "is_exact"):  # fmt: skip
         assert getattr(expected, name) == getattr(report, name), name
@@ -169,7 +169,7 @@ def test_a_batch_that_is_dropped_does_not_mix() -> None:
         for _ in range(3):
             expected = loader.explain()
             assert sum(1 for _ in loader) == expected.num_steps == 25
-            _check_agreement(expected, loader.report())
+            _check_plan_tag(expected, loader.report())
 
 
 @MANY

@@ -259,8 +259,8 @@ def test_an_interrupt_while_waiting_closes() -> None:
     go_on.set()
     loader = make_samples().map(block).loader(batch_size=6, output="numpy")
     go_on.clear()
-    iterator = cast("Pass", iter(loader))
-    changed = iterator.run._bell.batch
+    iterator = cast("EpochIterator", iter(loader))
+    changed = iterator.run._run_lock.batch
     wait = changed.wait
 
     def wait_or_interrupt(timeout: float | None = None) -> bool:
@@ -286,7 +286,7 @@ iterator = iter(loader)
 next(iterator)
 is_held, go_on = threading.Event(), threading.Event()
 def hold():
-    with iterator.run._bell.lock:
+    with iterator.run._run_lock.lock:
         is_held.set()
         go_on.wait()
 threading.Thread(target=hold).start()

@@ -170,17 +170,17 @@ TIGHT = {
 @pytest.mark.parametrize("name", TIGHT)
 def test_too_little_memory_names_the_least_that_does(name: str, lanes: int, find) -> None:  # type: ignore[no-untyped-def]
     footprint = TIGHT[name]
-    wish = PlanGoal(16, lanes)
+    goal = PlanGoal(16, lanes)
     budget = Budget(100, 40, 4, footprint.max_chunk_nbytes, lanes)
     with pytest.raises(MemoryBudgetError, match=r"Given: memory=100 bytes") as caught:
-        find(footprint, budget, wish)
+        find(footprint, budget, goal)
     least = caught.value.minimum_nbytes
     assert f"at least {least} bytes" in str(caught.value)
-    plan = find(footprint, replace(budget, memory_nbytes=least), wish)
+    plan = find(footprint, replace(budget, memory_nbytes=least), goal)
     for epoch in range(3):
         amplification(footprint, plan, 0, epoch)
     with pytest.raises(MemoryBudgetError) as again:
-        find(footprint, replace(budget, memory_nbytes=least - 1), wish)
+        find(footprint, replace(budget, memory_nbytes=least - 1), goal)
     assert again.value.minimum_nbytes == least
 
 
@@ -188,12 +188,12 @@ def test_too_little_memory_names_the_least_that_does(name: str, lanes: int, find
 def test_any_budget_from_the_least_on_has_a_plan_that_fits(
     footprint: Footprint, lanes: int, more: int
 ) -> None:
-    wish = PlanGoal(6 * lanes, lanes)
+    goal = PlanGoal(6 * lanes, lanes)
     budget = Budget(1, 8, 3, footprint.max_chunk_nbytes, lanes)
     with pytest.raises(MemoryBudgetError) as caught:
-        find_plan(footprint, budget, wish)
+        find_plan(footprint, budget, goal)
     enough = replace(budget, memory_nbytes=caught.value.minimum_nbytes + more)
-    plan = find_plan(footprint, enough, wish)
+    plan = find_plan(footprint, enough, goal)
     assert lanes * (plan.lane_pool_nbytes + plan.ahead_nbytes) <= lanes * enough.lane_nbytes
     if not plan.is_resident:
         for epoch in range(2):
@@ -226,15 +226,15 @@ def test_a_spread_that_does_not_fit_is_refused(window: int) -> None:
         pytest.param([(1.05, 2.0), (1.06, 15.0)], 0, id="within goes before mixing"),
     ],
 )
-def test_the_rules_of_choice(trials: list[tuple[float, float]], best: int) -> None:
+def test_the_rules_of_choice(candidate_search: list[tuple[float, float]], best: int) -> None:
     plan = plan_of(Pace((1,)))
-    candidates = [Candidate(plan, *trial) for trial in trials]
-    wish, full = PlanGoal(16, 1, max_amplification=1.05), 16.0
-    assert candidates.index(_best(candidates, wish, full)) == best
+    candidates = [Candidate(plan, *trial) for trial in candidate_search]
+    goal, full = PlanGoal(16, 1, max_amplification=1.05), 16.0
+    assert candidates.index(_best(candidates, goal, full)) == best
     # What is looked at first is what will be chosen, but for the last percent of mixing.
-    first = min(candidates, key=preference(wish, full))
+    first = min(candidates, key=preference(goal, full))
     assert first.mixing >= 0.99 * candidates[best].mixing
-    assert first == candidates[best] or first.amplification <= wish.max_amplification
+    assert first == candidates[best] or first.amplification <= goal.max_amplification
 
 
 def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half() -> None:

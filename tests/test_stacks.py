@@ -50,9 +50,11 @@ def sizes_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Variables and rows of each copy of many rows at once."""
     sizes = []
 
-    def counting(hits: Any, spans: Any, shelf: Any, slots: Any, stack: Any, view: Any) -> None:
+    def counting(
+        hits: Any, spans: Any, block_table: Any, slots: Any, stack: Any, view: Any
+    ) -> None:
         sizes.append((len(stack.targets), len(hits)))
-        copy_alike(hits, spans, shelf, slots, stack, view)
+        copy_alike(hits, spans, block_table, slots, stack, view)
 
     monkeypatch.setattr("xloader.engine.gather.copy_alike", counting)
     return sizes

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-def itinerary_of(case: Case, rank: int, workers: int) -> RankPlan:
+def rank_plan_of(case: Case, rank: int, workers: int) -> RankPlan:
     options = {**case.options, "rank": rank, "output": "numpy"}
     del options["memory"]
     try:
@@ -43,14 +43,14 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
     delivered: list[int] = []
     for rank in range(case.world_size):
         try:
-            itinerary = itinerary_of(case, rank, workers)
+            rank_plan = rank_plan_of(case, rank, workers)
         except OptionError:
             assume(False)
-        expected = itinerary.explain(itinerary.epoch(epoch))
+        expected = rank_plan.explain(rank_plan.epoch(epoch))
         case.store.reset()
         batches: dict[int, Delivery] = {}
         for number in range(workers):
-            worker = Worker(itinerary, number, num_ready=1, num_cores=2)
+            worker = Worker(rank_plan, number, num_ready=1, num_cores=2)
             for index, delivery in enumerate(worker.steps(epoch)):
                 batches[number + index * workers] = delivery
         assert case.store.num_reads == expected.num_reads
@@ -67,11 +67,11 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
         assert max(Counter(delivered).values(), default=1) == 1
 
 
-def made(itinerary: RankPlan, epoch: int, first_step: int = 0) -> dict[int, list[bytes]]:
+def made(rank_plan: RankPlan, epoch: int, first_step: int = 0) -> dict[int, list[bytes]]:
     """What the workers of a rank make of each step that is left to it."""
-    workers, found = itinerary.plan.workers, {}
+    workers, found = rank_plan.plan.workers, {}
     for number in range(workers):
-        worker = Worker(itinerary, number, num_ready=1, num_cores=2)
+        worker = Worker(rank_plan, number, num_ready=1, num_cores=2)
         first = first_step + (number - first_step) % workers
         for index, delivery in enumerate(worker.steps(epoch, first_step)):
             arrays = [delivery.ids, delivery.is_padding, *delivery.arrays.values()]
@@ -85,16 +85,16 @@ def test_from_any_step_on_workers_make_and_read_what_is_left(
 ) -> None:
     rank = data.draw(st.integers(0, case.world_size - 1))
     try:
-        itinerary = itinerary_of(case, rank, workers)
+        rank_plan = rank_plan_of(case, rank, workers)
     except OptionError:
         assume(False)
-    whole = made(itinerary, epoch)
-    num_reads = itinerary.explain(itinerary.epoch(epoch)).num_reads
-    num_samples = itinerary.explain(itinerary.epoch(epoch)).num_samples
+    whole = made(rank_plan, epoch)
+    num_reads = rank_plan.explain(rank_plan.epoch(epoch)).num_reads
+    num_samples = rank_plan.explain(rank_plan.epoch(epoch)).num_samples
     first = data.draw(st.integers(0, len(whole)))
-    expected = explain_rest(itinerary, itinerary.remainder(epoch, first))
+    expected = explain_rest(rank_plan, rank_plan.remainder(epoch, first))
     case.store.reset()
-    assert made(itinerary, epoch, first) == {k: v for k, v in whole.items() if k >= first}
+    assert made(rank_plan, epoch, first) == {k: v for k, v in whole.items() if k >= first}
     assert case.store.num_reads == expected.num_reads <= num_reads
     assert expected.num_steps == len(whole) - first
     passed = [np.frombuffer(whole[step][1], np.bool_) for step in range(first)]
@@ -105,19 +105,19 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
     store = CountingStore(write_store(_line(9), {"t": (3,)}))
     samples = xloader.open(store).window(time=1)
     options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
-    itinerary = RankPlan(samples.recipe, options, 2)
-    whole = made(itinerary, 0)
+    rank_plan = RankPlan(samples.recipe, options, 2)
+    whole = made(rank_plan, 0)
     assert sorted(whole) == [0, 1, 2]
     # Of the last step this rank has nothing, and its worker made the first one.
     assert np.frombuffer(whole[2][1], np.bool_).all()
     for first in (1, 2):
-        expected = explain_rest(itinerary, itinerary.remainder(0, first))
+        expected = explain_rest(rank_plan, rank_plan.remainder(0, first))
         store.reset()
-        assert made(itinerary, 0, first) == {k: v for k, v in whole.items() if k >= first}
+        assert made(rank_plan, 0, first) == {k: v for k, v in whole.items() if k >= first}
         assert store.num_reads == expected.num_reads > 0
         assert expected.num_samples == 2 * (2 - first)
         # The other rank has all of its samples left.
-        world = explain_rest(itinerary, itinerary.remainder(0, first), "world")
+        world = explain_rest(rank_plan, rank_plan.remainder(0, first), "world")
         assert world.num_samples == expected.num_samples + 2 * (2 - first) + 1
         assert world.num_reads > expected.num_reads
 
@@ -126,15 +126,15 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
     store = CountingStore(write_store(_line(480), {"t": (16,)}))
     samples = xloader.open(store).window(time=1)
     options = make_options(output="numpy", batch_size=16, memory="1MiB", spread=3)
-    itinerary = RankPlan(samples.recipe, options, 4)
-    expected = itinerary.explain(itinerary.epoch(0))
+    rank_plan = RankPlan(samples.recipe, options, 4)
+    expected = rank_plan.explain(rank_plan.epoch(0))
     # Thirty chunks in one line of tiles, which three cuts go through.
     assert expected.num_shared_reads <= 3
     assert expected.num_reads == 30 + expected.num_shared_reads
     owners: dict[str, list[int]] = {}
     for number in range(4):
         store.reset()
-        for _ in Worker(itinerary, number, num_ready=1, num_cores=1).steps(0):
+        for _ in Worker(rank_plan, number, num_ready=1, num_cores=1).steps(0):
             pass
         for key in store.reads:
             owners.setdefault(key, []).append(number)

@@ -11,7 +11,7 @@ from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 
 # The accessor is registered by its import alone.
-from xloader.samples import accessor
+from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open

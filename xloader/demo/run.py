@@ -107,7 +107,7 @@ def run_demo(options: DemoOptions) -> DemoResult:
         with tests:
             scores, example = _score(net, tests, dataset, task, climate, options)
         print(f"\n{_measured(training)}\n{training.report}")
-        print(_agreement(training), flush=True)
+        print(_plan_tag(training), flush=True)
         speed, plain = _compare(train_part, dataset, task, options)
         _draw(example, dataset, task, climate, options.picture)
     print(f"\nPicture: {options.picture.resolve()}")
@@ -215,7 +215,7 @@ def _measured(training: TrainingResult) -> str:
     )
 
 
-def _agreement(training: TrainingResult) -> str:
+def _plan_tag(training: TrainingResult) -> str:
     """Predicted beside measured reads, in one line."""
     explanation, report = training.explanation, training.report
     whole = "" if training.num_epochs else " for the whole of it"

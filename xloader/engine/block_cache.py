@@ -31,7 +31,7 @@ class BlockCache:
     ----------
     recent : Recent
         Who touches it drops here what has to go, and then adds what is missing.
-    shelf : Shelf
+    block_table : Shelf
         Where the blocks are.
     """
 
@@ -45,7 +45,7 @@ class BlockCache:
         self._blocks: dict[int, LoadedBlock] = {}
         self.recent = Recent(capacity_nbytes)
         # Blocks are found by key: what the shelf would know of residences need have no room.
-        self.shelf = BlockTable(self._groups, [1] * len(self._groups))
+        self.block_table = BlockTable(self._groups, [1] * len(self._groups))
 
     @property
     def peak_nbytes(self) -> int:
@@ -70,7 +70,7 @@ class BlockCache:
             keys.tolist(), indices, group.read_nbytes(numbers).tolist(), strict=True
         ):
             begin = Begin(number, 0, index, nbytes, num_samples=1, row=0)
-            block = self._blocks[key] = self.shelf.put(begin, is_row=False)
+            block = self._blocks[key] = self.block_table.put(begin, is_row=False)
             shapes = self._reader.shapes(group, index)
             block.buffer = self._pool.take(self._reader.nbytes(shapes))
             block.places = self._reader.values(shapes, block.buffer)
@@ -85,7 +85,7 @@ class BlockCache:
     def drop(self, key: int) -> None:
         """Give the memory of a block back."""
         block = self._blocks.pop(key)
-        self.shelf.take_off(block)
+        self.block_table.take_off(block)
         assert block.buffer is not None
         self._pool.give_back(block.buffer)
         block.places, block.buffer = {}, None

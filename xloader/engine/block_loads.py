@@ -47,7 +47,7 @@ class BlockLoads:
     ----------
     job : Job
     tally : Tally
-    bell : Bell
+    run_lock : Bell
     deadlines : Deadlines
         Gives up threads that wait too long.
     on_loaded : callable
@@ -60,7 +60,7 @@ class BlockLoads:
         self,
         job: Job,
         tally: Tally,
-        bell: RunLock,
+        run_lock: RunLock,
         deadlines: Deadlines,
         *,
         on_loaded: Callable[[LoadedBlock, OpenBatch], None],
@@ -68,7 +68,7 @@ class BlockLoads:
     ) -> None:
         self._job = job
         self._tally = tally
-        self._bell = bell
+        self._run_lock = run_lock
         self._deadlines = deadlines
         self._on_loaded = on_loaded
         self._on_stuck = on_stuck
@@ -90,9 +90,9 @@ class BlockLoads:
         """Whether more blocks would be of use to fetch ahead."""
         return self._fetchers is not None and not self._to_fetch and self._has_room(0)
 
-    def add(self, blocks: list[LoadedBlock], filling: OpenBatch) -> None:
+    def add(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
         """Load blocks of one group, which begin with a row of a batch."""
-        load = Load(blocks, filling)
+        load = Load(blocks, open_batch)
         self._without_memory.append(load)
         if self._fetchers is not None:
             self._list(load)
@@ -161,16 +161,16 @@ class BlockLoads:
             ready = [b for b in load.bundles if self._is_ready(b)]
             self._to_decode.extend((load, bundle) for bundle in ready)
             if len(ready) > 1:
-                self._bell.work.notify_all()
+                self._run_lock.work.notify_all()
 
     @staticmethod
     def _is_ready(bundle: Bundle) -> bool:
         return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
 
     def _take_memory(self, load: Load) -> bool:
-        job, views = self._job, load.filling.views
+        job, views = self._job, load.open_batch.views
         pooled = [block for block in load.blocks if not block.is_row]
-        if len(pooled) < len(load.blocks) and load.filling.arrays is None:
+        if len(pooled) < len(load.blocks) and load.open_batch.arrays is None:
             return False
         group = job.groups[load.blocks[0].begin.group]
         shapes = [job.reader.shapes(group, block.begin.block) for block in pooled]
@@ -224,14 +224,14 @@ class BlockLoads:
         except BaseException as problem:
             error = problem
         self._deadlines.end(attempts)
-        with self._bell.lock:
+        with self._run_lock.lock:
             bundle.fetched, bundle.error = fetched, error
             bundle.fetch_seconds += time.perf_counter() - begin
             self._go_on(load, bundle, attempts)
 
     def _on_left_fetch(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
         """Fetch anew what a thread was given up for; called by the thread of deadlines."""
-        with self._bell.lock:
+        with self._run_lock.lock:
             assert self._fetchers is not None
             self._fetchers.give_up(attempts.thread)
             self._note_hung(bundle, attempts)
@@ -242,7 +242,7 @@ class BlockLoads:
         try:
             self._on_fetched(load, bundle, attempts)
         except BaseException as problem:
-            self._bell.fail(problem)
+            self._run_lock.fail(problem)
 
     def _on_fetched(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
         self._num_fetching -= 1
@@ -255,7 +255,7 @@ class BlockLoads:
             self._to_fetch.appendleft((load, bundle))
         elif load.has_memory:
             self._to_decode.append((load, bundle))
-            self._bell.work.notify()
+            self._run_lock.work.notify()
         self._fetch()
 
     def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
@@ -272,7 +272,7 @@ class BlockLoads:
         for load, bundle in claim.claimed:
             done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
             claim.done.append(done)
-        with self._bell.lock:
+        with self._run_lock.lock:
             self._on_decoded(claim)
 
     def _on_decoded(self, claim: Claim) -> None:
@@ -290,11 +290,11 @@ class BlockLoads:
 
     def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:
         """Let others do what a worker was given up for; called by the thread of deadlines."""
-        with self._bell.lock:
+        with self._run_lock.lock:
             try:
                 self._take_over(claim, attempts)
             except BaseException as problem:
-                self._bell.fail(problem)
+                self._run_lock.fail(problem)
 
     def _take_over(self, claim: Claim, attempts: Attempts) -> None:
         number = len(claim.done)
@@ -312,7 +312,7 @@ class BlockLoads:
         self._to_decode.extendleft(reversed(claim.claimed[number:]))
         self._on_decoded(claim)
         self._on_stuck(attempts.thread)
-        self._bell.work.notify_all()
+        self._run_lock.work.notify_all()
 
     def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
         self._in_flight_nbytes -= held_nbytes
@@ -354,7 +354,7 @@ class BlockLoads:
         load.bundles.extend(parts)
         self._tally.num_requests += bundle.num_requests
         self._to_decode.extendleft((load, part) for part in reversed(parts))
-        self._bell.work.notify()
+        self._run_lock.work.notify()
 
     def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
         bundle.num_requests += attempts.num_requests
@@ -387,7 +387,7 @@ class BlockLoads:
             block.num_reads_left -= 1
             if block.is_loaded:
                 self._tally.read_nbytes += block.begin.read_nbytes
-                self._on_loaded(block, load.filling)
+                self._on_loaded(block, load.open_batch)
                 is_news = True
         if is_news:
-            self._bell.work.notify()
+            self._run_lock.work.notify()

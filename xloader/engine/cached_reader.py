@@ -1,8 +1,8 @@
 """Reads batches of any ids through a least-recently-used cache of decoded blocks.
 
-What is read, and what goes for it, is what `xloader.planning.lru_simulation.simulate` says of the same ids. A batch
-is read in *waves*: as many rows as come before a block that they need has to go again. The
-missing blocks of a wave are read by several threads, and then its rows are copied.
+It reads, and drops, what `xloader.planning.lru_simulation.simulate` says for the same ids. A batch is
+read in *waves*: as many rows as fit before a block that they need has to be dropped. The missing
+blocks of a wave are read by several threads, and then its rows are copied.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CachedReader:
     batch_size : int
         Rows of a full batch, as the fields were told.
     capacity_nbytes : int
-        Decoded bytes that are held at most: as `xloader.planning.cache_budget.cache_budget` divides memory.
+        The most decoded bytes held: see `xloader.planning.cache_budget.cache_budget`.
     in_flight_nbytes : int
         Decoded bytes of chunks that are being read at a time.
     num_threads : int
@@ -192,7 +192,7 @@ class CachedReader:
         held = self._here()
         with held.lock:
             self._is_closed = True
-            held.crew.close()
+            held.worker_threads.close()
             held.readers.close()
             held.begin_anew()
 
@@ -306,12 +306,12 @@ class CachedReader:
                             group,
                             access,
                             hits.take(own),
-                            held.cache.shelf,
+                            held.cache.block_table,
                             slots,
                             views,
                         )
                     )
-        held.crew.do(tasks, self._num_threads)
+        held.worker_threads.do(tasks, self._num_threads)
 
 
 class _Held:
@@ -329,7 +329,7 @@ class _Held:
     def begin_anew(self) -> None:
         """Forget all blocks, and leave threads to end by themselves."""
         self.cache = self._make_cache()
-        self.crew = WorkerThreads("xloader-cache")
+        self.worker_threads = WorkerThreads("xloader-cache")
         self.readers = self._make_readers()
 
     def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:
@@ -341,7 +341,7 @@ class _Held:
             block = blocks[number]
             block.num_reads_left -= 1
             if block.is_loaded:
-                self.cache.shelf.set_loaded(block)
+                self.cache.block_table.set_loaded(block)
                 self.tally.read_nbytes += block.begin.read_nbytes
 
 

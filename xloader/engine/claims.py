@@ -26,9 +26,9 @@ class Done(NamedTuple):
 class Load:
     """Blocks that begin together: their memory and their bundles, whichever come first."""
 
-    def __init__(self, blocks: list[LoadedBlock], filling: OpenBatch) -> None:
+    def __init__(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
         self.blocks = blocks
-        self.filling = filling
+        self.open_batch = open_batch
         self.bundles: list[Bundle] = []
         self.has_memory = False
 

@@ -58,13 +58,13 @@ def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
 def copy_each(
     hits: Hits,
     spans: Access,
-    shelf: BlockTable,
+    block_table: BlockTable,
     slots: Ints,
     pairs: Sequence[tuple[Stack, NDArray[Any]]],
 ) -> None:
     """Copy row by row."""
     rows = hits.rows.tolist()
-    blocks = [shelf.blocks[slot] for slot in slots.tolist()]
+    blocks = [block_table.blocks[slot] for slot in slots.tolist()]
     cuts = _cuts(hits, spans)
     indices: dict[tuple[int | None, ...], list[tuple[Any, Any]]] = {}
     for stack, view in pairs:
@@ -123,13 +123,18 @@ def _indices(
 
 
 def copy_alike(
-    hits: Hits, spans: Access, shelf: BlockTable, slots: Ints, stack: Stack, view: NDArray[Any]
+    hits: Hits,
+    spans: Access,
+    block_table: BlockTable,
+    slots: Ints,
+    stack: Stack,
+    view: NDArray[Any],
 ) -> None:
     """Copy rows that take the same part of their windows, of blocks of one shape, at once."""
-    first = shelf.blocks[int(slots[0])]
+    first = block_table.blocks[int(slots[0])]
     assert first is not None
     values = stack.source(first)
-    addresses = shelf.addresses[slots, stack.first.column]
+    addresses = block_table.addresses[slots, stack.first.column]
     origin = int(addresses.min())
     begins = (addresses - origin) // values.itemsize
     shape, strides, place = [len(values)], [values.strides[0]], []
@@ -148,7 +153,7 @@ def copy_alike(
         strides.append(stride)
     num_rows = int(begins.max()) + 1
     if num_rows * math.prod(shape) * values.itemsize > _MOST_NBYTES:
-        copy_each(hits, spans, shelf, slots, [(stack, view)])
+        copy_each(hits, spans, block_table, slots, [(stack, view)])
         return
     memory = _memory(values, origin, (num_rows, *shape), (values.itemsize, *strides))
     per_part = max(1, _PART_NBYTES // (len(values) * max(stack.first.row_nbytes, 1)))

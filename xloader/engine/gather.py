@@ -102,7 +102,13 @@ class Gatherer:
         }
 
     def gather(
-        self, group: int, access: int, hits: Hits, shelf: BlockTable, slots: Ints, views: Views
+        self,
+        group: int,
+        access: int,
+        hits: Hits,
+        block_table: BlockTable,
+        slots: Ints,
+        views: Views,
     ) -> None:
         """Copy what some rows take of loaded blocks.
 
@@ -111,7 +117,7 @@ class Gatherer:
         group, access : int
             What the hits are of.
         hits : Hits
-        shelf : Shelf
+        block_table : Shelf
             Where the blocks are.
         slots : numpy.ndarray of int64, shape (n,)
             Per hit, the slot of its block.
@@ -122,17 +128,17 @@ class Gatherer:
         pairs = list(zip(self._stacks[group][spans], views[group][access], strict=True))
         wide = [pair for pair in pairs if pair[0].first.row_nbytes >= _NARROW_NBYTES]
         if wide:
-            copy_each(hits, spans, shelf, slots, wide)
+            copy_each(hits, spans, block_table, slots, wide)
         narrow = [pair for pair in pairs if pair[0].first.row_nbytes < _NARROW_NBYTES]
         if not narrow:
             return
         alike, rest = alike_hits(hits)
         for kind in alike:
             for stack, view in narrow:
-                copy_alike(hits.take(kind), spans, shelf, slots[kind], stack, view)
+                copy_alike(hits.take(kind), spans, block_table, slots[kind], stack, view)
         if rest is not None:
             few = hits.take(rest) if alike else hits
-            copy_each(few, spans, shelf, slots[rest], narrow)
+            copy_each(few, spans, block_table, slots[rest], narrow)
 
     def _targets(self, group: int) -> list[Target]:
         stacks = [stack for own in self._stacks[group].values() for stack in own]

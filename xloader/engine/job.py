@@ -55,7 +55,7 @@ class Job:
         Batches that are filled or wait for delivery while the consumer is busy.
     num_threads : int
     pool : BlockPool
-    shelf : Shelf
+    block_table : Shelf
         Blocks that stay from run to run, where the pool holds the whole selection; else empty.
     is_resident : bool
     in_flight_nbytes : int
@@ -79,7 +79,7 @@ class Job:
     prefetch: int
     num_threads: int
     pool: BlockPool
-    shelf: BlockTable
+    block_table: BlockTable
     is_resident: bool
     in_flight_nbytes: int
     patience: Patience

@@ -32,7 +32,7 @@ threads gain. Measured with rows of 14 KB: 1.33 s an epoch, and 1.54 s where the
 class _HitGroup:
     """Hits of one batch that can be gathered together."""
 
-    filling: OpenBatch
+    open_batch: OpenBatch
     group: int
     access: int
     hits: Hits
@@ -46,13 +46,13 @@ class OpenBatches:
     ----------
     job : Job
     tally : Tally
-    bell : Bell
+    run_lock : Bell
     """
 
-    def __init__(self, job: Job, tally: Tally, bell: RunLock) -> None:
+    def __init__(self, job: Job, tally: Tally, run_lock: RunLock) -> None:
         self._job = job
         self._tally = tally
-        self._bell = bell
+        self._run_lock = run_lock
         self._queue: deque[OpenBatch] = deque()
         self._num_opened = 0
         self._num_delivered = 0
@@ -85,9 +85,9 @@ class OpenBatches:
         """Whether the next batch can be delivered."""
         return bool(self._queue) and self._queue[0].is_final
 
-    def add(self, filling: OpenBatch) -> None:
+    def add(self, open_batch: OpenBatch) -> None:
         """Add the batch that follows."""
-        self._queue.append(filling)
+        self._queue.append(open_batch)
 
     def pop(self) -> OpenBatch:
         """Take the next batch, which is ready."""
@@ -101,22 +101,31 @@ class OpenBatches:
         self._queue.clear()
         self._gathers.clear()
 
-    def delivery(self, filling: OpenBatch) -> Delivery:
+    def delivery(self, open_batch: OpenBatch) -> Delivery:
         """A finished batch as it is handed over."""
-        assert filling.arrays is not None
-        ids, is_padding = self._padded_ids(filling)
+        assert open_batch.arrays is not None
+        ids, is_padding = self._padded_ids(open_batch)
         return Delivery(
-            filling.step, filling.arrays, ids, is_padding, filling.nans, filling.num_skipped
+            open_batch.step,
+            open_batch.arrays,
+            ids,
+            is_padding,
+            open_batch.nans,
+            open_batch.num_skipped,
         )
 
     def next_task(self) -> Callable[[], None] | None:
         """What to finish or to gather, claimed for the caller."""
         self._open()
         for index in range(min(self._num_opened, len(self._queue))):
-            filling = self._queue[index]
-            if not filling.num_missing and not filling.is_finishing and self._may_finish(filling):
-                filling.is_finishing = True
-                return lambda: self._finish(filling)
+            open_batch = self._queue[index]
+            if (
+                not open_batch.num_missing
+                and not open_batch.is_finishing
+                and self._may_finish(open_batch)
+            ):
+                open_batch.is_finishing = True
+                return lambda: self._finish(open_batch)
         if not self._gathers:
             return None
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)
@@ -130,29 +139,29 @@ class OpenBatches:
             parts.append(self._gathers.popleft())
         return lambda: self._gather(parts)
 
-    def on_loaded(self, block: LoadedBlock, filling: OpenBatch) -> None:
+    def on_loaded(self, block: LoadedBlock, open_batch: OpenBatch) -> None:
         """Gather what waited for a block, which began with a batch."""
-        filling.num_missing -= 1
+        open_batch.num_missing -= 1
         is_skipped = self._job.skips(block.error)
         if not is_skipped:
-            filling.error = filling.error or block.error
+            open_batch.error = open_batch.error or block.error
         if block.is_row:
             if is_skipped:
-                note_rows(filling, block.begin.row, block.error)
+                note_rows(open_batch, block.begin.row, block.error)
             # It is where it belongs, and nothing else needs it.
-            filling.num_missing -= 1
+            open_batch.num_missing -= 1
             self._evict(block)
             return
-        self._job.shelf.set_loaded(block)
+        self._job.block_table.set_loaded(block)
         waiting, block.waiting = block.waiting, []
         if block.is_over:
             self._evict(block)
         else:
             self._gathers.extend(waiting)
 
-    def _may_finish(self, filling: OpenBatch) -> bool:
+    def _may_finish(self, open_batch: OpenBatch) -> bool:
         """A batch without rows of its own repeats one of the batch before it."""
-        if len(filling.step.ids):
+        if len(open_batch.step.ids):
             return True
         return self._last_rows is not None
 
@@ -160,17 +169,17 @@ class OpenBatches:
         # One more only once the consumer asks: till then it may hold two, the last and this one.
         most = self._job.prefetch + self.is_wanted
         while self._num_opened < min(most, len(self._queue)):
-            filling = self._queue[self._num_opened]
+            open_batch = self._queue[self._num_opened]
             self._num_opened += 1
-            num_rows = self._job.batch_size if self._job.is_padded else len(filling.step.ids)
+            num_rows = self._job.batch_size if self._job.is_padded else len(open_batch.step.ids)
             # A short batch is a part of a full one's buffer, which then serves again.
-            filling.arrays = self._job.fields.take(num_rows)
+            open_batch.arrays = self._job.fields.take(num_rows)
             self._weigh()
-            filling.views = self._job.gatherer.views(filling.arrays)
-            for group, accesses in enumerate(filling.step.hits):
+            open_batch.views = self._job.gatherer.views(open_batch.arrays)
+            for group, accesses in enumerate(open_batch.step.hits):
                 for access, hits in enumerate(accesses):
-                    self._sort(filling, group, access, hits)
-            self._bell.work.notify_all()
+                    self._sort(open_batch, group, access, hits)
+            self._run_lock.work.notify_all()
 
     def _weigh(self) -> None:
         # The consumer may keep more than the last one; those are its own.
@@ -178,29 +187,29 @@ class OpenBatches:
         self._tally.batches_nbytes = num_batches * self._job.fields.batch_nbytes
         self._tally.weigh(self._job.pool)
 
-    def _sort(self, filling: OpenBatch, group: int, access: int, hits: Hits) -> None:
+    def _sort(self, open_batch: OpenBatch, group: int, access: int, hits: Hits) -> None:
         """Queue the hits of loaded blocks, and let the others wait for theirs."""
-        shelf = self._job.shelf
-        slots = shelf.slots_of(group, hits.residences)
-        is_there = shelf.is_loaded[slots]
+        block_table = self._job.block_table
+        slots = block_table.slots_of(group, hits.residences)
+        is_there = block_table.is_loaded[slots]
         there = np.flatnonzero(is_there)
         per_part = max(1, _CLAIM_NBYTES // max(self._row_nbytes[group], 1))
         for lo in range(0, len(there), per_part):
             own = there[lo : lo + per_part]
             is_all = len(own) == len(slots)
             part = hits if is_all else hits.take(own)
-            self._gathers.append(_HitGroup(filling, group, access, part, slots[own]))
+            self._gathers.append(_HitGroup(open_batch, group, access, part, slots[own]))
         if len(there) == len(slots):
             return
         missing = np.flatnonzero(~is_there)
         missing = missing[np.argsort(slots[missing], kind="stable")]
         cuts = np.flatnonzero(np.diff(slots[missing])) + 1
         for own in np.split(missing, cuts):
-            block = shelf.blocks[int(slots[own[0]])]
+            block = block_table.blocks[int(slots[own[0]])]
             assert block is not None
             if block.is_row:
                 continue
-            block.waiting.append(_HitGroup(filling, group, access, hits.take(own), slots[own]))
+            block.waiting.append(_HitGroup(open_batch, group, access, hits.take(own), slots[own]))
 
     # Gathering
 
@@ -209,121 +218,128 @@ class OpenBatches:
         job = self._job
         for part in parts:
             job.gatherer.gather(
-                part.group, part.access, part.hits, job.shelf, part.slots, part.filling.views
+                part.group,
+                part.access,
+                part.hits,
+                job.block_table,
+                part.slots,
+                part.open_batch.views,
             )
-        with self._bell.lock:
+        with self._run_lock.lock:
             self._tally.gather_seconds += time.perf_counter() - begin
             is_news = bool(self._gathers)
             for part in parts:
                 is_news |= self._pass(part)
             if is_news:
-                self._bell.work.notify()
+                self._run_lock.work.notify()
 
     def _pass(self, part: _HitGroup) -> bool:
         """Count gathered hits; whether that gives others something to do. The lock is held."""
-        filling = part.filling
-        if self._job.shelf.num_failed:
+        open_batch = part.open_batch
+        if self._job.block_table.num_failed:
             self._note_failed(part)
-        filling.num_missing -= len(part.hits)
+        open_batch.num_missing -= len(part.hits)
         if self._uses is None:
-            return not filling.num_missing
+            return not open_batch.num_missing
         is_over = False
         rows = self._done_rows(part)
         if len(rows):
-            entries = filling.step.entries[rows]
+            entries = open_batch.step.entries[rows]
             for residence in self._uses[part.group].count_down(entries):
-                block = self._job.shelf.find(part.group, residence)
+                block = self._job.block_table.find(part.group, residence)
                 assert block is not None
                 block.is_over = True
                 if block.is_loaded:
                     self._evict(block)
                     is_over = True
-        return is_over or not filling.num_missing
+        return is_over or not open_batch.num_missing
 
     def _note_failed(self, part: _HitGroup) -> None:
         """Note the blocks among those of some hits that could not be loaded."""
         for slot in np.unique(part.slots).tolist():
-            block = self._job.shelf.blocks[slot]
+            block = self._job.block_table.blocks[slot]
             if block is None or block.error is None:
                 continue
             if self._job.skips(block.error):
-                note_rows(part.filling, part.hits.rows[part.slots == slot], block.error)
+                note_rows(part.open_batch, part.hits.rows[part.slots == slot], block.error)
             else:
-                part.filling.error = part.filling.error or block.error
+                part.open_batch.error = part.open_batch.error or block.error
 
     @staticmethod
     def _done_rows(part: _HitGroup) -> Ints:
         """The rows that have all they need of a group, now that a part of it is there."""
-        accesses = part.filling.step.hits[part.group]
-        num_rows = len(part.filling.step.ids)
+        accesses = part.open_batch.step.hits[part.group]
+        num_rows = len(part.open_batch.step.ids)
         if len(accesses) == 1 and len(part.hits) == len(accesses[0]):
             return np.arange(num_rows)
-        left = part.filling.left.get(part.group)
+        left = part.open_batch.left.get(part.group)
         if left is None:
             left = sum(
                 (np.bincount(hits.rows, minlength=num_rows) for hits in accesses),
                 np.zeros(num_rows, np.int64),
             )
-            part.filling.left[part.group] = left
+            part.open_batch.left[part.group] = left
         left -= np.bincount(part.hits.rows, minlength=num_rows)
         rows = part.hits.rows[left[part.hits.rows] == 0]
         return np.unique(rows)
 
     def _evict(self, block: LoadedBlock) -> None:
-        self._job.shelf.take_off(block)
+        self._job.block_table.take_off(block)
         if block.buffer is not None:
             self._job.pool.give_back(block.buffer)
         block.places, block.buffer = {}, None
 
     # Finishing
 
-    def _finish(self, filling: OpenBatch) -> None:
+    def _finish(self, open_batch: OpenBatch) -> None:
         begin = time.perf_counter()
         try:
-            if filling.error is None:
-                fill_rows(filling)
-                self._pad(filling)
-                assert filling.arrays is not None
-                step = filling.step
-                ids = self._padded_ids(filling)[0]
+            if open_batch.error is None:
+                fill_rows(open_batch)
+                self._pad(open_batch)
+                assert open_batch.arrays is not None
+                step = open_batch.step
+                ids = self._padded_ids(open_batch)[0]
                 occurrences = step.occurrences_in(len(ids))
-                filling.arrays = self._job.finish(filling.arrays, ids, occurrences)
-                filling.nans = look_for_nans(self._job.on_nan, step.index, filling.arrays, step.ids)
+                open_batch.arrays = self._job.finish(open_batch.arrays, ids, occurrences)
+                open_batch.nans = look_for_nans(
+                    self._job.on_nan, step.index, open_batch.arrays, step.ids
+                )
         except Exception as error:
-            filling.error = error
-        with self._bell.lock:
+            open_batch.error = error
+        with self._run_lock.lock:
             self._tally.finish_seconds += time.perf_counter() - begin
-            filling.is_final = True
-            filling.views = ()
+            open_batch.is_final = True
+            open_batch.views = ()
             if self.head_is_ready:
-                self._bell.batch.notify()
+                self._run_lock.batch.notify()
 
-    def _padded_ids(self, filling: OpenBatch) -> tuple[Ints, NDArray[np.bool_]]:
+    def _padded_ids(self, open_batch: OpenBatch) -> tuple[Ints, NDArray[np.bool_]]:
         """Ids of all rows, and which rows only repeat others."""
-        step = filling.step
+        step = open_batch.step
         if not self._job.is_padded:
-            return step.ids, padding_of(filling, len(step.ids))
+            return step.ids, padding_of(open_batch, len(step.ids))
         size = self._job.batch_size
         ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
         ids[: len(step.ids)] = step.ids
-        return ids, padding_of(filling, size)
+        return ids, padding_of(open_batch, size)
 
-    def _pad(self, filling: OpenBatch) -> None:
+    def _pad(self, open_batch: OpenBatch) -> None:
         """Repeat the last real row, of this batch or the one before it."""
-        assert filling.arrays is not None
+        assert open_batch.arrays is not None
         if not self._job.is_padded:
             return
-        num_rows = len(filling.step.ids)
-        for name, array in filling.arrays.items():
+        num_rows = len(open_batch.step.ids)
+        for name, array in open_batch.arrays.items():
             if num_rows:
                 array[num_rows:] = array[num_rows - 1]
             else:
                 assert self._last_rows is not None
                 array[:] = self._last_rows[name]
-        if filling.step.index + 2 == self._job.walker.num_steps:
-            rows = {name: array[num_rows - 1].copy() for name, array in filling.arrays.items()}
-            with self._bell.lock:
-                self._last_id = int(filling.step.ids[-1])
+        if open_batch.step.index + 2 == self._job.walker.num_steps:
+            rows = {name: array[num_rows - 1].copy() for name, array in open_batch.arrays.items()}
+            with self._run_lock.lock:
+                self._last_id = int(open_batch.step.ids[-1])
                 self._last_rows = rows
                 # The batch after this one may have waited for them.
-                self._bell.work.notify()
+                self._run_lock.work.notify()

@@ -44,18 +44,18 @@ class Run:
         self.tally = Tally()
         self._job = job
         self._pid = os.getpid()
-        self._bell = RunLock()
-        self._fillings = OpenBatches(job, self.tally, self._bell)
-        self._deadlines = Deadlines(job.patience, job.reader.name, self._bell.tell)
-        self._loads = BlockLoads(
+        self._run_lock = RunLock()
+        self._open_batches = OpenBatches(job, self.tally, self._run_lock)
+        self._deadlines = Deadlines(job.patience, job.reader.name, self._run_lock.tell)
+        self._block_loads = BlockLoads(
             job,
             self.tally,
-            self._bell,
+            self._run_lock,
             self._deadlines,
-            on_loaded=self._fillings.on_loaded,
+            on_loaded=self._open_batches.on_loaded,
             on_stuck=self._replace,
         )
-        self._steps = job.walker.steps(job.shelf.known())
+        self._steps = job.walker.steps(job.block_table.known())
         self._is_walking = False
         self._is_walked = job.walker.num_steps == 0
         self._is_closed = False
@@ -89,42 +89,42 @@ class Run:
         lookout = self._job.reader.lookout
         if not (self._has_started or self._is_closed):
             lookout.begin()
-        with self._bell.lock:
+        with self._run_lock.lock:
             self._start()
-            self._fillings.is_wanted = True
+            self._open_batches.is_wanted = True
             self.tally.mark(is_awaited=True)
-            self._bell.work.notify()
+            self._run_lock.work.notify()
         while not self._is_ready():
-            self._bell.batch.wait()
+            self._run_lock.batch.wait()
             self._warn()
-        with self._bell.lock:
+        with self._run_lock.lock:
             self.tally.wait_seconds += time.perf_counter() - begin
-            if self._bell.failure is not None:
-                raise self._bell.failure
+            if self._run_lock.failure is not None:
+                raise self._run_lock.failure
             if self._is_closed:
                 raise ClosedError(
                     "the iterator is closed",
                     remedy="iterate over the loader again; after loader.close(), make another one",
                 )
-            if not self._fillings:
+            if not self._open_batches:
                 return None
-            filling = self._fillings.pop()
-            self._fillings.is_wanted = False
+            open_batch = self._open_batches.pop()
+            self._open_batches.is_wanted = False
             self.tally.mark(is_awaited=False)
-        if filling.error is not None:
-            raise filling.error
+        if open_batch.error is not None:
+            raise open_batch.error
         # After the last read of the batch: what was read of another store is not handed out.
-        lookout.check(is_last=filling.step.index + 1 == self._job.walker.num_steps)
-        if filling.num_skipped and not self._has_told_of_skipped:
+        lookout.check(is_last=open_batch.step.index + 1 == self._job.walker.num_steps)
+        if open_batch.num_skipped and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
-            rows = "1 row" if filling.num_skipped == 1 else f"{filling.num_skipped} rows"
+            rows = "1 row" if open_batch.num_skipped == 1 else f"{open_batch.num_skipped} rows"
             warn_caller(
                 f"{rows} of this batch hold other samples, as batch.is_padding says, because of "
-                f"this error: {filling.first_error} Later ones are counted in report() without a "
+                f"this error: {open_batch.first_error} Later ones are counted in report() without a "
                 "warning.",
                 SkippedWarning,
             )
-        return self._fillings.delivery(filling)
+        return self._open_batches.delivery(open_batch)
 
     def close(self) -> None:
         """Stop the threads and give all memory back."""
@@ -141,7 +141,7 @@ class Run:
             atexit.unregister(self.close)
             # Where a garbage collection on one of its own threads ended the iterator, the others
             # may wait for a lock that this one holds, and stop by themselves.
-            is_own = me in self._threads or self._loads.has(me) or self._deadlines.has(me)
+            is_own = me in self._threads or self._block_loads.has(me) or self._deadlines.has(me)
             if not is_own:
                 self._join()
         finally:
@@ -149,21 +149,21 @@ class Run:
 
     def _is_ready(self) -> bool:
         """Whether there is a batch, an end or an error; if not, the signal for it will come."""
-        with self._bell.lock:
+        with self._run_lock.lock:
             is_ready = (
                 self._is_closed
-                or self._bell.failure is not None
-                or self._fillings.head_is_ready
-                or (self._is_walked and not self._fillings)
+                or self._run_lock.failure is not None
+                or self._open_batches.head_is_ready
+                or (self._is_walked and not self._open_batches)
             )
             if not is_ready:
-                self._bell.batch.begin()
+                self._run_lock.batch.begin()
             return is_ready
 
     def _warn(self) -> None:
         """Tell the consumer of a read that takes long."""
-        with self._bell.lock:
-            notice, self._bell.notice = self._bell.notice, ""
+        with self._run_lock.lock:
+            notice, self._run_lock.notice = self._run_lock.notice, ""
         if notice:
             warn_caller(notice, SlowReadWarning)
 
@@ -188,13 +188,13 @@ class Run:
         except RuntimeError as error:
             # The others do it all, if there are any.
             if not self._threads:
-                self._bell.fail(error)
+                self._run_lock.fail(error)
 
     def _stop(self) -> None:
-        with self._bell.lock:
+        with self._run_lock.lock:
             self._is_closed = True
-            self._loads.close()
-            self._bell.ring()
+            self._block_loads.close()
+            self._run_lock.ring()
         self._deadlines.close()
 
     def _join(self) -> None:
@@ -203,16 +203,16 @@ class Run:
             # They write nowhere any more, if they ever come back.
             for thread in self._deadlines.abandon():
                 self._threads.give_up(thread)
-                self._loads.give_up(thread)
+                self._block_loads.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
         self._deadlines.join(now + MOST_SECONDS)
-        with self._bell.lock:
+        with self._run_lock.lock:
             if self._is_dropped:
                 # By now the shelf and the pool may be those of a later run.
                 return
             self._is_dropped = True
-            self._fillings.clear()
-            self._loads.clear()
+            self._open_batches.clear()
+            self._block_loads.clear()
             if has_ended:
                 self._drop_blocks()
             else:
@@ -221,7 +221,7 @@ class Run:
 
     def _have_ended(self, until: float) -> bool:
         # Both, even if the first has not.
-        return all([self._threads.join(until), self._loads.join(until)])
+        return all([self._threads.join(until), self._block_loads.join(until)])
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -234,11 +234,11 @@ class Run:
 
     def _drop_blocks(self) -> None:
         """Give memory back, but for whole blocks that are there to stay."""
-        for block in self._job.shelf.there():
+        for block in self._job.block_table.there():
             if self._job.is_resident and block.is_loaded and block.error is None:
                 block.waiting.clear()
                 continue
-            self._job.shelf.take_off(block)
+            self._job.block_table.take_off(block)
             if block.buffer is not None:
                 self._job.pool.give_back(block.buffer)
 
@@ -247,12 +247,12 @@ class Run:
     def _work(self) -> None:
         try:
             while True:
-                with self._bell.lock:
+                with self._run_lock.lock:
                     task = self._next_task()
                     if task is None and not self._is_closed:
                         self.tally.mark(workers=-1)
                         while task is None and not self._is_closed:
-                            self._bell.work.wait()
+                            self._run_lock.work.wait()
                             task = self._next_task()
                         self.tally.mark(workers=1)
                     if self._is_closed:
@@ -265,14 +265,14 @@ class Run:
             # Another thread is in its place.
             return
         except BaseException as error:
-            with self._bell.lock:
-                self._bell.fail(error)
+            with self._run_lock.lock:
+                self._run_lock.fail(error)
 
     def _next_task(self) -> Callable[[], None] | None:
         """What to do next, claimed for the caller. The lock is held."""
         if self._is_closed:
             return None
-        task = self._fillings.next_task() or self._loads.next_task()
+        task = self._open_batches.next_task() or self._block_loads.next_task()
         if task is None and self._may_walk():
             self._is_walking = True
             return self._walk
@@ -281,15 +281,15 @@ class Run:
     def _may_walk(self) -> bool:
         if self._is_walked or self._is_walking:
             return False
-        if self._fillings.num_ahead < 2:
+        if self._open_batches.num_ahead < 2:
             return True
-        is_short = self._loads.is_idle or self._loads.can_fetch
-        return is_short and self._fillings.num_rows_ahead < _MOST_ROWS_AHEAD
+        is_short = self._block_loads.is_idle or self._block_loads.can_fetch
+        return is_short and self._open_batches.num_rows_ahead < _MOST_ROWS_AHEAD
 
     def _walk(self) -> None:
         begin = time.perf_counter()
         step = next(self._steps, None)
-        with self._bell.lock:
+        with self._run_lock.lock:
             self.tally.walk_seconds += time.perf_counter() - begin
             self._is_walking = False
             if step is None:
@@ -297,18 +297,20 @@ class Run:
             else:
                 self._add(step)
                 self._is_walked = step.index + 1 == self._job.walker.num_steps
-            self._bell.work.notify()
+            self._run_lock.work.notify()
             if self._is_walked:
-                self._bell.batch.notify()
+                self._run_lock.batch.notify()
 
     def _add(self, step: BatchRows) -> None:
         """Queue a batch, and what begins with it. The lock is held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
-        filling = OpenBatch(step, num_missing=num_hits + len(step.begins))
+        open_batch = OpenBatch(step, num_missing=num_hits + len(step.begins))
         for _, begins in itertools.groupby(step.begins, key=lambda begin: (begin.row, begin.group)):
-            blocks = [self._job.shelf.put(begin, self._is_row(step, begin)) for begin in begins]
-            self._loads.add(blocks, filling)
-        self._fillings.add(filling)
+            blocks = [
+                self._job.block_table.put(begin, self._is_row(step, begin)) for begin in begins
+            ]
+            self._block_loads.add(blocks, open_batch)
+        self._open_batches.add(open_batch)
 
     def _is_row(self, step: BatchRows, begin: Begin) -> bool:
         """Whether a block is one row's window, and nobody else's: then it needs no pool."""

@@ -11,15 +11,15 @@ from xloader.core.axis import Ints
 from xloader.engine.job import OpenBatch
 
 
-def note_rows(filling: OpenBatch, rows: Ints | int, error: BaseException | None) -> None:
+def note_rows(open_batch: OpenBatch, rows: Ints | int, error: BaseException | None) -> None:
     """Note rows of a batch whose chunks cannot be had. The run's lock is held."""
-    if filling.bad_rows is None:
-        filling.bad_rows = np.zeros(len(filling.step.ids), np.bool_)
-    filling.bad_rows[rows] = True
-    filling.first_error = filling.first_error or error
+    if open_batch.bad_rows is None:
+        open_batch.bad_rows = np.zeros(len(open_batch.step.ids), np.bool_)
+    open_batch.bad_rows[rows] = True
+    open_batch.first_error = open_batch.first_error or error
 
 
-def fill_rows(filling: OpenBatch) -> None:
+def fill_rows(open_batch: OpenBatch) -> None:
     """Put the good row before each bad one in its place, or the first good one.
 
     Raises
@@ -27,11 +27,11 @@ def fill_rows(filling: OpenBatch) -> None:
     ChunkError
         What the first bad row met, if there is no good one.
     """
-    if filling.bad_rows is None:
+    if open_batch.bad_rows is None:
         return
-    good = np.flatnonzero(~filling.bad_rows)
+    good = np.flatnonzero(~open_batch.bad_rows)
     if not len(good):
-        error = filling.first_error
+        error = open_batch.first_error
         assert error is not None
         error.add_note(
             'on_error="skip" fills bad rows with good ones, and this batch has no good row. A '
@@ -39,20 +39,20 @@ def fill_rows(filling: OpenBatch) -> None:
             "the samples of this chunk out with .select."
         )
         raise error
-    bad = np.flatnonzero(filling.bad_rows)
-    taken = np.arange(len(filling.bad_rows))
+    bad = np.flatnonzero(open_batch.bad_rows)
+    taken = np.arange(len(open_batch.bad_rows))
     taken[bad] = good[np.maximum(np.searchsorted(good, bad) - 1, 0)]
-    assert filling.arrays is not None
-    for array in filling.arrays.values():
+    assert open_batch.arrays is not None
+    for array in open_batch.arrays.values():
         array[bad] = array[taken[bad]]
-    step = filling.step
+    step = open_batch.step
     times = None if step.occurrences is None else step.occurrences[taken]
-    filling.step = replace(step, ids=step.ids[taken], occurrences=times)
+    open_batch.step = replace(step, ids=step.ids[taken], occurrences=times)
 
 
-def padding_of(filling: OpenBatch, num_rows: int) -> NDArray[np.bool_]:
+def padding_of(open_batch: OpenBatch, num_rows: int) -> NDArray[np.bool_]:
     """Which rows of a batch repeat others: those behind its own, and those that were bad."""
-    is_padding = np.arange(num_rows) >= len(filling.step.ids)
-    if filling.bad_rows is not None:
-        is_padding[: len(filling.bad_rows)] |= filling.bad_rows
+    is_padding = np.arange(num_rows) >= len(open_batch.step.ids)
+    if open_batch.bad_rows is not None:
+        is_padding[: len(open_batch.bad_rows)] |= open_batch.bad_rows
     return is_padding

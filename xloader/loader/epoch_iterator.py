@@ -45,7 +45,7 @@ class EpochRun:
     is_overtaken: Callable[[], bool]
 
 
-def make_leg(
+def make_epoch_run(
     job: Job,
     expected: Explanation,
     budget: Budget,
@@ -103,12 +103,12 @@ class EpochIterator:
     @property
     def run(self) -> Run:
         """What makes the batches. It may outlive the iterator."""
-        return self._leg.run
+        return self._epoch_run.run
 
     @property
     def progress(self) -> EpochProgress:
         """What has come of it."""
-        return self._leg.progress
+        return self._epoch_run.progress
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -121,10 +121,10 @@ class EpochIterator:
     def _take(self) -> Any:
         if not self._has_begun:
             self._has_begun = True
-            if self._leg.is_overtaken():
+            if self._epoch_run.is_overtaken():
                 self.close()
                 self._take_up(self._begin())
-        run = self._leg.run
+        run = self._epoch_run.run
         self.progress.begin = self.progress.begin or time.perf_counter()
         try:
             # Closed before its end, the run says so: a loop must not take that for the end.
@@ -142,17 +142,17 @@ class EpochIterator:
             self.close()
             raise
         if delivery is None:
-            if not self._leg.num_steps:
+            if not self._epoch_run.num_steps:
                 # With drop_last, an epoch of less than one batch is complete as it begins.
-                self._leg.count(0)
+                self._epoch_run.count(0)
             self._is_over = True
             self.close()
             raise StopIteration
         self.progress.add(delivery)
         batch = self._deliver(delivery)
-        self._leg.count(1)
+        self._epoch_run.count(1)
         # Whether or not the loop asks for one batch more, the epoch is complete.
-        self._is_over = self.progress.num_steps == self._leg.num_steps
+        self._is_over = self.progress.num_steps == self._epoch_run.num_steps
         return batch
 
     def close(self) -> None:
@@ -163,11 +163,11 @@ class EpochIterator:
         """Note that another iteration of the same loader begins, which ends this one."""
         self._is_replaced = True
 
-    def _take_up(self, leg: EpochRun) -> None:
-        self._leg = leg
-        self._num_passed = leg.num_passed
+    def _take_up(self, epoch_run: EpochRun) -> None:
+        self._epoch_run = epoch_run
+        self._num_passed = epoch_run.num_passed
         # It closes also where the iterator is abandoned.
-        self._close = weakref.finalize(self, leg.run.close)
+        self._close = weakref.finalize(self, epoch_run.run.close)
         # The run sees to that itself, before what it reads with is taken down.
         self._close.atexit = False
 

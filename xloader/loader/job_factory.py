@@ -40,17 +40,17 @@ def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
 
 
 def name_chunks(
-    itinerary: RankPlan, blocks: Sequence[tuple[int, int]]
+    rank_plan: RankPlan, blocks: Sequence[tuple[int, int]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The chunks of some blocks, by variable and index.
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : Itinerary
     blocks : sequence of (int, int)
         As (group, block).
     """
-    footprint, recipe = itinerary.footprint, itinerary.recipe
+    footprint, recipe = rank_plan.footprint, rank_plan.recipe
     reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
     found = []
     for number, group in enumerate(footprint.groups):
@@ -67,7 +67,7 @@ class JobFactory:
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : Itinerary
         What is carried out.
     num_ready : int
         Batches that are made, or wait for delivery, while the consumer is busy.
@@ -77,28 +77,28 @@ class JobFactory:
 
     def __init__(
         self,
-        itinerary: RankPlan,
+        rank_plan: RankPlan,
         *,
         num_ready: int,
         num_cores: int,
     ) -> None:
-        self._itinerary = itinerary
+        self._rank_plan = rank_plan
         self._num_ready = num_ready
-        footprint, source = itinerary.footprint, itinerary.recipe.source
+        footprint, source = rank_plan.footprint, rank_plan.recipe.source
         # Where threads read some variables, and others are fetched ahead, each way has its half.
         num_ways = len({source.is_waiting(name) for name in footprint.variables})
-        self._in_flight_nbytes = itinerary.plan.budget.in_flight_nbytes // num_ways
+        self._in_flight_nbytes = rank_plan.plan.budget.in_flight_nbytes // num_ways
         self._num_threads = min(num_cores, self._in_flight_nbytes // footprint.max_chunk_nbytes)
         self._together_nbytes = self._in_flight_nbytes // self._num_threads
-        self._shelf: BlockTable | None = None
+        self._block_table: BlockTable | None = None
         self._pool: BlockPool
         self._fields: Fields
         self.renew()
 
     @property
-    def itinerary(self) -> RankPlan:
+    def rank_plan(self) -> RankPlan:
         """What is carried out."""
-        return self._itinerary
+        return self._rank_plan
 
     @property
     def pool(self) -> BlockPool:
@@ -115,13 +115,13 @@ class JobFactory:
         if self._pool.is_spoilt:
             self.renew()
         # A run under way may add to these meanwhile.
-        return set() if self._shelf is None else self._shelf.loaded()
+        return set() if self._block_table is None else self._block_table.loaded()
 
     def renew(self) -> None:
         """Take new memory, none of it in use."""
         self._pid = os.getpid()
-        self._shelf = None
-        own = self._itinerary
+        self._block_table = None
+        own = self._rank_plan
         self._pool = BlockPool(own.plan.pool_nbytes(len(own.sublanes())))
         rows = most_rows(own.footprint, own.options)
         self._fields = Fields(own.layouts, rows, self._num_ready + 2)
@@ -148,7 +148,7 @@ class JobFactory:
         """
         if self._pool.is_spoilt:
             self.renew()
-        own = self._itinerary
+        own = self._rank_plan
         recipe, layouts, options = own.recipe, own.layouts, own.options
         plan, footprint = own.plan, own.footprint
         lanes = epoch.lanes(numbers)
@@ -173,9 +173,11 @@ class JobFactory:
             # On several ranks no one sees a global batch.
             region_dim=None if options.world.world_size > 1 else region_dim(footprint),
         )
-        shelf = self._shelf or BlockTable(footprint.groups, [len(n.blocks) for n in walker.groups])
+        block_table = self._block_table or BlockTable(
+            footprint.groups, [len(n.blocks) for n in walker.groups]
+        )
         if plan.is_resident:
-            self._shelf = shelf
+            self._block_table = block_table
         return Job(
             walker=walker,
             groups=footprint.groups,
@@ -190,7 +192,7 @@ class JobFactory:
             prefetch=self._num_ready,
             num_threads=self._num_threads,
             pool=self._pool,
-            shelf=shelf,
+            block_table=block_table,
             is_resident=plan.is_resident,
             in_flight_nbytes=self._in_flight_nbytes,
             patience=patience,

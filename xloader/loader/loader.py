@@ -20,7 +20,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun, make_leg
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun, make_epoch_run
 from xloader.loader.job_factory import JobFactory, name_chunks
 from xloader.loader.padding import rest_of
 from xloader.loader.progress import EpochProgress
@@ -79,7 +79,7 @@ class Loader:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
-        self._roster = RankResolver(recipe, options)
+        self._resolver = RankResolver(recipe, options)
         self._epoch_number = 0
         # Batches of that epoch that were yielded, and whether the next pass goes on from there.
         self._step = 0
@@ -98,20 +98,20 @@ class Loader:
     @property
     def footprint(self) -> Footprint:
         """What samples need of the source."""
-        return self._roster.itinerary.footprint
+        return self._resolver.rank_plan.footprint
 
     @property
     def plan(self) -> Plan:
         """The plan of all epochs."""
-        return self._roster.itinerary.plan
+        return self._resolver.rank_plan.plan
 
     def __len__(self) -> int:
-        return self._roster.settle().num_steps
+        return self._resolver.settle().num_steps
 
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self._roster.itinerary.num_samples
+        return self._resolver.rank_plan.num_samples
 
     @property
     def epoch(self) -> int:
@@ -171,7 +171,7 @@ class Loader:
         >>> len(list(other)), state["epoch"], state["step"]
         (2, 0, 1)
         """
-        return self._roster.save(self._stand)
+        return self._resolver.save(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where a loader of the same samples stood. Nothing is read yet.
@@ -195,12 +195,12 @@ class Loader:
             If its plan needs more memory than this loader has.
         """
         self._check_open()
-        stand = self._roster.load(state)
+        position = self._resolver.load(state)
         self._stop()
         self._explained = {}
-        self._epoch_number, self._step = stand.epoch, stand.step
-        if 0 < stand.step == self._roster.itinerary.num_steps:
-            self._epoch_number, self._step = stand.epoch + 1, 0
+        self._epoch_number, self._step = position.epoch, position.step
+        if 0 < position.step == self._resolver.rank_plan.num_steps:
+            self._epoch_number, self._step = position.epoch + 1, 0
         self._is_resuming = self._step > 0
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
@@ -216,15 +216,15 @@ class Loader:
         OptionError
             If the scope is none of these.
         """
-        itinerary = self._roster.settle()
+        rank_plan = self._resolver.settle()
         if scope == "rank":
-            return itinerary.with_notes(self._expected())
+            return rank_plan.with_notes(self._expected())
         left = self._left()
-        expected = explain_rest(itinerary, left, scope)
-        carried = carried_out(itinerary, left, scope)
-        blocks = shared_blocks(carried, itinerary.processes(scope))
-        shared = replace(expected, shared_chunks=name_chunks(itinerary, blocks))
-        return itinerary.with_notes(shared)
+        expected = explain_rest(rank_plan, left, scope)
+        carried = carried_out(rank_plan, left, scope)
+        blocks = shared_blocks(carried, rank_plan.processes(scope))
+        shared = replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
+        return rank_plan.with_notes(shared)
 
     def report(self) -> Report:
         """What was read and how fast, of the epoch under way or last ended.
@@ -272,8 +272,8 @@ class Loader:
                 previous.replace()
             self._stop()
             expected = self._expected()
-            self._roster.itinerary.warn(expected)
-            self._roster.begin(expected, Position(self._epoch_number, self._first_step))
+            self._resolver.rank_plan.warn(expected)
+            self._resolver.begin(expected, Position(self._epoch_number, self._first_step))
             started = EpochIterator(self._begin, self._deliver)
             self._pass = weakref.ref(started)
             return started
@@ -283,7 +283,7 @@ class Loader:
         return Loader, (self.recipe, self.options, self._hand_over)
 
     def __repr__(self) -> str:
-        planned = self._roster.planned
+        planned = self._resolver.planned
         count = "" if planned is None else f"{planned.num_steps} "
         return f"<xloader.Loader: {count}batches of {self.batch_size}, epoch {self._epoch_number}>"
 
@@ -298,7 +298,7 @@ class Loader:
             raise ClosedError("the loader is closed", remedy="make a new one")
 
     @property
-    def _stand(self) -> Position:
+    def _position(self) -> Position:
         """Where it stands, behind the last batch that was yielded."""
         return Position(self._epoch_number, self._step)
 
@@ -309,28 +309,28 @@ class Loader:
 
     def _left(self) -> Epoch | Remainder:
         """What the next pass yields."""
-        return self._roster.itinerary.remainder(self._epoch_number, self._first_step)
+        return self._resolver.rank_plan.remainder(self._epoch_number, self._first_step)
 
     def _expected(self) -> Explanation:
         """What the next pass of this rank will cost, for which no label is read."""
-        itinerary, left = self._roster.settle(), self._left()
-        kept = self._carrier().loaded()
+        rank_plan, left = self._resolver.settle(), self._left()
+        kept = self._job_factory().loaded()
         key = self._epoch_number, self._first_step, len(kept)
         if key not in self._explained:
-            self._explained = {key: explain_rest(itinerary, left, cached=[kept])}
+            self._explained = {key: explain_rest(rank_plan, left, cached=[kept])}
         return self._explained[key]
 
     def _begin(self) -> EpochRun:
         """Make what the next pass carries out, in the place of what was under way."""
         with self._lock:
-            return self._make_leg()
+            return self._make_epoch_run()
 
-    def _make_leg(self) -> EpochRun:
+    def _make_epoch_run(self) -> EpochRun:
         self._stop()
-        expected, number, itinerary = self._expected(), self._epoch_number, self._roster.itinerary
-        numbers = itinerary.sublanes()
+        expected, number, rank_plan = self._expected(), self._epoch_number, self._resolver.rank_plan
+        numbers = rank_plan.sublanes()
         part, num_passed = rest_of(self._left(), numbers)
-        job = self._carrier().job(part, numbers)
+        job = self._job_factory().job(part, numbers)
         step = self._step = self._first_step
         pass_number = self._pass_number
 
@@ -342,35 +342,35 @@ class Loader:
                 self._step = step
                 # Not with iter: trainers ask for an iterator and throw it away.
                 self._is_resuming = False
-                if step == itinerary.num_steps:
+                if step == rank_plan.num_steps:
                     self._epoch_number, self._step = number + 1, 0
 
         def is_overtaken() -> bool:
             # As DataLoader does it; Lightning asks for an iterator before it tells the epoch.
             return self._epoch_number != number and self._pass_number == pass_number
 
-        leg = make_leg(
+        epoch_run = make_epoch_run(
             job,
             expected,
-            itinerary.plan.budget,
+            rank_plan.plan.budget,
             self.options.num_threads,
             num_passed=num_passed,
             count=count,
             is_overtaken=is_overtaken,
         )
-        self._run, self._progress = leg.run, leg.progress
-        return leg
+        self._run, self._progress = epoch_run.run, epoch_run.progress
+        return epoch_run
 
-    def _carrier(self) -> JobFactory:
-        """What carries the itinerary out as it stands."""
-        own, carrier = self._roster.itinerary, self._carried
-        if carrier is None or carrier.itinerary is not own:
-            if carrier is not None:
-                carrier.clear()
+    def _job_factory(self) -> JobFactory:
+        """What carries the rank plan out as it stands."""
+        own, job_factory = self._resolver.rank_plan, self._carried
+        if job_factory is None or job_factory.rank_plan is not own:
+            if job_factory is not None:
+                job_factory.clear()
             options = own.options
-            carrier = JobFactory(own, num_ready=options.prefetch, num_cores=options.num_threads)
-            self._carried = carrier
-        return carrier
+            job_factory = JobFactory(own, num_ready=options.prefetch, num_cores=options.num_threads)
+            self._carried = job_factory
+        return job_factory
 
     def _stop(self) -> None:
         # The run and not its iterator, which a garbage collection on one of the run's own threads

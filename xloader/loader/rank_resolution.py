@@ -1,4 +1,4 @@
-"""Which rank's itinerary this process has: looked up late, held to, and compared with the others'.
+"""Which rank's rank plan this process has: looked up late, held to, and compared with the others'.
 
 ::
 
@@ -32,7 +32,7 @@ _OPTIONS: Final = (
 
 
 class RankResolver:
-    """The itinerary of this process, whose rank may not be known when it is asked for.
+    """The rank plan of this process, whose rank may not be known when it is asked for.
 
     Parameters
     ----------
@@ -77,16 +77,16 @@ class RankResolver:
 
     @property
     def planned(self) -> RankPlan | None:
-        """The itinerary as far as it can be known before the first use."""
+        """The rank plan as far as it can be known before the first use."""
         return self._settled or self._planned
 
     @property
-    def itinerary(self) -> RankPlan:
-        """The itinerary as it stands, settled where it was not."""
+    def rank_plan(self) -> RankPlan:
+        """The rank plan as it stands, settled where it was not."""
         return self._settled or self.settle()
 
     def settle(self) -> RankPlan:
-        """The itinerary of the rank that this process has by now, which has to stay so.
+        """The rank plan of the rank that this process has by now, which has to stay so.
 
         Raises
         ------
@@ -123,11 +123,11 @@ class RankResolver:
             return self._planned
         return RankPlan(self._recipe, self.asked.settled(), self._num_workers)
 
-    def save(self, stand: Position) -> dict[str, Any]:
+    def save(self, position: Position) -> dict[str, Any]:
         """A place to go on from as plain JSON values, under 2 KB."""
-        own = self.itinerary
+        own = self.rank_plan
         self._saver = self._saver or Saver(own)
-        return self._saver.save(stand)
+        return self._saver.save(position)
 
     def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Position:
         """Take up the plan and the seed of a state, and say where it stands.
@@ -145,11 +145,11 @@ class RankResolver:
             As `read_state` does.
         """
         own = self.settle()
-        stand, plan, seed = read_state(state, own)
-        if stand.row and not is_within_batch:
+        position, plan, seed = read_state(state, own)
+        if position.row and not is_within_batch:
             raise StateError(
                 "the state is of samples that came one by one, and stands within a batch",
-                given=f"row {stand.row} of step {stand.step}",
+                given=f"row {position.row} of step {position.step}",
                 allowed="a state between two batches",
                 remedy="save a state after a whole batch",
             )
@@ -158,16 +158,16 @@ class RankResolver:
         # Whether the others have loaded it, too, is to be seen.
         self._has_begun = False
         self._num_loads += self._number is not None
-        return stand
+        return position
 
-    def begin(self, expected: Explanation, stand: Position) -> None:
+    def begin(self, expected: Explanation, position: Position) -> None:
         """Once: say what is this rank's part, and compare it with that of the ranks beside it.
 
         Parameters
         ----------
         expected : Explanation
             What is about to begin.
-        stand : Stand
+        position : Stand
             Where it begins.
 
         Raises
@@ -177,20 +177,20 @@ class RankResolver:
         """
         if self._has_begun:
             return
-        own, group = self.itinerary, _process_group()
+        own, group = self.rank_plan, _process_group()
         if group is not None and self.asked.rank is None and own.options.world.world_size > 1:
-            self._compare(own, stand, group)
+            self._compare(own, position, group)
         _tell_share(own, expected)
         self._has_begun = True
 
-    def _compare(self, own: RankPlan, stand: Position, group: Any) -> None:
+    def _compare(self, own: RankPlan, position: Position, group: Any) -> None:
         """Compare what this rank is about to do with what the first one to come here was.
 
         Nobody waits for anybody: the first rank leaves its state in the store of the process
         group, and each later one compares its own. Loaders begin in the same order on all ranks.
         """
         options = {name: getattr(own.options, name) for name in _OPTIONS}
-        text = json.dumps({"state": self.save(stand), "options": options})
+        text = json.dumps({"state": self.save(position), "options": options})
         try:
             if self._number is None:
                 self._number = group.add(f"xloader/rank/{own.options.world.rank}", 1)
@@ -202,9 +202,9 @@ class RankResolver:
         _require_same(own.options.world, json.loads(text), first)
 
 
-def _tell_share(itinerary: RankPlan, expected: Explanation) -> None:
+def _tell_share(rank_plan: RankPlan, expected: Explanation) -> None:
     """Log which part of an epoch is this rank's."""
-    world, lanes = itinerary.options.world, itinerary.lanes
+    world, lanes = rank_plan.options.world, rank_plan.lanes
     if world.world_size > 1:
         _LOG.info(
             "rank %d of %d: lanes %d to %d of %d, %d reads of chunks an epoch",
@@ -212,7 +212,7 @@ def _tell_share(itinerary: RankPlan, expected: Explanation) -> None:
             world.world_size,
             lanes[0],
             lanes[-1],
-            itinerary.plan.pace.lanes,
+            rank_plan.plan.pace.lanes,
             expected.num_reads,
         )
 

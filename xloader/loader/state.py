@@ -75,27 +75,27 @@ class Position:
 class Saved(NamedTuple):
     """What a state says: where a pass stood, and the plan and seed by which it came there."""
 
-    stand: Position
+    position: Position
     plan: Plan
     seed: int
 
 
 class Saver:
-    """Makes the states of one itinerary: what is the same in all of them, once.
+    """Makes the states of one rank plan: what is the same in all of them, once.
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : RankPlan
     """
 
-    def __init__(self, itinerary: RankPlan) -> None:
-        self._itinerary = itinerary
+    def __init__(self, rank_plan: RankPlan) -> None:
+        self._rank_plan = rank_plan
         self._fixed: dict[str, Any] | None = None
 
-    def save(self, stand: Position) -> dict[str, Any]:
+    def save(self, position: Position) -> dict[str, Any]:
         """Where a pass stands as plain JSON values, under 2 KB."""
         if self._fixed is None:
-            own = self._itinerary
+            own = self._rank_plan
             self._fixed = {
                 "version": VERSION,
                 "seed": own.options.seed,
@@ -103,7 +103,7 @@ class Saver:
                 "samples": describe_samples(own.recipe.planned),
                 "plan": own.plan.to_dict(),
             }
-        state = {"epoch": stand.epoch, "step": stand.step, "row": stand.row}
+        state = {"epoch": position.epoch, "step": position.step, "row": position.row}
         return sign({**copy.deepcopy(self._fixed), **state})
 
 
@@ -120,14 +120,14 @@ def sign(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "check": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
 
-def read_state(state: object, itinerary: RankPlan) -> Saved:
+def read_state(state: object, rank_plan: RankPlan) -> Saved:
     """What a state means for a loader.
 
     Parameters
     ----------
     state : dict
         What `Saver.save` gave, perhaps by way of JSON.
-    itinerary : Itinerary
+    rank_plan : RankPlan
         Of what is to go on from there.
 
     Raises
@@ -139,20 +139,20 @@ def read_state(state: object, itinerary: RankPlan) -> Saved:
     MemoryBudgetError
         If its plan needs more memory than there is.
     """
-    checked = _check_shape(state, itinerary.plan.to_dict())
-    _check_samples(checked["samples"], describe_samples(itinerary.recipe.planned))
+    checked = _check_shape(state, rank_plan.plan.to_dict())
+    _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
     try:
         plan = Plan.from_dict(checked["plan"])
     except (OptionError, TypeError, KeyError, ValueError) as error:
         raise _damaged("its plan is none", repr(checked["plan"])) from error
-    _check_options(checked, plan, itinerary)
-    _check_memory(plan, itinerary)
-    stand = Position(checked["epoch"], checked["step"], checked["row"])
-    if stand.step > itinerary.num_steps:
-        raise _damaged(f"it is beyond the {itinerary.num_steps} steps of an epoch", stand.step)
-    if stand.row >= max(_num_rows(itinerary, stand.step), 1):
-        raise _damaged("its row is none of its batch", stand.row)
-    return Saved(stand, plan, checked["seed"])
+    _check_options(checked, plan, rank_plan)
+    _check_memory(plan, rank_plan)
+    position = Position(checked["epoch"], checked["step"], checked["row"])
+    if position.step > rank_plan.num_steps:
+        raise _damaged(f"it is beyond the {rank_plan.num_steps} steps of an epoch", position.step)
+    if position.row >= max(_num_rows(rank_plan, position.step), 1):
+        raise _damaged("its row is none of its batch", position.row)
+    return Saved(position, plan, checked["seed"])
 
 
 def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,12 +228,12 @@ def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
         )
 
 
-def _check_options(state: Mapping[str, Any], plan: Plan, itinerary: RankPlan) -> None:
-    options, world_size = itinerary.options, itinerary.options.world.world_size
+def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) -> None:
+    options, world_size = rank_plan.options, rank_plan.options.world.world_size
     for name, own, saved in (
         ("drop_last", options.drop_last, state["drop_last"]),
-        ("shuffle", itinerary.plan.pace.is_shuffled, plan.pace.is_shuffled),
-        ("num_workers", itinerary.plan.workers, plan.workers),
+        ("shuffle", rank_plan.plan.pace.is_shuffled, plan.pace.is_shuffled),
+        ("num_workers", rank_plan.plan.workers, plan.workers),
     ):
         if saved != own:
             raise StateError(
@@ -260,23 +260,23 @@ def _check_options(state: Mapping[str, Any], plan: Plan, itinerary: RankPlan) ->
         )
 
 
-def _check_memory(plan: Plan, itinerary: RankPlan) -> None:
+def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
     """Refuse a plan whose chunks and batches do not fit, with those lanes that this rank has."""
-    options, budget = itinerary.options, plan.budget
+    options, budget = rank_plan.options, plan.budget
     pool = plan.pool_nbytes(plan.pace.lanes // options.world.world_size)
     if plan.is_resident:
-        pool = min(pool, itinerary.footprint.total_nbytes)
-    batches = budget.num_batches * batch_nbytes(itinerary.footprint, itinerary.layouts, options)
+        pool = min(pool, rank_plan.footprint.total_nbytes)
+    batches = budget.num_batches * batch_nbytes(rank_plan.footprint, rank_plan.layouts, options)
     rest = budget.in_flight_nbytes + budget.index_nbytes
     needed = max(batches, budget.batches_nbytes) + rest + pool
     if needed > options.memory_nbytes // plan.workers:
         raise _too_large(needed * plan.workers, options.memory_nbytes)
 
 
-def _num_rows(itinerary: RankPlan, step: int) -> int:
+def _num_rows(rank_plan: RankPlan, step: int) -> int:
     """Rows of a batch of a rank; 0 behind the last one."""
-    options, num_samples = itinerary.options, itinerary.num_samples
-    if step >= itinerary.num_steps:
+    options, num_samples = rank_plan.options, rank_plan.num_samples
+    if step >= rank_plan.num_steps:
         return 0
     if options.world.world_size > 1:
         return options.batch_size

@@ -23,7 +23,7 @@ class Worker:
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : Itinerary
         What the rank does, planned for as many workers as there are.
     number : int
         Which of them this is: it makes the steps ``number``, ``number + workers``, ...
@@ -33,17 +33,17 @@ class Worker:
         Threads that load and gather, at most.
     """
 
-    def __init__(self, itinerary: RankPlan, number: int, *, num_ready: int, num_cores: int) -> None:
-        self._itinerary = itinerary
+    def __init__(self, rank_plan: RankPlan, number: int, *, num_ready: int, num_cores: int) -> None:
+        self._rank_plan = rank_plan
         self._number = number
-        self._carrier = JobFactory(itinerary, num_ready=num_ready, num_cores=num_cores)
+        self._job_factory = JobFactory(rank_plan, num_ready=num_ready, num_cores=num_cores)
         self._run: Run | None = None
         self._has_warned = False
 
     @property
     def is_foreign(self) -> bool:
         """Whether this came over a fork, where its threads and locks do not live."""
-        return self._carrier.is_foreign
+        return self._job_factory.is_foreign
 
     @property
     def number(self) -> int:
@@ -52,7 +52,7 @@ class Worker:
 
     def loaded(self) -> set[tuple[int, int]]:
         """Blocks in memory from earlier epochs, as (group, block)."""
-        return self._carrier.loaded()
+        return self._job_factory.loaded()
 
     def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
         """Its batches of an epoch from a step on, in order. An iteration under way ends.
@@ -65,11 +65,11 @@ class Worker:
             are not made, nor is anything read for them.
         """
         self.close()
-        numbers = self._itinerary.sublanes(self._number)
-        part, num_passed = rest_of(self._itinerary.remainder(epoch, first_step), numbers)
+        numbers = self._rank_plan.sublanes(self._number)
+        part, num_passed = rest_of(self._rank_plan.remainder(epoch, first_step), numbers)
         if not part.sublanes.num_steps_of(numbers[0]):
             return
-        job = self._carrier.job(part, numbers)
+        job = self._job_factory.job(part, numbers)
         run = self._run = Run(job)
         try:
             for index in range(job.walker.num_steps):
@@ -84,7 +84,7 @@ class Worker:
             run.close()
 
     def _warn(self, delivery: Delivery) -> None:
-        is_asked = self._itinerary.options.on_nan == "warn"
+        is_asked = self._rank_plan.options.on_nan == "warn"
         if delivery.nans and is_asked and not self._has_warned:
             self._has_warned = True
             warn_of_nans(delivery.nans)
@@ -97,27 +97,27 @@ class Worker:
 
 
 def carried_out(
-    itinerary: RankPlan, part: Epoch | Remainder, scope: Literal["rank", "world"] = "rank"
+    rank_plan: RankPlan, part: Epoch | Remainder, scope: Literal["rank", "world"] = "rank"
 ) -> Epoch | Remainder:
     """What is left of an epoch, with what has to be made once more for it, by `rest_of`.
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : Itinerary
     part : Epoch or Remainder
     scope : {"rank", "world"}
         Whose processes carry it out.
     """
     if not isinstance(part, Remainder):
         return part
-    own = [n for n in itinerary.processes(scope) if _has_padding_only(part, n)]
+    own = [n for n in rank_plan.processes(scope) if _has_padding_only(part, n)]
     if not own:
         return part
     return _Rewound(part.whole, part.first_step, part.footprint, frozenset(chain(*own)))
 
 
 def explain_rest(
-    itinerary: RankPlan,
+    rank_plan: RankPlan,
     part: Epoch | Remainder,
     scope: Literal["rank", "world"] = "rank",
     cached: Sequence[Cached] = (),
@@ -126,15 +126,15 @@ def explain_rest(
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : Itinerary
     part : Epoch or Remainder
     scope, cached
         As for `RankPlan.explain`.
     """
-    expected = itinerary.explain(part, scope, cached)
-    carried = carried_out(itinerary, part, scope)
+    expected = rank_plan.explain(part, scope, cached)
+    carried = carried_out(rank_plan, part, scope)
     if carried is part:
         return expected
-    found = itinerary.explain(carried, scope, cached)
+    found = rank_plan.explain(carried, scope, cached)
     # What is made once more is not delivered.
     return replace(found, num_samples=expected.num_samples)

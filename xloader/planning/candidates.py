@@ -84,11 +84,11 @@ class PlanGoal:
 Rank = Callable[[Candidate], tuple[int, float, float]]
 
 
-def preference(wish: PlanGoal, full: float) -> Rank:
+def preference(goal: PlanGoal, full: float) -> Rank:
     """Best first, by the rules of `xloader.planning.search.find_plan`."""
 
     def rank(candidate: Candidate) -> tuple[int, float, float]:
-        if candidate.amplification <= wish.max_amplification:
+        if candidate.amplification <= goal.max_amplification:
             return 0, -candidate.mixing, candidate.amplification
         if candidate.mixing >= full / 2:
             return 1, candidate.amplification, -candidate.mixing
@@ -97,16 +97,16 @@ def preference(wish: PlanGoal, full: float) -> Rank:
     return rank
 
 
-def with_ahead(pace: Pace, budget: Budget, wish: PlanGoal, pool: int, tile: int) -> Plan:
+def with_ahead(pace: Pace, budget: Budget, goal: PlanGoal, pool: int, tile: int) -> Plan:
     """A plan that decodes ahead what its memory has left beside the pool."""
     ahead = min(budget.lane_nbytes - pool, max(tile, budget.ahead_nbytes))
-    return make_plan(pace, budget, wish, pool, ahead)
+    return make_plan(pace, budget, goal, pool, ahead)
 
 
 def make_plan(
     pace: Pace,
     budget: Budget,
-    wish: PlanGoal,
+    goal: PlanGoal,
     pool: int,
     ahead: int,
     *,
@@ -118,8 +118,8 @@ def make_plan(
         pace=pace,
         depth=depth,
         budget=budget,
-        global_batch=wish.global_batch,
-        max_amplification=wish.max_amplification,
+        global_batch=goal.global_batch,
+        max_amplification=goal.max_amplification,
         lane_pool_nbytes=pool,
         ahead_nbytes=ahead,
         is_resident=is_resident,
@@ -134,7 +134,7 @@ class CandidateSearch:
     ----------
     footprint : Footprint
     budget : Budget
-    wish : Wish
+    goal : Wish
     tiling : tuple of int
     cohorts : Cohorts
         Cut with the tiling.
@@ -147,7 +147,7 @@ class CandidateSearch:
 
     footprint: Footprint
     budget: Budget
-    wish: PlanGoal
+    goal: PlanGoal
     tiling: tuple[int, ...]
     cohorts: Cohorts
     need_nbytes: int
@@ -170,7 +170,7 @@ class CandidateSearch:
             return [plain]
         found = self._followed(by_mixing, least_mixing)
         if not found and not least_mixing:
-            rank = preference(self.wish, self.full)
+            rank = preference(self.goal, self.full)
             found = self._confirmed(sorted(scored, key=rank))
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
 
@@ -205,19 +205,19 @@ class CandidateSearch:
 
     @cached_property
     def _num_tiles(self) -> int:
-        return max(self.cohorts.num_used_tiles // self.wish.lanes, 1)
+        return max(self.cohorts.num_used_tiles // self.goal.lanes, 1)
 
     @cached_property
     def _most(self) -> int:
         """Tiles at work that are worth a try."""
-        enough = min(max(256, 8 * self.wish.global_batch), 1024)
+        enough = min(max(256, 8 * self.goal.global_batch), 1024)
         return min(self.pool_nbytes // self.tile_nbytes, self._num_tiles, enough)
 
     @cached_property
     def _model(self) -> ReducedModel:
-        most = self._most if self.wish.spread is None else self.wish.spread
+        most = self._most if self.goal.spread is None else self.goal.spread
         return ReducedModel(
-            self.footprint, self.cohorts, self.tiling, self.run_dim, most, self.wish.lanes
+            self.footprint, self.cohorts, self.tiling, self.run_dim, most, self.goal.lanes
         )
 
     @cached_property
@@ -243,8 +243,8 @@ class CandidateSearch:
             run = min(math.ceil(num_tiles / (streams * runs_a_stream)), self._model.row_size)
             if run < 2:
                 return None
-        pace = Pace(self.tiling, self.run_dim, run, streams, spread, self.wish.lanes, draws)
-        return with_ahead(pace, self.budget, self.wish, self.pool_nbytes, self.tile_nbytes)
+        pace = Pace(self.tiling, self.run_dim, run, streams, spread, self.goal.lanes, draws)
+        return with_ahead(pace, self.budget, self.goal, self.pool_nbytes, self.tile_nbytes)
 
     @property
     def _runs_a_stream(self) -> float:
@@ -260,7 +260,7 @@ class CandidateSearch:
         fitting = self._num_tiles
         for share, most in self._looks():
             # With fewer streams hardly more tiles fit.
-            plan = self._fitting(share, most if self.wish.spread else min(most, fitting))
+            plan = self._fitting(share, most if self.goal.spread else min(most, fitting))
             if plan is None or plan.pace in seen:
                 continue
             seen.add(plan.pace)
@@ -268,7 +268,7 @@ class CandidateSearch:
             trial = self._measured(plan, is_picky=is_picky)
             if trial is not None:
                 yield trial
-                is_within = trial.amplification <= self.wish.max_amplification
+                is_within = trial.amplification <= self.goal.max_amplification
                 if is_within and trial.mixing >= NEARLY_FULL * self.full:
                     return
             elif is_picky:
@@ -277,13 +277,13 @@ class CandidateSearch:
 
     def _looks(self) -> Iterator[tuple[float, int]]:
         """Shares of streams and the most spread of each; a share of 0 is an order without runs."""
-        most = self._most if self.wish.spread is None else self.wish.spread
+        most = self._most if self.goal.spread is None else self.goal.spread
         is_line = self.cohorts.pieces[self.run_dim].num_homes == 1
         has_companions = self._reach > most
         # Without runs all that straddles is read again, which may be little of a subset.
-        is_loose = self.footprint.subset is not None or self.wish.max_amplification > 1.2
+        is_loose = self.footprint.subset is not None or self.goal.max_amplification > 1.2
         # Far chunks are held beside their tiles, which leaves room for fewer.
-        shares = _COMPANION_SHARES if has_companions and self.wish.spread is None else (1.0,)
+        shares = _COMPANION_SHARES if has_companions and self.goal.spread is None else (1.0,)
         for spread in dict.fromkeys(int(most * share) for share in shares):
             if is_line or is_loose or not spread:
                 yield 0.0, spread
@@ -303,7 +303,7 @@ class CandidateSearch:
             at_work = self._model.at_work_nbytes(plan)
             if at_work <= self.pool_nbytes:
                 return plan
-            if self.wish.spread is not None or spread == 0:
+            if self.goal.spread is not None or spread == 0:
                 return None
             fitting = spread * self.pool_nbytes // at_work
             # Of many tiles a few do not matter, and a near miss costs as much as any.
@@ -313,7 +313,7 @@ class CandidateSearch:
     def _measured(self, plan: Plan | None, *, is_picky: bool = True) -> Candidate | None:
         if plan is None:
             return None
-        hopeless = 1 + _HOPELESS * (self.wish.max_amplification - 1)
+        hopeless = 1 + _HOPELESS * (self.goal.max_amplification - 1)
         return self._model.measure(plan, hopeless, is_picky=is_picky)
 
     def _grown(self, plan: Plan) -> Plan:
@@ -329,7 +329,7 @@ class CandidateSearch:
         A smaller spread leaves more room to keep what run ends need again, at a little mixing.
         """
         pace = first.plan.pace
-        if first.amplification > 1 + _FAR_BEYOND * (self.wish.max_amplification - 1):
+        if first.amplification > 1 + _FAR_BEYOND * (self.goal.max_amplification - 1):
             return
         reach = self._reach if 0 < self._reach <= pace.spread else 1
         share = pace.streams * reach / max(pace.spread, 1) if pace.run > 1 else 0.0
@@ -354,7 +354,7 @@ class CandidateSearch:
             yield from () if longer is None else (longer,)
 
     def _lower_spreads(self, pace: Pace) -> list[int]:
-        if self.wish.spread is not None or pace.run == 1:
+        if self.goal.spread is not None or pace.run == 1:
             return []
         if self._is_small:
             # Runs that fill all streams to their ends.
@@ -365,22 +365,22 @@ class CandidateSearch:
 
     def _confirm(self, trial: Candidate | None) -> Candidate | None:
         """The trial, if it stays within the amplification in other epochs too."""
-        if trial is None or trial.amplification > self.wish.max_amplification:
+        if trial is None or trial.amplification > self.goal.max_amplification:
             return None
         found = self._model.confirm(trial)
-        if found is None or found.amplification > self.wish.max_amplification:
+        if found is None or found.amplification > self.goal.max_amplification:
             return None
         return found
 
-    def _confirmed(self, trials: list[Candidate]) -> list[Candidate]:
+    def _confirmed(self, candidate_search: list[Candidate]) -> list[Candidate]:
         """The first trials that stay within the amplification in other epochs too."""
         found: list[Candidate] = []
         failed: list[Candidate] = []
-        for trial in trials:
+        for trial in candidate_search:
             confirmed = self._model.confirm(trial)
             if confirmed is None:
                 continue
-            is_within = confirmed.amplification <= self.wish.max_amplification
+            is_within = confirmed.amplification <= self.goal.max_amplification
             (found if is_within else failed).append(confirmed)
             if len(found) == _NUM_FINALISTS or (not found and len(failed) == _MOST_FAILED):
                 break

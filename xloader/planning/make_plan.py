@@ -42,7 +42,7 @@ def make_plan(
         num_lanes=options.carried_lanes,
         index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
     )
-    wish = PlanGoal(
+    goal = PlanGoal(
         global_batch=options.global_batch,
         lanes=options.num_lanes,
         max_amplification=options.max_amplification,
@@ -50,9 +50,9 @@ def make_plan(
     )
     try:
         if not options.shuffle:
-            plan = find_ascent(footprint, budget, wish, workers)
+            plan = find_ascent(footprint, budget, goal, workers)
         else:
-            plan = _find_shuffle(footprint, budget, wish, workers)
+            plan = _find_shuffle(footprint, budget, goal, workers)
     except MemoryBudgetError as error:
         if workers == 1:
             raise
@@ -64,14 +64,14 @@ def make_plan(
     return dataclasses.replace(plan, workers=workers)
 
 
-def _find_shuffle(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: int) -> Plan:
+def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: int) -> Plan:
     """The plan of a shuffle: with workers, that of as many lanes more, whose batches are one."""
     several = dataclasses.replace(
-        wish, global_batch=workers * wish.global_batch, lanes=workers * wish.lanes
+        goal, global_batch=workers * goal.global_batch, lanes=workers * goal.lanes
     )
     plan = find_plan(footprint, budget, several)
-    pace = dataclasses.replace(plan.pace, lanes=wish.lanes)
-    return dataclasses.replace(plan, pace=pace, global_batch=wish.global_batch)
+    pace = dataclasses.replace(plan.pace, lanes=goal.lanes)
+    return dataclasses.replace(plan, pace=pace, global_batch=goal.global_batch)
 
 
 def batch_nbytes(

@@ -58,17 +58,17 @@ class _Tiling:
         cohorts = cut_cohorts(footprint, sizes)
         return cls(sizes, cohorts, tile_nbytes(footprint, cohorts))
 
-    def trials(
-        self, footprint: Footprint, budget: Budget, wish: PlanGoal, run_dim: int, full: float
+    def candidate_search(
+        self, footprint: Footprint, budget: Budget, goal: PlanGoal, run_dim: int, full: float
     ) -> CandidateSearch:
         """The plans of this tiling, to be tried."""
         need = self.need_nbytes
         return CandidateSearch(
-            footprint, budget, wish, self.sizes, self.cohorts, need, run_dim, full
+            footprint, budget, goal, self.sizes, self.cohorts, need, run_dim, full
         )
 
 
-def find_plan(footprint: Footprint, budget: Budget, wish: PlanGoal) -> Plan:
+def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     """The best shuffle within a budget.
 
     Among the plans that fit, those within ``max_amplification``; of these the greatest mixing;
@@ -83,13 +83,13 @@ def find_plan(footprint: Footprint, budget: Budget, wish: PlanGoal) -> Plan:
     finest = _Tiling.of(footprint, (1,) * len(footprint.windows.dims))
     cohorts = finest.cohorts
     budget.check(finest.need_nbytes)
-    if wish.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
-        pace = _resident_pace(footprint, finest, wish)
-        return make_plan(pace, budget, wish, budget.lane_nbytes, 0, is_resident=True)
+    if goal.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
+        pace = _resident_pace(footprint, finest, goal)
+        return make_plan(pace, budget, goal, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
     if not near:
-        return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, wish)
-    batch_size = wish.global_batch // wish.lanes * model_lanes(wish.lanes)
+        return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, goal)
+    batch_size = goal.global_batch // goal.lanes * model_lanes(goal.lanes)
     full = full_mixing(footprint, region_dim(footprint), batch_size)
     candidates: list[Candidate] = []
     within: list[Candidate] = []
@@ -97,45 +97,47 @@ def find_plan(footprint: Footprint, budget: Budget, wish: PlanGoal) -> Plan:
     for sizes in _tile_sizes(footprint, cohorts, near, run_dim):
         tiling = finest if sizes == finest.sizes else _Tiling.of(footprint, sizes)
         least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
-        candidates += tiling.trials(footprint, budget, wish, run_dim, full).find(least_mixing)
-        within = [c for c in candidates if c.amplification <= wish.max_amplification]
+        candidates += tiling.candidate_search(footprint, budget, goal, run_dim, full).find(
+            least_mixing
+        )
+        within = [c for c in candidates if c.amplification <= goal.max_amplification]
         enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
         if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
             break
-    if not candidates and wish.spread is None:
+    if not candidates and goal.spread is None:
         # Tile by tile, an order needs at a time what one tile does, and that has been checked.
-        least = dataclasses.replace(wish, spread=0)
-        candidates = finest.trials(footprint, budget, least, run_dim, full).find()
+        least = dataclasses.replace(goal, spread=0)
+        candidates = finest.candidate_search(footprint, budget, least, run_dim, full).find()
     if not candidates:
         raise OptionError(
             "no plan with this spread fits the memory",
-            given=f"spread={wish.spread}",
+            given=f"spread={goal.spread}",
             allowed="a smaller spread, or None",
             remedy="leave spread to the plan, or give it more memory",
         )
-    best = _best(candidates, wish, full).plan
+    best = _best(candidates, goal, full).plan
     draws = _DRAWS if best.pace.draws > 1 else 1
     return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
 
 
-def _resident_pace(footprint: Footprint, finest: _Tiling, wish: PlanGoal) -> Pace:
+def _resident_pace(footprint: Footprint, finest: _Tiling, goal: PlanGoal) -> Pace:
     """A full shuffle. With several lanes, neighbours that share samples mostly go to one of them.
 
     Lanes of other processes read their chunks anew where runs end, so runs are as short as
     ``max_amplification`` allows.
     """
     cohorts, near = finest.cohorts, _neighbour_dims(footprint, finest.cohorts)
-    full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=wish.lanes)
-    if wish.lanes == 1 or not near:
+    full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=goal.lanes)
+    if goal.lanes == 1 or not near:
         return full
     run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
     reach = max(cohorts.pieces[run_dim].reach, 1)
-    num_runs = max(int((wish.max_amplification - 1) * cohorts.num_tiles / reach), wish.lanes)
+    num_runs = max(int((goal.max_amplification - 1) * cohorts.num_tiles / reach), goal.lanes)
     run = min(-(-cohorts.num_tiles // num_runs), cohorts.home_shape[run_dim])
     return dataclasses.replace(full, run_dim=run_dim, run=run)
 
 
-def find_ascent(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: int = 1) -> Plan:
+def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: int = 1) -> Plan:
     """The plan without a shuffle: the largest slabs that fit, or else the fewest reads.
 
     Parameters
@@ -143,7 +145,7 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: i
     footprint : Footprint
     budget : Budget
         Of one worker.
-    wish : Wish
+    goal : Wish
     workers : int
         Sub-lanes of a lane.
 
@@ -153,13 +155,13 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: i
         If not even the chunks of one sample fit.
     """
     if footprint.subset is not None:
-        return _find_listed(footprint, budget, wish)
+        return _find_listed(footprint, budget, goal)
     best: tuple[int, int, int] | None = None
     least = 1 << 62
     for depth in range(len(footprint.windows.dims)):
         ascents = [
             Ascent(footprint, depth, sublanes)
-            for sublanes in _ways_to_cut(footprint, wish, workers)
+            for sublanes in _ways_to_cut(footprint, goal, workers)
         ]
         if depth and len(ascents[0].cohorts) > _MAX_STRETCHES:
             break
@@ -185,35 +187,35 @@ def find_ascent(footprint: Footprint, budget: Budget, wish: PlanGoal, workers: i
     is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     pool = budget.lane_nbytes if is_resident else peak
     ahead = min(budget.lane_nbytes - pool, max(peak, budget.ahead_nbytes))
-    pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
-    return make_plan(pace, budget, wish, pool, ahead, depth=depth, is_resident=is_resident)
+    pace = Pace((1,) * len(footprint.windows.dims), lanes=goal.lanes, is_shuffled=False)
+    return make_plan(pace, budget, goal, pool, ahead, depth=depth, is_resident=is_resident)
 
 
-def _ways_to_cut(footprint: Footprint, wish: PlanGoal, workers: int) -> list[SubLanes]:
+def _ways_to_cut(footprint: Footprint, goal: PlanGoal, workers: int) -> list[SubLanes]:
     """How the line of samples may be divided: with the last batch, and where that is dropped."""
-    full, rest = divmod(footprint.num_samples, wish.global_batch)
-    share = wish.global_batch // wish.lanes
+    full, rest = divmod(footprint.num_samples, goal.global_batch)
+    share = goal.global_batch // goal.lanes
     most = full + (rest > 0)
     steps = {most, full} if workers > 1 else {most}
     return [
-        SubLanes(footprint.num_samples, wish.lanes, workers, share, num_steps)
+        SubLanes(footprint.num_samples, goal.lanes, workers, share, num_steps)
         for num_steps in sorted(steps, reverse=True)
     ]
 
 
-def _find_listed(footprint: Footprint, budget: Budget, wish: PlanGoal) -> Plan:
+def _find_listed(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     """The plan of a subset without a shuffle: samples one after the other, as they are listed."""
     budget.check(_Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
     is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     ahead = 0 if is_resident else min(budget.ahead_nbytes, budget.lane_nbytes // 4)
-    pace = Pace((1,) * len(footprint.windows.dims), lanes=wish.lanes, is_shuffled=False)
+    pace = Pace((1,) * len(footprint.windows.dims), lanes=goal.lanes, is_shuffled=False)
     pool = budget.lane_nbytes - ahead
-    return make_plan(pace, budget, wish, pool, ahead, is_resident=is_resident)
+    return make_plan(pace, budget, goal, pool, ahead, is_resident=is_resident)
 
 
-def _best(candidates: list[Candidate], wish: PlanGoal, full: float) -> Candidate:
+def _best(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
     """The first by preference; of those of its kind that mix as well within 1 %, fewest reads."""
-    rank = preference(wish, full)
+    rank = preference(goal, full)
     best = min(candidates, key=rank)
     alike = [
         c for c in candidates if rank(c)[0] == rank(best)[0] and c.mixing >= 0.99 * best.mixing
@@ -222,22 +224,22 @@ def _best(candidates: list[Candidate], wish: PlanGoal, full: float) -> Candidate
 
 
 def _plain_plan(
-    footprint: Footprint, cohorts: Cohorts, tile: int, budget: Budget, wish: PlanGoal
+    footprint: Footprint, cohorts: Cohorts, tile: int, budget: Budget, goal: PlanGoal
 ) -> Plan:
     """The plan where no tile has a neighbour that it must meet."""
     num_tiles = cohorts.num_used_tiles
-    fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, wish.global_batch))
-    if wish.spread is not None:
-        budget.check(tile * min(max(wish.spread, 1), num_tiles))
-        spread = wish.spread
+    fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, goal.global_batch))
+    if goal.spread is not None:
+        budget.check(tile * min(max(goal.spread, 1), num_tiles))
+        spread = goal.spread
     elif footprint.num_samples == num_tiles and not footprint.is_weighted:
         # A permutation of tiles is already a full shuffle of their samples.
         spread = 0
     else:
-        spread = fitting if fitting <= num_tiles // wish.lanes else cohorts.num_tiles
-    pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=wish.lanes)
+        spread = fitting if fitting <= num_tiles // goal.lanes else cohorts.num_tiles
+    pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=goal.lanes)
     at_work = tile * min(max(spread, 1), num_tiles)
-    return with_ahead(pace, budget, wish, min(at_work, budget.lane_nbytes), tile)
+    return with_ahead(pace, budget, goal, min(at_work, budget.lane_nbytes), tile)
 
 
 def _tile_sizes(

@@ -33,8 +33,8 @@ def collate(samples: Any) -> Any:
     Parameters
     ----------
     samples : Rows, Batch or list
-        What a dataset of xloader gives a ``DataLoader``: :class:`xloader.loader.row_list.Rows`, or a
-        :class:`xloader.Batch` of arrays. Or any list of samples: tuples with one array, tensor
+        What a dataset of xloader gives a ``DataLoader``: :class:`~xloader.loader.row_list.Rows`,
+        or a :class:`xloader.Batch` of arrays. Or any list of samples: tuples with one array, tensor
         or number for each field, or arrays alone.
 
     Returns

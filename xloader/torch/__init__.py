@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from xloader.torch.map_dataset import MapDataset
 
 _HOMES = {
-    "ChunkSampler": "sampler",
-    "IterableDataset": "iterable_dataset",
-    "MapDataset": "map_dataset",
-    "PadCollate": "collating",
-    "batch_of": "dataloader",
-    "collate": "collating",
-    "data_loader": "dataloader",
+    "ChunkSampler": "xloader.torch.chunk_sampler",
+    "IterableDataset": "xloader.torch.iterable_dataset",
+    "MapDataset": "xloader.torch.map_dataset",
+    "PadCollate": "xloader.tensors.collate",
+    "batch_of": "xloader.torch.data_loader",
+    "collate": "xloader.tensors.collate",
+    "data_loader": "xloader.torch.data_loader",
 }
 
 __all__ = [
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     from xloader.tensors.convert import require_torch
 
     require_torch(f"xloader.torch.{name}")
-    return getattr(importlib.import_module(f"xloader.torch.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

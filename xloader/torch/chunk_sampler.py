@@ -101,7 +101,7 @@ class ChunkSampler(DistributedSampler[int]):
     ) -> None:
         check_options(options)
         require_samples(samples, "ChunkSampler")
-        roster = plan_workers(
+        resolver = plan_workers(
             samples,
             num_workers,
             batch_size=batch_size(samples) if callable(batch_size) else batch_size,
@@ -116,22 +116,22 @@ class ChunkSampler(DistributedSampler[int]):
         )
         # Without workers, chunks are kept by the process that iterates.
         is_lasting = persistent_workers or not num_workers
-        self._passes = Passes(roster, num_workers, is_lasting=is_lasting)
+        self._passes = Passes(resolver, num_workers, is_lasting=is_lasting)
         # Not the parent's own: it would look up the ranks now, and make them fast.
         self.dataset = samples  # type: ignore[assignment]
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.batch_size = roster.asked.batch_size
+        self.batch_size = resolver.asked.batch_size
         self.num_workers = num_workers
 
     @property
     def rank(self) -> int:  # type: ignore[override]
         """Number of this process among those that train together."""
-        return self._passes.roster.settle().options.world.rank
+        return self._passes.resolver.settle().options.world.rank
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
         """How many processes train together."""
-        return self._passes.roster.settle().options.world.world_size
+        return self._passes.resolver.settle().options.world.world_size
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
@@ -141,10 +141,10 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def total_size(self) -> int:  # type: ignore[override]
         """Ids of an epoch on all ranks."""
-        itinerary = self._passes.roster.settle()
-        if self.drop_last or itinerary.options.world.world_size > 1:
-            return itinerary.num_steps * itinerary.options.global_batch
-        return itinerary.num_samples
+        rank_plan = self._passes.resolver.settle()
+        if self.drop_last or rank_plan.options.world.world_size > 1:
+            return rank_plan.num_steps * rank_plan.options.global_batch
+        return rank_plan.num_samples
 
     @property
     def epoch(self) -> int:
@@ -172,7 +172,7 @@ class ChunkSampler(DistributedSampler[int]):
             If accelerate is about to deal them out once more.
         """
         refuse_dealing_twice("a ChunkSampler")
-        self._passes.roster.settle()
+        self._passes.resolver.settle()
         return IdPass(self._passes)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -240,7 +240,7 @@ class ChunkSampler(DistributedSampler[int]):
 
     def steps(self) -> BatchPass:
         """The ids of an epoch, a list for each batch."""
-        self._passes.roster.settle()
+        self._passes.resolver.settle()
         return BatchPass(self._passes)
 
 

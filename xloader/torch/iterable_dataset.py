@@ -126,16 +126,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             "on_nan": check_on_nan(on_nan),
             **options,
         }
-        self._stand = SharedPosition()
+        self._position = SharedPosition()
         # Now, so that what cannot be planned is an error where it was asked for.
-        self._rosters = {1: plan_workers(samples, 1, **self._options)}
+        self._resolvers = {1: plan_workers(samples, 1, **self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration delivers."""
-        return self._stand.epoch
+        return self._position.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers, in all workers.
@@ -147,7 +147,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         OptionError
             If there is none such.
         """
-        self._stand.set_epoch(check_epoch(epoch))
+        self._position.set_epoch(check_epoch(epoch))
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped.
@@ -175,24 +175,24 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         >>> [batch.ids.tolist() for batch in dataset] == whole[1:]
         True
         """
-        stand = Position.checked(epoch, step, self._itinerary(1).num_steps)
-        if stand.step and self.batch_size is None:
+        position = Position.checked(epoch, step, self._rank_plan(1).num_steps)
+        if position.step and self.batch_size is None:
             raise OptionError(
                 "samples come one by one, so that there are no steps to go on from",
                 given=f"step={step}, batch_size=None",
                 allowed="step=0",
                 remedy="give the dataset the batch_size, or use torchdata's StatefulDataLoader",
             )
-        self._stand.resume(stand)
+        self._position.resume(position)
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank, or samples where they come one by one."""
-        itinerary = self._itinerary(1)
+        rank_plan = self._rank_plan(1)
         if self.batch_size is not None:
-            return itinerary.num_steps
-        if itinerary.options.world.world_size > 1 or itinerary.options.drop_last:
-            return itinerary.num_steps * _UNBATCHED_SIZE
-        return itinerary.footprint.num_samples
+            return rank_plan.num_steps
+        if rank_plan.options.world.world_size > 1 or rank_plan.options.drop_last:
+            return rank_plan.num_steps * _UNBATCHED_SIZE
+        return rank_plan.footprint.num_samples
 
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
@@ -209,10 +209,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         """
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
-        itinerary = self._itinerary(num_workers)
-        stand = self._stand.coming(Process())
-        left = itinerary.remainder(stand.epoch, stand.step)
-        return itinerary.with_notes(explain_rest(itinerary, left, scope, kept))
+        rank_plan = self._rank_plan(num_workers)
+        position = self._position.coming(Process())
+        left = rank_plan.remainder(position.epoch, position.step)
+        return rank_plan.with_notes(explain_rest(rank_plan, left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch: of all of it, or in a worker of its own part.
@@ -237,11 +237,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if num_workers > MOST_WORKERS:
             raise OptionError("too many workers", given=num_workers, allowed=f"<= {MOST_WORKERS}")
         is_single = self.batch_size is None
-        itinerary = self._itinerary(num_workers)
+        rank_plan = self._rank_plan(num_workers)
         if info is None or info.id == 0:
-            itinerary.warn_if_empty()
+            rank_plan.warn_if_empty()
         return WorkerPass(
-            itinerary, self._stand, Process.of(info), self._open_steps, is_single=is_single
+            rank_plan, self._position, Process.of(info), self._open_steps, is_single=is_single
         )
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -260,21 +260,21 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
         info = get_worker_info()
         num_workers = 0 if info is None else info.num_workers
-        itinerary = self._itinerary(num_workers)
+        rank_plan = self._rank_plan(num_workers)
         if info is None or info.id == 0:
-            expected = itinerary.explain(itinerary.remainder(start.epoch, 0))
-            itinerary.warn(expected)
+            expected = rank_plan.explain(rank_plan.remainder(start.epoch, 0))
+            rank_plan.warn(expected)
             self._warn_of_repeats(start)
             if info is None:
                 # Worker processes have no process group to ask.
-                self._rosters[1].begin(expected, start)
+                self._resolvers[1].begin(expected, start)
         worker = self._worker
         if worker is None or worker.is_foreign or worker.number != number:
             if worker is not None and not worker.is_foreign:
                 worker.close()
-            asked = itinerary.options
+            asked = rank_plan.options
             worker = self._worker = Worker(
-                itinerary,
+                rank_plan,
                 number,
                 num_ready=asked.prefetch if info is None else 1,
                 num_cores=asked.threads or num_cores(num_workers),
@@ -283,7 +283,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def _rows(self, worker: Worker, start: Position) -> Iterator[Any]:
         """The rows of a worker's steps: a batch of arrays, or a list where each is transformed."""
-        seed = self._itinerary(0).options.seed
+        seed = self._rank_plan(0).options.seed
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):
                 rows: Any = as_batch(delivery)
@@ -295,13 +295,13 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 yield rows
                 del delivery, rows
 
-    def _itinerary(self, num_workers: int) -> RankPlan:
+    def _rank_plan(self, num_workers: int) -> RankPlan:
         key = max(num_workers, 1)
-        if key not in self._rosters:
-            self._rosters[key] = plan_workers(self.samples, key, **self._options)
-        for roster in self._rosters.values():
-            roster.settle()
-        return self._rosters[key].itinerary
+        if key not in self._resolvers:
+            self._resolvers[key] = plan_workers(self.samples, key, **self._options)
+        for resolver in self._resolvers.values():
+            resolver.settle()
+        return self._resolvers[key].rank_plan
 
     def _warn_of_repeats(self, start: Position) -> None:
         is_repeated = start == Position(start.epoch) and self._last_epoch == start.epoch

@@ -58,12 +58,12 @@ class SharedPosition:
             self._taken.fill_(self._number)
         self._epoch.fill_(epoch)
 
-    def resume(self, stand: Position) -> None:
+    def resume(self, position: Position) -> None:
         """Begin the next iteration of every process at a step of the rank."""
-        self._epoch.fill_(stand.epoch)
-        self._step.fill_(stand.step)
+        self._epoch.fill_(position.epoch)
+        self._step.fill_(position.step)
         self._number += 1
-        if not stand.step:
+        if not position.step:
             self._taken.fill_(self._number)
 
     def coming(self, process: Process) -> Position:
@@ -96,7 +96,7 @@ class WorkerPass(Iterator[Any]):
 
     Parameters
     ----------
-    itinerary : Itinerary
+    rank_plan : Itinerary
         Planned for as many workers as there are.
     shared : SharedStand
         Where the pass begins.
@@ -111,47 +111,49 @@ class WorkerPass(Iterator[Any]):
 
     def __init__(
         self,
-        itinerary: RankPlan,
+        rank_plan: RankPlan,
         shared: SharedPosition,
         process: Process,
         open_steps: Callable[[Position, int], Iterator[Any]],
         *,
         is_single: bool,
     ) -> None:
-        self._itinerary = itinerary
-        self._num_steps = itinerary.num_steps
-        self._saver = Saver(itinerary)
+        self._rank_plan = rank_plan
+        self._num_steps = rank_plan.num_steps
+        self._saver = Saver(rank_plan)
         self._shared = shared
         self._process = process
         self._open_steps = open_steps
         self._is_single = is_single
         self._start: Position | None = None
-        self._stand: Position | None = None
+        self._position: Position | None = None
         self._steps: Iterator[Any] = iter(())
         self._rows: Iterator[Any] = iter(())
 
     @property
-    def stand(self) -> Position:
+    def position(self) -> Position:
         """Where this process stands: behind what was taken of it."""
         coming = self._shared.coming(self._process)
-        return self._stand or self._start or self._after(coming, self._process.number)
+        return self._position or self._start or self._after(coming, self._process.number)
 
     def __next__(self) -> Any:
-        stand = self._stand or self._begin()
+        position = self._position or self._begin()
         if not self._is_single:
             rows = next(self._steps)
-            self._stand = self._after(stand)
+            self._position = self._after(position)
             return rows
         if not operator.length_hint(self._rows):
             self._rows = iter(next(self._steps))
         row = next(self._rows)
         is_done = not operator.length_hint(self._rows)
-        self._stand = self._after(stand) if is_done else replace(stand, row=stand.row + 1)
+        self._position = (
+            self._after(position) if is_done else replace(position, row=position.row + 1)
+        )
         return row
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process stands, as plain JSON values under 2 KB."""
-        return self._saver.save(self.stand)
+        return self._saver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where such a process stood. Nothing is read.
@@ -166,33 +168,33 @@ class WorkerPass(Iterator[Any]):
         MemoryBudgetError
             If its plan needs more memory.
         """
-        stand, plan, seed = read_state(state, self._itinerary)
-        options = self._itinerary.options
+        position, plan, seed = read_state(state, self._rank_plan)
+        options = self._rank_plan.options
         if seed != options.seed:
             raise _other("seed", options.seed, seed, f"pass seed={seed}")
-        if plan != self._itinerary.plan:
+        if plan != self._rank_plan.plan:
             remedy = "pass the memory, batch_size, prefetch_factor and other options of then"
             raise _other("plan", "options that plan otherwise", "the options of then", remedy)
-        if stand.row and not self._is_single:
-            given = f"a state within batch {stand.step}, and whole batches"
+        if position.row and not self._is_single:
+            given = f"a state within batch {position.step}, and whole batches"
             raise _other("batch_size", given, "batch_size=None", "pass batch_size=None")
-        self._start, self._stand = stand, None
+        self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())
 
     def _begin(self) -> Position:
         # Not before the first batch: trainers ask for an iterator before they tell the epoch.
-        stand = self._stand = self.stand
+        position = self._position = self.position
         self._shared.take(self._process)
-        if stand.step < self._num_steps:
-            self._steps = self._open_steps(stand, stand.step % self._itinerary.plan.workers)
-        if stand.row:
-            self._rows = iter(next(self._steps)[stand.row :])
-        return stand
+        if position.step < self._num_steps:
+            self._steps = self._open_steps(position, position.step % self._rank_plan.plan.workers)
+        if position.row:
+            self._rows = iter(next(self._steps)[position.row :])
+        return position
 
-    def _after(self, stand: Position, num_steps: int | None = None) -> Position:
+    def _after(self, position: Position, num_steps: int | None = None) -> Position:
         """Where that is, so many steps later; by default, the next step of this process."""
-        more = self._itinerary.plan.workers if num_steps is None else num_steps
-        return Position(stand.epoch, min(stand.step + more, self._num_steps))
+        more = self._rank_plan.plan.workers if num_steps is None else num_steps
+        return Position(position.epoch, min(position.step + more, self._num_steps))
 
 
 def _other(name: str, given: object, allowed: object, remedy: str) -> StateError:

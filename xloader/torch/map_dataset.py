@@ -15,7 +15,7 @@ from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.samples.subset_verbs import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.checks import require_samples
-from xloader.torch.step_tags import FirstId, ticket_of
+from xloader.torch.step_tags import FirstId, step_tag_of
 from xloader.torch.worker_errors import sendable_errors
 from xloader.torch.worker_reader import WorkerReader, as_batch
 from xloader.transforms.rng import sample_keys
@@ -89,7 +89,7 @@ class MapDataset(Dataset[Any]):
         if threads is not None:
             self._threads = check_whole("threads", threads, 1, MOST_THREADS)
         self._on_nan = check_on_nan(on_nan)
-        self._desk: WorkerReader | None = None
+        self._reader: WorkerReader | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -139,28 +139,28 @@ class MapDataset(Dataset[Any]):
 
     def close(self) -> None:
         """Stop threads of this process and give its memory back; the next read begins anew."""
-        if self._desk is not None and not self._desk.is_foreign:
-            self._desk.close()
-        self._desk = None
+        if self._reader is not None and not self._reader.is_foreign:
+            self._reader.close()
+        self._reader = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What is open stays in its process.
         return {**self.__dict__, "_desk": None}
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
-        if self._desk is None or self._desk.is_foreign:
+        if self._reader is None or self._reader.is_foreign:
             recipe = replace(self.samples.recipe, patience=self._patience)
-            self._desk = WorkerReader(recipe, self._memory_nbytes, self._threads, self._on_nan)
-        ticket = ticket_of(ids)
-        delivery = None if ticket is None else self._desk.step(ticket, ids)
+            self._reader = WorkerReader(recipe, self._memory_nbytes, self._threads, self._on_nan)
+        step_tag = step_tag_of(ids)
+        delivery = None if step_tag is None else self._reader.step(step_tag, ids)
         if delivery is None:
-            batch = self._desk.read(normal_ids(len(self), np.asarray(ids)))
+            batch = self._reader.read(normal_ids(len(self), np.asarray(ids)))
         else:
             batch = as_batch(delivery)
         keys = None
-        if ticket is not None and ticket.is_of(ids):
+        if step_tag is not None and step_tag.is_of(ids):
             # Also out of turn, and by other workers than planned: chance is that of the step.
-            seed = ticket.agreement.options.seed
+            seed = step_tag.plan_tag.options.seed
             times = None if delivery is None else delivery.occurrences
-            keys = sample_keys(seed, ticket.epoch, batch.ids, times)
+            keys = sample_keys(seed, step_tag.epoch, batch.ids, times)
         return self._transforms.apply(batch, keys)

@@ -23,7 +23,7 @@ class Passes:
 
     Parameters
     ----------
-    roster : Roster
+    resolver : Roster
         Planned for as many workers as there are.
     num_workers : int
         As of the ``DataLoader``: 0 where the process that iterates reads.
@@ -31,8 +31,8 @@ class Passes:
         Whether workers, and chunks that they keep, outlive a pass.
     """
 
-    def __init__(self, roster: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
-        self.roster = roster
+    def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
+        self.resolver = resolver
         self.epoch = 0
         self._resumed: Position | None = None
         self._num_workers = num_workers
@@ -64,8 +64,8 @@ class Passes:
         OptionError
             If there is no such step.
         """
-        stand = Position.checked(epoch, step, self.roster.settle().num_steps)
-        self.epoch, self._resumed = stand.epoch, stand
+        position = Position.checked(epoch, step, self.resolver.settle().num_steps)
+        self.epoch, self._resumed = position.epoch, position
 
     def adopt(self, state: Mapping[str, Any]) -> Position:
         """Take up the plan and the seed of a state, and say where it stands.
@@ -75,25 +75,25 @@ class Passes:
         StateError, LanesError, MemoryBudgetError
             As `RankResolver.load` does.
         """
-        own = self.roster.itinerary
-        stand = self.roster.load(state, is_within_batch=True)
-        if self.roster.itinerary is not own or self._num_workers:
+        own = self.resolver.rank_plan
+        position = self.resolver.load(state, is_within_batch=True)
+        if self.resolver.rank_plan is not own or self._num_workers:
             # With a state, workers begin anew.
             self._forget()
-        is_over = 0 < stand.step == self.roster.itinerary.num_steps
+        is_over = 0 < position.step == self.resolver.rank_plan.num_steps
         # A pass that is over was the last of its epoch.
-        self.epoch = stand.epoch + is_over
-        self._resumed = None if is_over else stand
-        return stand
+        self.epoch = position.epoch + is_over
+        self._resumed = None if is_over else position
+        return position
 
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
         """What the next pass will cost."""
-        self.roster.settle()
+        self.resolver.settle()
         expected = self._explain(self.coming, scope, self._shift_of(self.coming))
-        return self.roster.itinerary.with_notes(expected)
+        return self.resolver.rank_plan.with_notes(expected)
 
     def begin(self, start: Position | None) -> Iterator[list[int]]:
-        """The ids of a pass, a list for each batch, with its ticket.
+        """The ids of a pass, a list for each batch, with its step tag.
 
         Parameters
         ----------
@@ -104,8 +104,8 @@ class Passes:
         shift = 0 if start is not None else self._shift_of(self.coming)
         start = start or self.coming
         expected = self._explain(start, "rank", shift)
-        self.roster.itinerary.warn(expected)
-        self.roster.begin(expected, start)
+        self.resolver.rank_plan.warn(expected)
+        self.resolver.begin(expected, start)
         if shift != self._shift:
             self._forget()
             self._shift = shift
@@ -114,13 +114,13 @@ class Passes:
         return self._deal(start, self._num_passes)
 
     def _deal(self, start: Position, pass_number: int) -> Iterator[list[int]]:
-        itinerary = self.roster.itinerary
-        workers = itinerary.plan.workers
-        agreement = PlanTag(itinerary.options, itinerary.plan, itinerary.recipe.fingerprint)
+        rank_plan = self.resolver.rank_plan
+        workers = rank_plan.plan.workers
+        plan_tag = PlanTag(rank_plan.options, rank_plan.plan, rank_plan.recipe.fingerprint)
         # A batch that some rows are left of is read as any ids are.
         first_step = start.step + (start.row > 0)
-        part = itinerary.remainder(start.epoch, start.step)
-        dealt = [_batches(itinerary, part, worker) for worker in range(workers)]
+        part = rank_plan.remainder(start.epoch, start.step)
+        dealt = [_batches(rank_plan, part, worker) for worker in range(workers)]
         last_step = start.step + part.num_steps - 1
         if not part.num_steps:
             self._finish(start.epoch, part)
@@ -132,25 +132,25 @@ class Passes:
             if step < first_step:
                 yield ids[start.row :]
                 continue
-            ticket = StepTag.of(ids, agreement, start.epoch, step, pass_number, first_step)
-            yield BatchIds(ids, ticket)
+            step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number, first_step)
+            yield BatchIds(ids, step_tag)
 
     def _finish(self, number: int, part: Epoch | Remainder) -> None:
-        itinerary = self.roster.itinerary
-        if self._is_lasting and itinerary.plan.is_resident:
+        rank_plan = self.resolver.rank_plan
+        if self._is_lasting and rank_plan.plan.is_resident:
             for worker, kept in enumerate(self._kept):
-                kept |= touched_blocks(*_own(itinerary, part, worker))
+                kept |= touched_blocks(*_own(rank_plan, part, worker))
         if self.epoch == number:
             # Another may have been chosen meanwhile.
             self.epoch = number + 1
 
     def _explain(self, start: Position, scope: Literal["rank", "world"], shift: int) -> Explanation:
-        part = self.roster.itinerary.remainder(start.epoch, start.step)
+        part = self.resolver.rank_plan.remainder(start.epoch, start.step)
         kept: list[Cached] = [*self._kept] if shift == self._shift else []
-        return explain_rest(self.roster.itinerary, part, scope, kept)
+        return explain_rest(self.resolver.rank_plan, part, scope, kept)
 
     def _shift_of(self, start: Position) -> int:
-        return start.step % self.roster.itinerary.plan.workers
+        return start.step % self.resolver.rank_plan.plan.workers
 
     def _forget(self) -> None:
         self._kept = [set() for _ in range(max(self._num_workers, 1))]
@@ -168,25 +168,25 @@ class BatchPass(Iterator[list[int]]):
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
         self._start: Position | None = None
-        self._stand: Position | None = None
+        self._position: Position | None = None
         self._batches: Iterator[list[int]] = iter(())
 
     @property
-    def stand(self) -> Position:
+    def position(self) -> Position:
         """Where it stands: behind the batches that were taken."""
-        return self._stand or self._start or self._passes.coming
+        return self._position or self._start or self._passes.coming
 
     def __next__(self) -> list[int]:
-        if self._stand is None:
-            self._stand = self.stand
+        if self._position is None:
+            self._position = self.position
             self._batches = self._passes.begin(self._start)
         ids = next(self._batches)
-        self._stand = Position(self._stand.epoch, self._stand.step + 1)
+        self._position = Position(self._position.epoch, self._position.step + 1)
         return ids
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, as plain JSON values under 2 KB."""
-        return self._passes.roster.save(self.stand)
+        return self._passes.resolver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another pass stood, by its plan and seed. Nothing is read.
@@ -200,11 +200,11 @@ class BatchPass(Iterator[list[int]]):
         MemoryBudgetError
             If its plan needs more memory.
         """
-        self._start, self._stand = self._passes.adopt(state), None
+        self._start, self._position = self._passes.adopt(state), None
 
 
 class IdPass(Iterator[int]):
-    """One pass, id by id; the first id of each batch carries its ticket.
+    """One pass, id by id; the first id of each batch carries its step tag.
 
     Parameters
     ----------
@@ -219,25 +219,25 @@ class IdPass(Iterator[int]):
         self._num_rows = 0
 
     @property
-    def stand(self) -> Position:
+    def position(self) -> Position:
         """Where it stands: behind the ids that were taken."""
-        stand, num_left = self._batches.stand, operator.length_hint(self._ids)
+        position, num_left = self._batches.position, operator.length_hint(self._ids)
         if not num_left:
-            return stand
-        return Position(stand.epoch, stand.step - 1, self._num_rows - num_left)
+            return position
+        return Position(position.epoch, position.step - 1, self._num_rows - num_left)
 
     def __next__(self) -> int:
         for number in self._ids:
             return number
-        num_passed = self._batches.stand.row
+        num_passed = self._batches.position.row
         ids = next(self._batches)
         self._ids, self._num_rows = iter(ids), num_passed + len(ids)
         first = next(self._ids)
-        return FirstId.of(first, ids.ticket) if isinstance(ids, BatchIds) else first
+        return FirstId.of(first, ids.step_tag) if isinstance(ids, BatchIds) else first
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, as plain JSON values under 2 KB."""
-        return self._passes.roster.save(self.stand)
+        return self._passes.resolver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where another pass stood, as `BatchPass.load_state_dict` does."""
@@ -246,21 +246,21 @@ class IdPass(Iterator[int]):
 
 
 def _own(
-    itinerary: RankPlan, part: Epoch | Remainder, worker: int
+    rank_plan: RankPlan, part: Epoch | Remainder, worker: int
 ) -> tuple[Epoch | Remainder, range]:
     """What one worker carries out of it, with its sublanes."""
-    numbers = itinerary.sublanes(worker)
+    numbers = rank_plan.sublanes(worker)
     return rest_of(part, numbers)[0], numbers
 
 
-def _batches(itinerary: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
+def _batches(rank_plan: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
     """The ids of one worker's batches, filled up where there are several ranks."""
-    options, numbers = itinerary.options, itinerary.sublanes(worker)
+    options, numbers = rank_plan.options, rank_plan.sublanes(worker)
     part, num_passed = rest_of(part, numbers)
     orders = [lane.order for lane in part.lanes(numbers)]
     num_steps = part.sublanes.num_steps_of(numbers[0])
     last: list[int] = []
-    for index, own in enumerate(deal_ids(orders, itinerary.plan.lane_share, num_steps)):
+    for index, own in enumerate(deal_ids(orders, rank_plan.plan.lane_share, num_steps)):
         ids = own.tolist()
         if options.world.world_size > 1:
             ids += (ids[-1:] or last) * (options.batch_size - len(ids))

@@ -37,7 +37,7 @@ class StepTag:
 
     Parameters
     ----------
-    agreement : Agreement
+    plan_tag : Agreement
         Whose step it is.
     epoch, step : int
         Which one.
@@ -51,7 +51,7 @@ class StepTag:
         The step that the pass begins with.
     """
 
-    agreement: PlanTag
+    plan_tag: PlanTag
     epoch: int
     step: int
     pass_number: int
@@ -63,19 +63,19 @@ class StepTag:
     def of(
         cls,
         ids: Sequence[int],
-        agreement: PlanTag,
+        plan_tag: PlanTag,
         epoch: int,
         step: int,
         pass_number: int,
         first_step: int = 0,
     ) -> StepTag:
-        """The ticket of a step that has some ids."""
-        return cls(agreement, epoch, step, pass_number, len(ids), _checksum(ids), first_step)
+        """The step tag of a step that has some ids."""
+        return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids), first_step)
 
     @property
     def is_first(self) -> bool:
         """Whether it is the first step of its worker in that pass."""
-        return 0 <= self.step - self.first_step < self.agreement.plan.workers
+        return 0 <= self.step - self.first_step < self.plan_tag.plan.workers
 
     def is_of(self, ids: Sequence[int]) -> bool:
         """Whether some ids are those of the step, in their order."""
@@ -83,7 +83,7 @@ class StepTag:
 
 
 class FirstId(int):
-    """The first sample id of a step, which carries its ticket through whatever lists ids.
+    """The first sample id of a step, which carries its step tag through whatever lists ids.
 
     Examples
     --------
@@ -92,50 +92,50 @@ class FirstId(int):
     (True, True, 30)
     """
 
-    ticket: StepTag | None
+    step_tag: StepTag | None
 
     @classmethod
-    def of(cls, number: int, ticket: StepTag | None) -> FirstId:
-        """An id with a ticket."""
+    def of(cls, number: int, step_tag: StepTag | None) -> FirstId:
+        """An id with a step tag."""
         first = cls(number)
-        first.ticket = ticket
+        first.step_tag = step_tag
         return first
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FirstId.of, (int(self), self.ticket)
+        return FirstId.of, (int(self), self.step_tag)
 
 
 class BatchIds(list[int]):
-    """The ids of one batch, with the ticket of its step.
+    """The ids of one batch, with the step tag of its step.
 
     Parameters
     ----------
     ids : list of int
         The ids.
-    ticket : Ticket
+    step_tag : Ticket
         The step that they are.
     """
 
-    def __init__(self, ids: list[int], ticket: StepTag) -> None:
+    def __init__(self, ids: list[int], step_tag: StepTag) -> None:
         super().__init__(ids)
-        self.ticket = ticket
+        self.step_tag = step_tag
 
     @property
     def epoch(self) -> int:
         """The epoch that the batch is of."""
-        return self.ticket.epoch
+        return self.step_tag.epoch
 
     @property
     def step(self) -> int:
         """Which batch of its rank it is, in that epoch."""
-        return self.ticket.step
+        return self.step_tag.step
 
     def __reduce__(self) -> tuple[object, ...]:
-        return BatchIds, (list(self), self.ticket)
+        return BatchIds, (list(self), self.step_tag)
 
 
-def ticket_of(ids: Sequence[int]) -> StepTag | None:
-    """The ticket that a list or its first id carries; None where there is none.
+def step_tag_of(ids: Sequence[int]) -> StepTag | None:
+    """The step tag that a list or its first id carries; None where there is none.
 
     Whether the list is that of the step, :meth:`StepTag.is_of` says.
 
@@ -144,10 +144,10 @@ def ticket_of(ids: Sequence[int]) -> StepTag | None:
     >>> ticket_of([3, 1, 2]) is None
     True
     """
-    ticket = getattr(ids, "ticket", None)
-    if ticket is None and ids:
-        ticket = getattr(ids[0], "ticket", None)
-    return ticket
+    step_tag = getattr(ids, "step_tag", None)
+    if step_tag is None and ids:
+        step_tag = getattr(ids[0], "step_tag", None)
+    return step_tag
 
 
 def _checksum(ids: Sequence[int]) -> int:

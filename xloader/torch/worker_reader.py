@@ -77,8 +77,8 @@ class WorkerReader:
         self._num_workers = 1 if info is None else info.num_workers
         self._is_first = info is None or info.id == 0
         self._is_worker = info is not None
-        self._agreement: PlanTag | None = None
-        self._itinerary: RankPlan | None = None
+        self._plan_tag: PlanTag | None = None
+        self._rank_plan: RankPlan | None = None
         self._ways: dict[int, _Way] = {}
         self._workers: dict[int, Worker] = {}
         self._cache: CachedReader | None = None
@@ -90,20 +90,20 @@ class WorkerReader:
         """Whether this came over a fork, where its threads and locks do not live."""
         return os.getpid() != self._pid
 
-    def step(self, ticket: StepTag, ids: Sequence[int]) -> Delivery | None:
+    def step(self, step_tag: StepTag, ids: Sequence[int]) -> Delivery | None:
         """The batch of a step, made by the plan; None where it does not come as planned."""
-        if reason := _why_not(ticket, ids):
+        if reason := _why_not(step_tag, ids):
             self._leave_plan(reason)
             return None
-        self._agree(ticket.agreement)
-        number = ticket.step % ticket.agreement.plan.workers
+        self._check_plan_tag_is_kept(step_tag.plan_tag)
+        number = step_tag.step % step_tag.plan_tag.plan.workers
         way = self._ways.get(number)
-        place = ticket.epoch, ticket.pass_number, ticket.step
+        place = step_tag.epoch, step_tag.pass_number, step_tag.step
         if way is None or (way.epoch, way.pass_number, way.next_step) != place:
-            if not ticket.is_first:
-                self._leave_plan(f"step {ticket.step} came out of turn, as with in_order=False")
+            if not step_tag.is_first:
+                self._leave_plan(f"step {step_tag.step} came out of turn, as with in_order=False")
                 return None
-            way = self._begin(ticket, number)
+            way = self._begin(step_tag, number)
         # A way that fails is not gone on with, which is no news beside its error.
         del self._ways[number]
         has_warned, self._has_warned = self._has_warned, True
@@ -111,7 +111,7 @@ class WorkerReader:
         self._has_warned = has_warned
         own = ~delivery.is_padding
         assert (delivery.ids == ids)[own].all(), "samplers and workers have one order"
-        way.next_step += ticket.agreement.plan.workers
+        way.next_step += step_tag.plan_tag.plan.workers
         self._ways[number] = way
         return delivery
 
@@ -137,10 +137,10 @@ class WorkerReader:
     def _num_cores(self) -> int:
         return self._threads or num_cores(self._num_workers)
 
-    def _agree(self, agreement: PlanTag) -> None:
-        if self._agreement == agreement:
+    def _check_plan_tag_is_kept(self, plan_tag: PlanTag) -> None:
+        if self._plan_tag == plan_tag:
             return
-        if agreement.fingerprint != self._recipe.fingerprint:
+        if plan_tag.fingerprint != self._recipe.fingerprint:
             raise OptionError(
                 "a ChunkSampler deals ids of other samples than the dataset has",
                 given="a sampler and a dataset that were made of different samples",
@@ -148,11 +148,11 @@ class WorkerReader:
                 remedy="pass one samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()
-        self._agreement = agreement
+        self._plan_tag = plan_tag
         # Batches are made here, so what becomes of them is for the dataset to say.
-        options = replace(agreement.options, on_nan=self._on_nan)
-        self._itinerary = RankPlan(self._recipe, options, plan=agreement.plan)
-        planned = agreement.plan.workers
+        options = replace(plan_tag.options, on_nan=self._on_nan)
+        self._rank_plan = RankPlan(self._recipe, options, plan=plan_tag.plan)
+        planned = plan_tag.plan.workers
         if planned != self._num_workers:
             is_fine = planned % self._num_workers == 0
             self._warn(
@@ -168,24 +168,24 @@ class WorkerReader:
                 + "; pass num_workers to both, or use data_loader()"
             )
 
-    def _begin(self, ticket: StepTag, number: int) -> _Way:
+    def _begin(self, step_tag: StepTag, number: int) -> _Way:
         if self._cache is not None:
             self._cache.close()
             self._cache = None
         self._dismiss(number)
         if number not in self._workers:
-            assert self._itinerary is not None
-            options = ticket.agreement.options
+            assert self._rank_plan is not None
+            options = step_tag.plan_tag.options
             self._workers[number] = Worker(
-                self._itinerary,
+                self._rank_plan,
                 number,
                 # In a worker process, what waits lies in memory that is shared with the parent.
                 num_ready=1 if self._is_worker else options.prefetch,
                 num_cores=options.threads or self._num_cores,
             )
         worker = self._workers[number]
-        steps = worker.steps(ticket.epoch, ticket.first_step)
-        way = _Way(worker, ticket.epoch, ticket.pass_number, ticket.step, steps)
+        steps = worker.steps(step_tag.epoch, step_tag.first_step)
+        way = _Way(worker, step_tag.epoch, step_tag.pass_number, step_tag.step, steps)
         self._ways[number] = way
         return way
 
@@ -259,11 +259,11 @@ class WorkerReader:
         )
 
 
-def _why_not(ticket: StepTag, ids: Sequence[int]) -> str:
+def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
     """Why a list is not that of its step; nothing where it is."""
-    if len(ids) != ticket.num_rows:
-        return f"it has batches of {len(ids)}, and its ChunkSampler planned {ticket.num_rows}"
-    if not ticket.is_of(ids):
+    if len(ids) != step_tag.num_rows:
+        return f"it has batches of {len(ids)}, and its ChunkSampler planned {step_tag.num_rows}"
+    if not step_tag.is_of(ids):
         return "its ids were dealt out anew, as by another sampler"
     return ""
 

@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in ("IterableDataset", "MapDataset", "to_tensor"):
-        from xloader.torch import xbatcher as datasets
+        from xloader.xbatcher.loaders import torch as datasets
 
         return getattr(datasets, name)
     raise AttributeError(f"module 'xloader.xbatcher' has no attribute {name!r}")

@@ -18,8 +18,8 @@ import xarray as xr
 
 from xloader.core.windows import Windows
 from xloader.errors import OptionError
+from xloader.recipe.names import SAMPLE
 from xloader.samples.samples import Samples
-from xloader.transforms import datasets as frames
 from xloader.transforms.steps import Map
 from xloader.xbatcher.batches import Frames
 from xloader.xbatcher.concat_inputs import BATCH, SUFFIX, cut_patches
@@ -59,7 +59,7 @@ class Stacked:
         if len(self.others) < 2:
             return frame
         stacked = frame.stack({STACKED: self.others}, create_index=False)
-        order = (frames.SAMPLE, STACKED, *self.input_dims)
+        order = (SAMPLE, STACKED, *self.input_dims)
         return stacked.transpose(*order, missing_dims="ignore")
 
 
@@ -148,10 +148,10 @@ def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
         axes = [variable.dims.index(patches.lines[n].dim) for n in own]
         sizes = [patches.lines[n].size for n in own]
         cut = cut_patches(variable.to_numpy(), axes, sizes, starts[:, own])
-        if frames.SAMPLE in dims:
-            at = dims.index(frames.SAMPLE)
-            cut, dims = np.moveaxis(cut, at + 1, 0), [d for d in dims if d != frames.SAMPLE]
-            dims = [frames.SAMPLE, BATCH, *dims]
+        if SAMPLE in dims:
+            at = dims.index(SAMPLE)
+            cut, dims = np.moveaxis(cut, at + 1, 0), [d for d in dims if d != SAMPLE]
+            dims = [SAMPLE, BATCH, *dims]
         else:
             dims = [BATCH, *dims]
         kind = data if name in frame.data_vars else coords

@@ -132,7 +132,7 @@ class XarraySource(Described):
 
     def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
-            with self._blame(read):
+            with self._chunk_errors(read):
                 np.copyto(out, values, casting="same_kind")
         self._note_read()
         return Outcome(num_missing=0, num_requests=len(reads))
@@ -154,7 +154,7 @@ class XarraySource(Described):
             if together and dataset.variables[read.variable].chunks is not None:
                 yield together.popleft()
                 continue
-            with self._blame(read):
+            with self._chunk_errors(read):
                 values = self.values(read)
             yield values
 
@@ -174,7 +174,7 @@ class XarraySource(Described):
             return deque()
 
     @contextmanager
-    def _blame(self, read: Read) -> Iterator[None]:
+    def _chunk_errors(self, read: Read) -> Iterator[None]:
         """Turn what is raised within into an error that names the block."""
         place = {"store": self._name, "variable": read.variable, "key": self._key}
         try:

@@ -64,13 +64,13 @@ class Gate:
 
     def _wait(self, is_free: Callable[[], bool]) -> None:
         """Wait in the queue until the gate is free for its first one."""
-        ticket = object()
-        self._queue.append(ticket)
+        step_tag = object()
+        self._queue.append(step_tag)
         try:
-            self._changed.wait_for(lambda: self._queue[0] is ticket and is_free())
+            self._changed.wait_for(lambda: self._queue[0] is step_tag and is_free())
         finally:
             # Ctrl-C ends a wait too, and must not leave the others behind one who has gone.
-            self._queue.remove(ticket)
+            self._queue.remove(step_tag)
             self._changed.notify_all()
 
 

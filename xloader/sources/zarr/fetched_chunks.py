@@ -30,18 +30,18 @@ class _Chunks:
         The array that has them.
     reads : sequence of Read
         One or more.
-    blame : Blame
+    chunk_errors : Blame
         Says whose error it is.
     missing : Missing
         What is done about those that are absent.
     """
 
     def __init__(
-        self, array: StoredArray, reads: Sequence[Read], blame: ChunkErrors, missing: Missing
+        self, array: StoredArray, reads: Sequence[Read], chunk_errors: ChunkErrors, missing: Missing
     ) -> None:
         self._array = array
         self._reads = reads
-        self._blame = blame
+        self._chunk_errors = chunk_errors
         self._missing = missing
         self._seconds = 0.0
         self.nbytes = 0
@@ -55,7 +55,7 @@ class _Chunks:
         try:
             self._array.decode(data, read.chunk, read.cut, out, SCRATCH)
         except Exception as error:
-            self._blame.tell(error, read, self._array, is_decoding=True)
+            self._chunk_errors.tell(error, read, self._array, is_decoding=True)
         return True
 
 
@@ -90,7 +90,7 @@ class SingleChunks(_Chunks):
         try:
             data = self._array.get(read.chunk)
         except Exception as error:
-            self._blame.tell(error, read, self._array, is_decoding=False)
+            self._chunk_errors.tell(error, read, self._array, is_decoding=False)
         self._seconds += perf_counter() - begin
         return data
 
@@ -126,7 +126,7 @@ class ShardChunks(_Chunks):
             try:
                 part = next(parts, None)
             except Exception as error:
-                self._blame.tell(error, self._reads[0], self._array, is_decoding=False)
+                self._chunk_errors.tell(error, self._reads[0], self._array, is_decoding=False)
             self._seconds += perf_counter() - begin
             if part is None:
                 return

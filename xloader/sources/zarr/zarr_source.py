@@ -112,7 +112,7 @@ class ZarrSource(Described):
     ) -> None:
         _check_release(on_missing)
         self._name = name
-        self._blame = ChunkErrors(name, Secrets(secrets))
+        self._chunk_errors = ChunkErrors(name, Secrets(secrets))
         self._missing = Missing(name, on_missing)
         for array in arrays.values():
             check_keys(array)
@@ -129,7 +129,7 @@ class ZarrSource(Described):
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
         store = PerProcess(open_store, name, is_remade=is_forkable)
         openings = Openings.now(
-            arrays, name, self._blame.secrets, is_frozen=is_frozen, is_behind=is_behind
+            arrays, name, self._chunk_errors.secrets, is_frozen=is_frozen, is_behind=is_behind
         )
         # Apart from the handle: asking for watches must not open a store that is not read yet.
         self._watches = PerProcess(
@@ -140,7 +140,9 @@ class ZarrSource(Described):
         )
         self._coordinates, self._labels = (
             PerProcess(
-                partial(_open_coordinates, open_dataset, name, self._blame.secrets, is_indexed),
+                partial(
+                    _open_coordinates, open_dataset, name, self._chunk_errors.secrets, is_indexed
+                ),
                 name,
                 is_remade=is_forkable,
             )
@@ -171,7 +173,7 @@ class ZarrSource(Described):
         array = self._handle.get().arrays[variable]
         if self._routes[variable].kind == "direct":
             kind = ShardChunks if array.is_sharded else SingleChunks
-            fetched = kind(array, reads, self._blame, self._missing)
+            fetched = kind(array, reads, self._chunk_errors, self._missing)
             if self._is_waiting:
                 fetched.hold()
             return fetched
@@ -221,7 +223,7 @@ class ZarrSource(Described):
                 else:
                     np.copyto(out, self._decoded.values(read), casting="same_kind")
             except Exception as error:
-                self._blame.tell(error, read, array, is_decoding=True)
+                self._chunk_errors.tell(error, read, array, is_decoding=True)
         array.watch.note_read()
         return Outcome(num_missing, num_requests=len(reads))
 
