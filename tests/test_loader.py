@@ -16,6 +16,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import ClosedError, OptionError
+from xloader.loader.epoch_iterator import EpochIterator
 from xloader.testing import write_store
 
 # Memory for a few chunks is what makes threads wait for each other, and mixes less.

@@ -408,9 +408,9 @@ def test_recorded_methods_leave_samples_alone(ds: xr.Dataset, record: Any, plain
 
 def test_recorded_methods_are_declared_and_documented() -> None:
     names = [*recorded.ELEMENTWISE, *recorded.REDUCING]
-    assert sorted(names) == sorted(set(recorded.Recorded.__annotations__))
+    assert sorted(names) == sorted(set(recorded.RecordedMethods.__annotations__))
     assert (
-        recorded.Recorded.clip.__doc__.splitlines()[0]
+        recorded.RecordedMethods.clip.__doc__.splitlines()[0]
         == xr.Dataset.clip.__doc__.strip().splitlines()[0]
     )
 

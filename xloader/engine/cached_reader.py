@@ -1,7 +1,7 @@
 """Reads batches of any ids through a least-recently-used cache of decoded blocks.
 
-It reads, and drops, what `xloader.planning.lru_simulation.simulate` says for the same ids. A batch is
-read in *waves*: as many rows as fit before a block that they need has to be dropped. The missing
+It reads, and drops, what `xloader.planning.lru_simulation.simulate` says for the same ids. A batch
+is read in *waves*: as many rows as fit before a block that they need has to be dropped. The missing
 blocks of a wave are read by several threads, and then its rows are copied.
 """
 

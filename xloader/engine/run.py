@@ -120,8 +120,8 @@ class Run:
             rows = "1 row" if open_batch.num_skipped == 1 else f"{open_batch.num_skipped} rows"
             warn_caller(
                 f"{rows} of this batch hold other samples, as batch.is_padding says, because of "
-                f"this error: {open_batch.first_error} Later ones are counted in report() without a "
-                "warning.",
+                f"this error: {open_batch.first_error} Later ones are counted in report() without "
+                "a warning.",
                 SkippedWarning,
             )
         return self._open_batches.delivery(open_batch)

@@ -1,37 +1,44 @@
-"""Samples: windows of a chunked store as a sequence of arrays, and the door that opens one."""
+"""What a user can write, in the order in which it is written: `open`, and the methods of `Samples`.
+
+Each method hands on to a room below and returns a new value; nothing is read before a sample or a
+batch is asked for. The file is as long as its docstrings.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from itertools import chain, product
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from xloader.core.axis import Ints
 from xloader.core.nans import OnNan
-from xloader.core.nbytes import parse_nbytes
+from xloader.core.options import make_options
 from xloader.core.patience import Patience
-from xloader.engine.sample_reader import read_samples
-from xloader.errors import MemoryBudgetError, OptionError
+from xloader.errors import OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
-from xloader.recipe import selection as selecting
+from xloader.planning.explain import Explanation
+from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
-from xloader.recipe.names import LABEL, SAMPLE
-from xloader.recipe.recipe import Recipe, find
-from xloader.samples import describe as describing
-from xloader.samples.loader_verbs import Loading
-from xloader.samples.subset_verbs import listed_ids, normal_ids
+from xloader.recipe.parse_windows import make_field, make_windows
+from xloader.recipe.recipe import Recipe, Transform, find
+from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
+from xloader.samples.sample_ids import normal_ids
 from xloader.samples.unplanned import warn_of_no_plan
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
-from xloader.transforms.datasets import auxiliary_coords, show_labels
+from xloader.transforms import slabs
+from xloader.transforms.fillna import make_fillna
+from xloader.transforms.normalize import make_normalize
 from xloader.transforms.outputs import Output, make_outputs
-from xloader.transforms.run import finish, finish_frame
+from xloader.transforms.steps import Map
+from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
 if TYPE_CHECKING:
     from xloader.tensors.in_memory import TensorDataset
@@ -120,16 +127,17 @@ def open(  # noqa: A001
 
 
 @dataclass(frozen=True, repr=False)
-class Samples(Loading):
+class Samples(RecordedMethods):
     """Windows of a source as a sequence: each id names a sample, a tuple of arrays.
 
-    Made by :func:`xloader.open` or ``ds.xloader``. :class:`xloader.samples.verbs.Verbs` describes them;
-    the recorded methods of :class:`xarray.Dataset` are listed in :mod:`xloader.transforms.xarray_methods`.
+    Made by :func:`xloader.open` or ``ds.xloader``. Every verb gives new samples and leaves these
+    as they are. Methods of :class:`xarray.Dataset` that work on whole batches, such as ``clip`` or
+    ``mean``, can be called as well: :mod:`xloader.transforms.xarray_methods` lists them.
 
     Parameters
     ----------
     recipe : Recipe
-        The data behind the samples.
+        The description of the samples, as data.
 
     Examples
     --------
@@ -139,7 +147,499 @@ class Samples(Loading):
     (('inputs', 'targets'), {'inputs': (1, 6, 4), 'targets': (1, 4)})
     """
 
+    recipe: Recipe
+
+    # What to keep of the store
+
+    def sel(
+        self,
+        indexers: Mapping[str, Any] | None = None,
+        method: str | None = None,
+        tolerance: Any = None,
+        **labels: Any,
+    ) -> Self:
+        """Keep what has certain labels, as :meth:`xarray.Dataset.sel` does, lazily.
+
+        Parameters
+        ----------
+        indexers : mapping of str to (label, slice or sequence of labels), optional
+            What to keep along each dimension. A single label drops the dimension, as in
+            ``sel(level=500)``, a list of one keeps it; a dimension without labels is chosen
+            from by position.
+        method, tolerance : optional
+            As in :meth:`xarray.Dataset.sel`.
+        **labels
+            The same as keyword arguments.
+
+        Raises
+        ------
+        UnknownNameError
+            If a dimension or a label is not there.
+        OptionError
+            If the elements do not increase, or there are windows already.
+        EmptySamplesError
+            If nothing is left.
+        """
+        self._require_before("sel", self._has_windows)
+        chosen = selection.sel(
+            self.recipe, {**(indexers or {}), **labels}, method=method, tolerance=tolerance
+        )
+        return self._but(selection=chosen)
+
+    def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
+        """Keep what is at certain positions, as :meth:`xarray.Dataset.isel` does, lazily.
+
+        Parameters
+        ----------
+        indexers : mapping of str to (int, slice, sequence of int or mask), optional
+            What to keep along each dimension. An int drops the dimension.
+        **positions
+            The same as keyword arguments.
+
+        Raises
+        ------
+        UnknownNameError
+            If a dimension is not there.
+        OptionError
+            If a position is out of range, the elements do not increase, or there are windows
+            already.
+        EmptySamplesError
+            If nothing is left.
+        """
+        self._require_before("isel", self._has_windows)
+        chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
+        return self._but(selection=chosen)
+
+    # What a sample spans, and its arrays
+
+    def window(
+        self,
+        sizes: Mapping[str, int] | int | None = None,
+        *,
+        stride: Mapping[str, int] | int | None = None,
+        dilation: Mapping[str, int] | int = 1,
+        **sizes_by_dim: int,
+    ) -> Self:
+        """Say what one sample spans. Dimensions that are not named are taken whole.
+
+        Windows count what is selected: after :meth:`isel` or :meth:`sel` with a list or a mask
+        they run across what was left out, as elements that were far apart are neighbours then:
+        ``explain()`` names steps between labels that are irregular.
+
+        Parameters
+        ----------
+        sizes : int or mapping of str to int, optional
+            Elements of a window along each dimension; an int stands for every dimension. Ids
+            count windows in C order, dimensions as named here.
+        stride : int or mapping of str to int, optional
+            Elements between windows; where not given, the window's size.
+        dilation : int or mapping of str to int, default 1
+            Elements between a window's elements.
+        **sizes_by_dim
+            Sizes as keyword arguments.
+
+        Raises
+        ------
+        WindowError
+            If a window does not fit its dimension, or a number is below 1.
+        UnknownNameError
+            If a dimension is not there.
+        OptionError
+            If no dimension is named, or there are windows already.
+        """
+        self._require_before("window", self._has_windows)
+        if isinstance(sizes, Mapping) or sizes_by_dim:
+            if isinstance(sizes, int):
+                sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
+            sizes = {**(sizes or {}), **sizes_by_dim}
+        windows = make_windows(self.recipe, sizes, stride, dilation)
+        return self._but(windows=windows)
+
+    def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
+        """Name the field ``inputs``: as :meth:`field`."""
+        return self.field("inputs", *variables, **offsets)
+
+    def targets(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
+        """Name the field ``targets``: as :meth:`field`."""
+        return self.field("targets", *variables, **offsets)
+
+    def field(self, name: str, /, *variables: str | Sequence[str], **offsets: Any) -> Self:
+        """Name an array of the sample, the variables stacked along a leading ``channel``.
+
+        Parameters
+        ----------
+        name : str
+            Name of the field.
+        *variables : str or sequence of str
+            The variables, one by one or as a list. Their dimensions that are neither windowed
+            nor among their last two become channels as well, variable by variable: the levels
+            500 and 850 of ``z`` are the channels ``z_500`` and ``z_850``. One that lacks a
+            dimension of the others is repeated along it. Variables of several dtypes share
+            the one that numpy promotes them to: int32 beside float32 makes float64.
+        **offsets : int, slice or sequence of int
+            Positions within the window along windowed dimensions, ``0 .. window_size - 1``; all
+            of them where not given. An int drops the dimension. Negative ones count from the
+            window's end, and slices clip, as in Python.
+
+        Raises
+        ------
+        UnknownNameError
+            If a variable or dimension is not there.
+        StackError
+            If the variables cannot share one array.
+        UnsupportedDataError
+            If a variable holds no numbers.
+        OptionError
+            If the name is taken, an offset does not fit the window, there are no windows yet,
+            or a transform is recorded that may have changed the fields.
+        """
+        self.recipe.require_windows()
+        self._require_before("field", self.recipe.is_mapped)
+        names = [[given] if isinstance(given, str) else given for given in variables]
+        added = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
+        return self._but(fields=(*self.recipe.fields, added))
+
+    # What is done to the arrays
+
+    def normalize(self, stats: Any = None, std: Any = None, *, mean: Any = None) -> Self:
+        """Subtract a mean and divide by a standard deviation, variable by variable.
+
+        Variables without statistics stay as they are. Integer fields become float32, or float64
+        from 32 bits on. Fields are normalised before :meth:`map` and recorded methods.
+
+        Parameters
+        ----------
+        stats : mapping or xarray.Dataset, optional
+            ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset
+            with a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
+            ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
+            dimensions that become channels, or a DataArray along any that is not windowed; after
+            :meth:`slab` too along the whole dimension, of which each rank takes its part.
+        mean, std : mapping or xarray.Dataset, optional
+            The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
+            ``normalize(a, b)`` for short.
+
+        Raises
+        ------
+        OptionError
+            If a number is missing, not finite, not above 0, or does not fit; if there are no
+            windows yet, or a transform is recorded that may have changed the fields.
+        UnknownNameError
+            If a variable is not there.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": ("time", [270.0, 280.0, 290.0])})
+        >>> samples = ds.xloader.window(time=3).normalize({"t2m": (280.0, 10.0)})
+        >>> samples[0][0].tolist()
+        [-1.0, 0.0, 1.0]
+        """
+        self.recipe.require_windows()
+        self._require_before("normalize", self.recipe.is_mapped)
+        return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
+
+    def fillna(self, value: Any) -> Self:
+        """Put numbers in place of NaN.
+
+        Parameters
+        ----------
+        value : float or mapping of str to float
+            One number, or one by variable; after ``map`` or a recorded method, by field.
+
+        Raises
+        ------
+        UnknownNameError
+            If a variable is not there.
+        OptionError
+            If a value is no number.
+        """
+        if self.recipe.is_mapped:
+            return self.with_step(make_method("fillna", (value,), {}))
+        return self.with_step(make_fillna(self.recipe, value))
+
+    def map(
+        self,
+        fn: Callable[..., xr.Dataset],
+        *,
+        per: Literal["batch", "sample"] = "batch",
+        random: bool = False,
+    ) -> Self:
+        """Run a function on the samples; the data variables that it returns are the new fields.
+
+        Fields that were there before keep their order, and new ones follow in the Dataset's.
+        Batches are made on several threads, so ``fn`` runs on several at once. It is tried on
+        one sample of zeros to find out names, shapes and dtypes.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes and returns an :class:`xarray.Dataset` of the fields; with ``random=True``
+            called as ``fn(ds, rng)``.
+        per : {"batch", "sample"}
+            Whether it is given whole batches, with a leading dimension ``sample``, or one
+            sample at a time.
+        random : bool, default False
+            Whether ``fn`` also gets an :class:`~xloader.transforms.rng.Rng`, new for each batch,
+            whose arrays have a row for each of its samples, with ``per="sample"`` one row.
+
+        Raises
+        ------
+        OptionError
+            If ``fn`` is not callable, ``per`` is neither, or ``random`` is no bool.
+
+        Notes
+        -----
+        *Chance.* What ``rng`` gives a sample follows from the seed, the epoch, the sample's id
+        and, where weights draw it several times in an epoch, which time it is: the same
+        whatever the batches, threads, workers and ranks, and something else in each epoch.
+        What is read outside a planned epoch, as by ``samples[i]`` or by a ``MapDataset`` under
+        another sampler than ours, is of seed 0 and epoch 0. Functions have numbers of their
+        own, unless they draw by the same ``name``.
+
+        *Names of dimensions.* A dimension keeps its name where all fields that have it agree in
+        its size, its offsets and its channels. Where two differ, it is ``<field>_<dim>`` in
+        every field that has it: with ``inputs("t2m", "u10")`` and ``targets("t2m")`` there are
+        ``inputs_channel`` and ``targets_channel``, with one field, or the same channels in
+        both, ``channel``.
+
+        *Labels.* What is the same for every sample is a coordinate with an index under the
+        dimension's own name: channels, and dimensions that are not windowed. Labels of windowed
+        dimensions are ``<dim>_label (sample, <dim>)`` in a batch; in a Dataset of one sample
+        they are an index like the others. ``sample`` holds the ids.
+
+        *A pitfall of xarray's.* Arithmetic and ``assign`` keep only what has the same labels,
+        in the order of the Dataset assigned to: ``ds.assign(inputs=...)`` with another channel
+        or a flipped ``lon`` loses the channel and the flip. Return a new Dataset, or drop the
+        labels first with ``.drop_vars``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> ds = xr.Dataset({name: ("time", np.arange(4.0)) for name in ("u10", "v10")})
+        >>> def with_speed(batch):
+        ...     wind = batch["inputs"]
+        ...     speed = np.hypot(wind.sel(channel="u10"), wind.sel(channel="v10"))
+        ...     speed = speed.expand_dims(channel=["speed"])
+        ...     return xr.Dataset({"inputs": xr.concat([wind, speed], dim="channel")})
+        >>> samples = ds.xloader.window(time=1).inputs("u10", "v10").map(with_speed)
+        >>> samples.channels("inputs")
+        ('u10', 'v10', 'speed')
+
+        Some noise on each sample, and half of them turned round:
+
+        >>> def augment(batch, rng):
+        ...     values = batch["inputs"] + rng.normal(batch["inputs"].shape[1:], 0.0, 0.1)
+        ...     is_turned = xr.DataArray(rng.uniform() < 0.5, dims="sample")
+        ...     return xr.Dataset({"inputs": xr.where(is_turned, -values, values)})
+        >>> noisy = ds.xloader.window(time=1).inputs("u10").map(augment, random=True)
+
+        Sample 3 gets the same in any batch:
+
+        >>> bool((noisy[3][0] == noisy[[0, 3]].inputs[1]).all())
+        True
+        """
+        known = product(("batch", "sample"), (True, False))
+        if (per, random) not in known or not callable(fn):
+            raise OptionError(
+                "map needs a function and what to give it",
+                given=f"{fn!r}, per={per!r}, random={random!r}",
+                allowed='a callable, per="batch" or per="sample", random=True or random=False',
+                remedy="pass a function that takes and returns an xarray.Dataset",
+            )
+        return self.with_step(Map(fn, per, random))
+
+    def with_step(self, step: Transform) -> Self:
+        """The samples with one more transform.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows yet.
+        """
+        self.recipe.require_windows()
+        return self._but(steps=(*self.recipe.planned.steps, step))
+
+    # Which samples there are
+
+    def select(self, ids: ArrayLike | slice) -> Self:
+        """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
+
+        A sample named twice occurs twice. :meth:`positions` says where in the store they lie.
+
+        Parameters
+        ----------
+        ids : slice, array-like of int, or of bool
+            Sample ids, 1-d, or a mask with one flag for each sample.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range, or a mask has another length.
+        EmptySamplesError
+            If none is left, or none with a weight.
+        OptionError
+            If there are no windows yet.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(10.0))})
+        >>> samples = ds.xloader.window(time=1)
+        >>> warm = samples.select([2, 7, 5])
+        >>> len(warm), warm[1][0].tolist()
+        (3, [7.0])
+        """
+        return self._but(subset=subset_verbs.select(self.recipe, ids))
+
+    def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
+        """Draw anew in each epoch how often a sample occurs, in proportion to its weight.
+
+        Parameters
+        ----------
+        weights : array-like of float
+            One for each sample id, finite and not negative. With equal weights and fewer
+            ``num_samples`` than ids, each epoch is a random part of the samples; with more, all
+            of them and some once more.
+        num_samples : int, optional
+            Samples of an epoch: ``loader.num_samples``. By default as many as there are ids,
+            ``len(samples)``, which weights do not change.
+
+        Raises
+        ------
+        OptionError
+            If the weights are not one for each sample, not finite, negative, or all 0; if
+            ``num_samples`` is below 1, or there are no windows yet.
+
+        Notes
+        -----
+        Systematic resampling, keyed by the loader's seed and the epoch: a sample whose share of
+        an epoch is 2.3 occurs 2 or 3 times in it, 2.3 times on average. Weights that were given
+        before are replaced. Each chunk is still read once an epoch, however often its samples
+        occur. A :meth:`select` that follows keeps each sample's weight, and ``num_samples``
+        where it was given.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"rain": ("time", np.arange(4.0))})
+        >>> samples = ds.xloader.window(time=1).weighted([0, 1, 1, 2], num_samples=8)
+        >>> loader = samples.loader(batch_size=8, output="numpy")
+        >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
+        (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
+        """
+        return self._but(subset=subset_verbs.weigh(self.recipe, weights, num_samples))
+
+    def slab(self, dim: str, rank: int, size: int) -> Self:
+        """Keep one rank's part of each sample, for a group of ranks that share the samples.
+
+        All ranks of the group get the same samples in the same order, each its own slab of one
+        dimension, and reads the chunks of that alone. They are one data rank: give them the same
+        ``rank`` and ``world_size``, and call the same verbs with the same arguments on each. A
+        state of any of them restores all.
+
+        Parameters
+        ----------
+        dim : str
+            A dimension that samples have whole.
+        rank, size : int
+            Which part, in ``[0, size)``, of how many equal ones, give or take an element.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such dimension.
+        OptionError
+            If there are no windows yet, the dimension is windowed, or it has fewer elements; if
+            a transform is recorded that may need the whole of it.
+
+        Notes
+        -----
+        *Transforms before.* Slabs are then parts of what the transforms make of the whole, so
+        only those may come before that give the same on parts: :meth:`normalize`,
+        :meth:`fillna`, and recorded methods that do not work along the dimension. No function
+        of :meth:`map` may, as nobody knows what it does.
+
+        *Transforms after* see the slab alone: ``.mean("lat")`` gives each rank the mean of its
+        own part, which is left to the group to put together.
+
+        *Numbers along the dimension* are given for the whole of it, as statistics to
+        :meth:`normalize` or a DataArray to ``where``, ``clip`` and ``fillna``: each rank
+        takes its part, by label where both have labels.
+
+        *Chance.* What a random function draws for a sample is the same on all ranks of a group,
+        so they agree on whether to flip it. Noise in the shape of a slab repeats from slab to
+        slab, therefore; under a name of the rank's own it does not, as with
+        ``rng.normal(shape, name=f"noise {rank}")``.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.arange(30.0).reshape(6, 5))})
+        >>> samples = ds.xloader.window(time=2)
+        >>> south, north = (samples.slab("lat", rank, 2) for rank in range(2))
+        >>> south[1][0].tolist(), north[1][0].tolist()
+        ([[10.0, 11.0], [15.0, 16.0]], [[12.0, 13.0, 14.0], [17.0, 18.0, 19.0]])
+        """
+        return type(self)(subset_verbs.cut_slab(self.recipe, dim, rank, size))
+
+    def ids(
+        self,
+        indexers: Mapping[str, Any] | None = None,
+        method: str | None = None,
+        tolerance: Any = None,
+        **labels: Any,
+    ) -> Ints:
+        """Ids of the samples whose windows begin at certain labels.
+
+        Parameters
+        ----------
+        indexers : mapping of str to (label, slice or sequence of labels), optional
+            Along windowed dimensions, where windows begin, with the meaning that labels have
+            in :meth:`xarray.Dataset.sel`; all of them along dimensions that are not named. A
+            dimension without labels counts selected elements.
+        method, tolerance : optional
+            As in :meth:`xarray.Dataset.sel`: ``method="nearest"`` takes the window that begins
+            closest to a label.
+        **labels
+            The same as keyword arguments.
+
+        Returns
+        -------
+        numpy.ndarray
+            Sample ids, int64, shape ``(n,)``, by window in the order of the labels.
+
+        Raises
+        ------
+        UnknownNameError
+            If a dimension is not there, or no window begins at a label.
+        OptionError
+            If a dimension has no windows, or xarray refuses the request.
+        EmptySamplesError
+            If the windows are there, but none is among the samples.
+
+        Notes
+        -----
+        A window that begins before the end of a slice may reach beyond it. Where a split must
+        not share elements, split the store by :meth:`sel`, or leave a gap of a window's span.
+
+        Examples
+        --------
+        >>> import pandas as pd, xarray as xr
+        >>> time = pd.date_range("2001-01-01", periods=10)
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(10.0))}, {"time": time})
+        >>> samples = ds.xloader.window(time=3, stride=1)
+        >>> samples.ids(time="2001-01-04").tolist()
+        [3]
+        >>> samples.ids(time=slice("2001-01-06", None)).tolist()
+        [5, 6, 7]
+        """
+        asked = {**(indexers or {}), **labels}
+        return subset_verbs.ids_at(self.recipe, asked, method=method, tolerance=tolerance)
+
     # What there is
+
+    def __len__(self) -> int:
+        return self.recipe.num_ids
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -190,14 +690,7 @@ class Samples(Loading):
     @property
     def coordinates(self) -> xr.Dataset:
         """The source's coordinates, as selected, with no data variable."""
-        coords = self.recipe.source.coordinates()
-        selection = {
-            dim: slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else kept
-            for dim, kept in self.recipe.selection
-            if dim in coords.dims
-        }
-        indexers = {d: list(k) if isinstance(k, tuple) else k for d, k in selection.items()}
-        return coords.isel(indexers)
+        return single_samples.coordinates_of(self.recipe)
 
     def positions(self, ids: ArrayLike) -> xr.Dataset:
         """Where samples begin in the store.
@@ -218,24 +711,10 @@ class Samples(Loading):
         SampleIndexError
             If an id is out of range.
         """
-        windows = self.recipe.require_windows()
         ids = normal_ids(len(self), np.atleast_1d(np.asarray(ids)))
-        offsets = self.recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
-        coords: dict[str, Any] = {SAMPLE: ids}
-        variables = {}
-        for axis, dim in enumerate(windows.dims):
-            kept = self.recipe.kept_of(dim)
-            assert not isinstance(kept, int)
-            variables[dim] = xr.Variable(SAMPLE, selecting.stored(kept, offsets[:, axis]))
-            labels = self.recipe.source.coordinates()
-            if dim in labels.indexes:
-                coords[dim + LABEL] = labels[dim].variable.to_base_variable()[variables[dim]]
-        return xr.Dataset(variables, coords)
+        return single_samples.positions_of(self.recipe, ids)
 
-    # Samples, read without a plan
-
-    def __len__(self) -> int:
-        return self.recipe.num_ids
+    # Single samples, read without a plan
 
     @overload
     def __getitem__(self, key: int | np.integer[Any]) -> tuple[NDArray[Any], ...]: ...
@@ -252,13 +731,7 @@ class Samples(Loading):
             Once in a process, where a PyTorch ``DataLoader`` asks.
         """
         warn_of_no_plan()
-        ids = listed_ids(len(self), key)
-        checked = normal_ids(len(self), np.atleast_1d(ids))
-        arrays = read_samples(self.recipe, self._layouts, checked)
-        arrays = finish(self.recipe, self._layouts, arrays, checked)
-        if np.ndim(ids):
-            return Batch(arrays.values(), arrays, checked)
-        return tuple(array[0] for array in arrays.values())
+        return single_samples.read(self.recipe, self._layouts, key)
 
     def to_xarray(self, index: int | slice | ArrayLike) -> xr.Dataset:
         """One sample, or several, as a Dataset with labels, channel names and attributes.
@@ -292,16 +765,162 @@ class Samples(Loading):
         >>> samples.to_xarray([0, 2])["time_label"].values.tolist()
         [[0, 10], [40, 50]]
         """
-        asked = listed_ids(len(self), index)
-        ids = normal_ids(len(self), np.atleast_1d(asked))
-        arrays = read_samples(self.recipe, self._layouts, ids)
-        frame = finish_frame(self.recipe, self._layouts, arrays, ids)
-        if np.ndim(asked):
-            return frame
-        frame = show_labels(frame.isel({SAMPLE: 0}))
-        if not self.recipe.is_mapped:
-            frame = frame.assign_coords(auxiliary_coords(self.recipe, self._layouts, int(ids[0])))
-        return frame
+        return single_samples.to_xarray(self.recipe, self._layouts, index)
+
+    # Batches, planned
+
+    def loader(
+        self,
+        *,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        memory: int | str = "2GiB",
+        output: Literal["torch", "numpy"] = "torch",
+        device: Any = None,
+        collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
+        threads: int | None = None,
+        processes: int = 0,
+        prefetch: int = 2,
+        on_error: Literal["raise", "skip"] = "raise",
+        max_amplification: float = 1.05,
+        lanes: int | None = None,
+        spread: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        read_timeout: float | None = None,
+        max_retries: int | None = None,
+        on_nan: OnNan = "warn",
+        **unknown: Any,
+    ) -> Loader:
+        """Plan epochs of shuffled batches within a memory budget. Nothing is read yet.
+
+        Parameters
+        ----------
+        batch_size : int, default 32
+            Samples of a batch, on each rank.
+        shuffle : bool, default True
+            Whether each epoch has an order of its own; if not, ids ascend.
+        seed : int, default 0
+            With the epoch and the plan, it fixes the order. From -2**63 to 2**64 - 1, as
+            ``torch.manual_seed`` takes it.
+        drop_last : bool, default False
+            Whether samples that do not fill a global batch are left out. If not, the last batch
+            is short on one rank, and padded on several: ``batch.is_padding`` says where.
+        memory : int or str, default "2GiB"
+            Bytes that this rank may use for batches, reads under way and decoded chunks.
+        output : {"torch", "numpy"}
+            What batches are made of.
+        device : torch.device or str, optional
+            Where tensors go, by :meth:`Batch.to`.
+        collate_fn : callable, optional
+            Makes what is delivered from a list of samples, each a tuple with one array or
+            tensor for each field, as in PyTorch.
+        threads : int, optional
+            Threads that load and gather, 4096 at most; the cores that the process may use by
+            default.
+        processes : int, default 0
+            Worker processes; there are none yet.
+        prefetch : int, default 2
+            Batches made ahead of need.
+        on_error : {"raise", "skip"}
+            What to do about a chunk that cannot be had. Raise at the batch it belongs to; or let
+            another row of the batch take the place of each row that needs it, so that batches
+            and steps stay as they are: ``batch.is_padding`` says where, ``report()`` which chunks
+            and how many samples. A batch without a good row raises all the same.
+        max_amplification : float, default 1.05
+            How often a chunk may be read on average, where windows straddle chunks.
+        lanes : int, optional
+            Independent parts of the order, which ranks divide among them: one a rank by
+            default. With it given, batches are the same on any world size that divides it.
+        spread : int, optional
+            How many later tiles come in while a tile hands out its samples; by default, what
+            the memory allows.
+        rank, world_size : int, optional
+            This process among those that train together. By default as ``torch.distributed``,
+            ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the loader is first used.
+        read_timeout : float, optional
+            Seconds that each attempt at a read may take: by default what :func:`xloader.open`
+            was given, and 300.0 there.
+        max_retries : int, optional
+            Attempts after the first, where that fails for a reason that may pass: by default
+            what :func:`xloader.open` was given, and 4 there.
+        on_nan : {"warn", "count", "raise", "ignore"}
+            What to do about NaN in floating fields, after the transforms: warn once, where one
+            of the first eight batches of an epoch holds any; look at all batches and count them
+            in ``report().num_nan``; look at all and raise at the first; or look at none.
+        **unknown
+            Nothing else is taken; the error says what is meant by PyTorch's names.
+
+        Returns
+        -------
+        Loader
+            An iterable of :class:`Batch`.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small, with the minimum that would do.
+        LanesError
+            If lanes do not divide the global batch, or ranks do not divide the lanes.
+        OptionError
+            If an option is outside its range.
+        MissingDependencyError
+            If tensors are asked for and PyTorch is not installed.
+        """
+        options = {k: v for k, v in locals().items() if k not in ("self", "unknown")}
+        return loader_verbs.make_loader(self.recipe, make_options(**options, **unknown))
+
+    def explain(
+        self,
+        order: ArrayLike | None = None,
+        *,
+        cache: Literal["lru"] | None = None,
+        num_workers: int = 1,
+        **options: Any,
+    ) -> Explanation:
+        """What an epoch would cost. No value is read.
+
+        Parameters
+        ----------
+        order : array_like of int, optional
+            Sample ids in an order of your own, whose cost within the same memory is told
+            instead: exactly up to 10 million of them, from the first 10 million beyond that.
+        cache : {None, "lru"}
+            How the order would be carried out. By default it is known beforehand, so that what
+            is needed farthest ahead is dropped first. With "lru" it is not, as where a sampler
+            hands out batches: each worker begins with no chunks and keeps those that it used
+            last, sample by sample.
+        num_workers : int, default 1
+            With ``cache``: workers that share ``memory`` and take turns at batches, as those of
+            a PyTorch ``DataLoader`` do; 0 is the process itself. Each makes ``prefetch`` batches
+            ahead.
+        **options
+            As for :meth:`loader`. With ``cache``, the order is that of this rank, and only
+            ``batch_size``, ``memory`` and ``prefetch`` matter.
+
+        Raises
+        ------
+        SampleIndexError
+            If the order holds an id that is out of range.
+        MemoryBudgetError
+            If the memory is too small, with the minimum that would do.
+        OptionError
+            If an option is outside its range.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 1000)))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (16, 1000)})).window(time=1)
+        >>> order = np.arange(960).reshape(60, 16).T.ravel()
+        >>> told = samples.explain(order, cache="lru", memory="4MiB", num_workers=2)
+        >>> told.num_reads, samples.explain(memory="4MiB").num_reads
+        (960, 60)
+        """
+        return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
 
     def to_tensor_dataset(
         self, memory: int | str = "2GiB", on_nan: OnNan = "warn"
@@ -341,50 +960,43 @@ class Samples(Loading):
         (5, [[24.0, 25.0, 26.0, 27.0], [28.0, 29.0, 30.0, 31.0]])
         """
         tensor_maker()
-        from xloader.core.nans import check_on_nan
         from xloader.tensors.in_memory import fill_tensors
 
-        subset = self.recipe.subset
-        if subset is not None and subset.weights is not None:
-            raise OptionError(
-                "a dataset in memory holds each sample once, and these are weighted",
-                remedy="call it before .weighted, and draw with torch's WeightedRandomSampler",
-            )
-        with self._whole_loader(parse_nbytes(memory), check_on_nan(on_nan)) as batches:
+        with loader_verbs.whole_loader(self.recipe, memory, on_nan) as batches:
             return fill_tensors(batches, len(self), self.shapes, self.dtypes)
 
-    def _whole_loader(self, memory_nbytes: int, on_nan: OnNan) -> Loader:
-        """A loader of all samples by their ids, in what memory the whole of them leaves."""
-        sample_nbytes = sum(
-            math.prod(self.shapes[name]) * self.dtypes[name].itemsize for name in self.fields
-        )
-        whole_nbytes = len(self) * sample_nbytes
-        left = max(memory_nbytes - whole_nbytes, 1)
-        rows = min(max(left // (16 * max(sample_nbytes, 1)), 1), 256)
-        try:
-            return self.loader(
-                batch_size=rows,
-                shuffle=False,
-                output="numpy",
-                memory=left,
-                rank=0,
-                world_size=1,
-                on_nan=on_nan,
-            )
-        except MemoryBudgetError as error:
-            raise MemoryBudgetError(
-                "the samples do not fit in memory, or not with what it takes to read them",
-                given=f"memory={memory_nbytes}, {len(self)} samples of {sample_nbytes} bytes",
-                minimum_nbytes=whole_nbytes + error.minimum_nbytes,
-                remedy=".select fewer, or iterate over .loader(...), which "
-                "needs no more than a few chunks",
-            ) from error
+    # How it is shown, and how it travels
 
     def __repr__(self) -> str:
-        return describing.as_text(self.recipe)
+        return describe.as_text(self.recipe)
 
     def _repr_html_(self) -> str:
-        return describing.as_html(self.recipe)
+        return describe.as_html(self.recipe)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What is cached is made anew where it is needed, which keeps pickles small.
+        return type(self), (self.recipe,)
+
+    # What the methods above share
+
+    def _but(self, **changes: Any) -> Self:
+        changed = replace(self.recipe.planned, **changes)
+        slab = self.recipe.slab
+        return type(self)(changed if slab is None else slabs.cut(changed, slab.dim, slab.part))
+
+    def _require_before(self, verb: str, is_too_late: bool) -> None:
+        if is_too_late:
+            raise OptionError(
+                f"{verb} comes too late",
+                given=f"after {describe.last_verb(self.recipe)}",
+                allowed="first sel and isel, then window once, then inputs, targets and field, "
+                "normalize and fillna, then map and recorded methods",
+                remedy=f"call .{verb}(...) earlier, on the samples as they were",
+            )
+
+    @property
+    def _has_windows(self) -> bool:
+        return self.recipe.windows is not None
 
     @cached_property
     def _layouts(self) -> tuple[FieldLayout, ...]:

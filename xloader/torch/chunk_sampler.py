@@ -12,9 +12,8 @@ from xloader.core.options import check_epoch, make_options
 from xloader.errors import OptionError
 from xloader.loader.rank_resolution import RankResolver
 from xloader.planning.explain import Explanation
-from xloader.torch.checks import refuse_state, require_samples
+from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
 from xloader.torch.sampler_passes import BatchPass, IdPass, Passes
-from xloader.torch.trainers import refuse_dealing_twice
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples

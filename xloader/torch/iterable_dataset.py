@@ -20,18 +20,18 @@ from xloader.loader.worker import Worker, explain_rest
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
-from xloader.torch.checks import (
+from xloader.torch.chunk_sampler import check_options, plan_workers
+from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedPosition, WorkerPass
+from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
+    refuse_dealing_twice,
     refuse_state,
     require_samples,
 )
-from xloader.torch.chunk_sampler import check_options, plan_workers
-from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedPosition, WorkerPass
-from xloader.torch.parent_watch import end_in_time
-from xloader.torch.trainers import refuse_dealing_twice
 from xloader.torch.worker_errors import sendable_errors
 from xloader.torch.worker_reader import as_batch, num_cores
+from xloader.torch.worker_watch import end_in_time
 from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from torch.utils.data import Dataset
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
-from xloader.samples.subset_verbs import listed_ids, normal_ids
+from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
-from xloader.torch.checks import require_samples
+from xloader.torch.misuse import require_samples
 from xloader.torch.step_tags import FirstId, step_tag_of
 from xloader.torch.worker_errors import sendable_errors
 from xloader.torch.worker_reader import WorkerReader, as_batch

@@ -28,8 +28,8 @@ from xloader.planning.cache_budget import cache_budget
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.torch.parent_watch import end_in_time
 from xloader.torch.step_tags import PlanTag, StepTag
+from xloader.torch.worker_watch import end_in_time
 from xloader.transforms.run import finish
 
 PREFETCH = 2

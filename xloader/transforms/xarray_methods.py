@@ -33,7 +33,7 @@ REFUSED = (
 """Need an index, give something else than a Dataset, or may lose ``sample``."""
 
 
-class Recorded:
+class RecordedMethods:
     """What a class of samples gains: each method of the lists above, recorded as a step."""
 
     all: Callable[..., Self]
@@ -127,11 +127,11 @@ def _speaks_of_sample(value: object) -> bool:
     return isinstance(value, str) and value == SAMPLE
 
 
-def _record(name: str, samples: Recorded, *args: Any, **kwargs: Any) -> Recorded:
+def _record(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> RecordedMethods:
     return samples.with_step(make_method(name, args, kwargs))
 
 
-def _refuse(name: str, samples: Recorded, *args: Any, **kwargs: Any) -> NoReturn:
+def _refuse(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> NoReturn:
     raise OptionError(
         f"{name} cannot be recorded for whole batches",
         given=f"{name}()",
@@ -141,13 +141,13 @@ def _refuse(name: str, samples: Recorded, *args: Any, **kwargs: Any) -> NoReturn
 
 
 def _attach(name: str, action: Callable[..., Any], note: str) -> None:
-    def method(self: Recorded, *args: Any, **kwargs: Any) -> Any:
+    def method(self: RecordedMethods, *args: Any, **kwargs: Any) -> Any:
         return action(name, self, *args, **kwargs)
 
     text = inspect.getdoc(getattr(xr.Dataset, name)) or name
-    method.__name__, method.__qualname__ = name, f"Recorded.{name}"
+    method.__name__, method.__qualname__ = name, f"RecordedMethods.{name}"
     method.__doc__ = f"{text.splitlines()[0]}\n\n{note}"
-    setattr(Recorded, name, method)
+    setattr(RecordedMethods, name, method)
 
 
 for _name in ELEMENTWISE:

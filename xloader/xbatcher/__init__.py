@@ -13,6 +13,13 @@ from xloader.xbatcher.generator import BatchGenerator
 
 __all__ = ["BatchGenerator", "IterableDataset", "MapDataset", "to_tensor"]
 
+_OF_TORCH = {
+    "IterableDataset": "GeneratorIterableDataset",
+    "MapDataset": "GeneratorMapDataset",
+    "to_tensor": "to_tensor",
+}
+"""Names of xbatcher's, and what stands behind them."""
+
 register()
 
 
@@ -21,8 +28,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("IterableDataset", "MapDataset", "to_tensor"):
-        from xloader.xbatcher.loaders import torch as datasets
+    if name in _OF_TORCH:
+        # `import xloader` comes by here, and must not bring PyTorch along.
+        from xloader.xbatcher import torch_datasets
 
-        return getattr(datasets, name)
+        return getattr(torch_datasets, _OF_TORCH[name])
     raise AttributeError(f"module 'xloader.xbatcher' has no attribute {name!r}")

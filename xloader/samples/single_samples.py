@@ -1,0 +1,75 @@
+"""Single samples, read without a plan: as arrays, and as Datasets with labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.engine.sample_reader import read_samples
+from xloader.loader.batch import Batch
+from xloader.recipe import selection
+from xloader.recipe.layout import FieldLayout
+from xloader.recipe.names import LABEL, SAMPLE
+from xloader.recipe.recipe import Recipe
+from xloader.samples.sample_ids import listed_ids, normal_ids
+from xloader.transforms.datasets import auxiliary_coords, show_labels
+from xloader.transforms.run import finish, finish_frame
+
+
+def read(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], key: Any
+) -> tuple[NDArray[Any], ...] | Batch:
+    """One sample as a tuple of arrays, or several as a batch; see `Samples.__getitem__`."""
+    ids = listed_ids(recipe.num_ids, key)
+    checked = normal_ids(recipe.num_ids, np.atleast_1d(ids))
+    arrays = read_samples(recipe, layouts, checked)
+    arrays = finish(recipe, layouts, arrays, checked)
+    if np.ndim(ids):
+        return Batch(arrays.values(), arrays, checked)
+    return tuple(array[0] for array in arrays.values())
+
+
+def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> xr.Dataset:
+    """One sample, or several, as a Dataset with labels; see `Samples.to_xarray`."""
+    asked = listed_ids(recipe.num_ids, index)
+    ids = normal_ids(recipe.num_ids, np.atleast_1d(asked))
+    frame = finish_frame(recipe, layouts, read_samples(recipe, layouts, ids), ids)
+    if np.ndim(asked):
+        return frame
+    frame = show_labels(frame.isel({SAMPLE: 0}))
+    if not recipe.is_mapped:
+        frame = frame.assign_coords(auxiliary_coords(recipe, layouts, int(ids[0])))
+    return frame
+
+
+def coordinates_of(recipe: Recipe) -> xr.Dataset:
+    """The source's coordinates, as selected; see `Samples.coordinates`."""
+    coords = recipe.source.coordinates()
+    indexers: dict[str, Any] = {}
+    for dim, kept in recipe.selection:
+        if dim in coords.dims:
+            if isinstance(kept, range):
+                indexers[dim] = slice(kept.start, kept.stop, kept.step)
+            else:
+                indexers[dim] = kept if isinstance(kept, int) else list(kept)
+    return coords.isel(indexers)
+
+
+def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:
+    """Where samples begin in the store; see `Samples.positions`."""
+    windows = recipe.require_windows()
+    offsets = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
+    coords: dict[str, Any] = {SAMPLE: ids}
+    variables = {}
+    for axis, dim in enumerate(windows.dims):
+        kept = recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        variables[dim] = xr.Variable(SAMPLE, selection.stored(kept, offsets[:, axis]))
+        labels = recipe.source.coordinates()
+        if dim in labels.indexes:
+            coords[dim + LABEL] = labels[dim].variable.to_base_variable()[variables[dim]]
+    return xr.Dataset(variables, coords)
