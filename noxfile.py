@@ -33,8 +33,8 @@ EXTRAS = ".[xbatcher,cloud,netcdf,viz,fast]"
 DEPENDENT = (
     *("tests/test_dependencies.py", "tests/sources", "tests/test_oracle.py", "tests/test_laws.py"),
     *("tests/test_every_store.py", "tests/test_samples.py", "tests/test_transforms.py"),
-    *("tests/test_xbatcher.py", "tests/test_cached.py", "tests/test_golden.py"),
-    *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selecting.py"),
+    *("tests/test_xbatcher.py", "tests/test_cached_reader.py", "tests/test_golden.py"),
+    *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
 )
 """The tests of what calls a dependency: the others compute with NumPy alone."""
 

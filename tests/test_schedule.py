@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.ground import footprints, line_footprint, plan_of, slow_needs
-from tests.test_order import paces
+from tests.test_lane_order import paces
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint, Group
 from xloader.order.shuffle import Pace

@@ -35,7 +35,7 @@ from xloader.sources.base import Outcome, Read, Source
 from xloader.sources.combined.concat_source import ConcatSource, concat_sources
 from xloader.sources.fetched import Deferred
 from xloader.sources.open.open_source import open_source
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
 

@@ -15,9 +15,9 @@ import zarr
 
 import xloader
 from tests.sources.flaky import Fault, Flaky, serving
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
-from xloader.sources.transient import is_transient, told_pause
+from xloader.sources.transient_errors import is_transient, told_pause
 from xloader.testing import FaultyStore, write_store
 
 VALUES = np.arange(800.0).reshape(40, 20)
@@ -110,8 +110,8 @@ def test_after_the_last_attempt_the_error_names_the_chunk(flaky: Flaky, by: str)
 @pytest.mark.parametrize("by", ["obstore", "fsspec"])
 def test_a_chunk_that_never_comes_is_a_timeout(flaky: Flaky, by: str) -> None:
     options = library(by)
-    url, patience = f"{flaky.url}/plain.zarr", {"read_timeout": 1.0, "max_retries": 1}
-    samples = xloader.open(url, storage_options=options, **patience).window(time=1)
+    url, retry_policy = f"{flaky.url}/plain.zarr", {"read_timeout": 1.0, "max_retries": 1}
+    samples = xloader.open(url, storage_options=options, **retry_policy).window(time=1)
     flaky.fail("hang", 1000, "/t/c/3")
     loader = samples.loader(batch_size=8, output="numpy")
     with loader, pytest.raises(ReadTimeoutError, match=r"2 attempts of 1 s.*chunk \(3, 0\)"):
@@ -261,6 +261,6 @@ def test_numbers_that_are_none_are_refused(options: dict[str, Any]) -> None:
     name = next(iter(options))
     ds = xr.Dataset({"t": (("time", "x"), VALUES)})
     samples = xloader.open(ds).window(time=1)
-    for refuse in (Patience, lambda **o: xloader.open(ds, **o), samples.loader):
+    for refuse in (RetryPolicy, lambda **o: xloader.open(ds, **o), samples.loader):
         with pytest.raises(OptionError, match=name):
             refuse(**options)

@@ -12,7 +12,7 @@ import xarray as xr
 from torch.utils.data import DataLoader
 
 import xloader
-from tests.test_ranks import Store, become
+from tests.test_rank_resolution import Store, become
 from xloader import Samples
 from xloader.errors import RanksError
 from xloader.loader import rank_resolution as ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from xloader.core.telling import extra_remedy
+from xloader.core.messages import extra_remedy
 from xloader.errors import MissingDependencyError
 
 

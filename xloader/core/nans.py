@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.messages import warn_caller
 from xloader.core.option_checks import check_choice
-from xloader.core.telling import warn_caller
 from xloader.errors import NanError, NanWarning, OptionError
 
 OnNan = Literal["warn", "count", "raise", "ignore"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
+from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import (
@@ -19,8 +20,7 @@ from xloader.core.option_checks import (
     check_number,
     check_whole,
 )
-from xloader.core.patience import Patience
-from xloader.core.telling import closest
+from xloader.core.retry_policy import RetryPolicy
 from xloader.core.world import World, resolve_world
 from xloader.errors import LanesError, OptionError
 
@@ -91,7 +91,7 @@ class LoaderOptions:
                 allowed='output="torch"',
             )
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
-        Patience().but(self.read_timeout, self.max_retries)
+        RetryPolicy().but(self.read_timeout, self.max_retries)
         if self.rank is not None or self.world_size is not None:
             resolve_world(self.rank, self.world_size)
             self._check_lanes()

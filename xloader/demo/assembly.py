@@ -26,7 +26,7 @@ def split_samples(path: str, task: ForecastTask, climate: Climate) -> tuple[Samp
     ----------
     path : str
         The store.
-    task : Task
+    task : ForecastTask
         What is forecast from what.
     climate : Climate
         Scales the values.
@@ -61,7 +61,7 @@ def make_net(
     ----------
     dataset : xarray.Dataset
         Says whether the map is round.
-    task : Task
+    task : ForecastTask
         What is forecast from what.
     climate : Climate
         What the network takes off.

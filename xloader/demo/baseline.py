@@ -21,7 +21,7 @@ class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
     ----------
     dataset : xarray.Dataset
         The data, opened lazily and without dask.
-    task : Task
+    task : ForecastTask
         Names variables and dims, and says where the training part ends.
     """
 
@@ -75,7 +75,7 @@ def measure_plain(
     ----------
     dataset : xarray.Dataset
         The data.
-    task : Task
+    task : ForecastTask
         What a sample is.
     batch_size : int
         Samples a batch.

@@ -74,7 +74,7 @@ def measure_climate(dataset: xr.Dataset, task: ForecastTask) -> Climate:
     ----------
     dataset : xarray.Dataset
         The data. About 1000 steps of its training part are read, one chunk at a time.
-    task : Task
+    task : ForecastTask
         Names variables and dims, and says where the training part ends.
 
     Returns

@@ -112,7 +112,7 @@ def lead_label(dataset: xr.Dataset, task: ForecastTask) -> str:
     ----------
     dataset : xarray.Dataset
         The data.
-    task : Task
+    task : ForecastTask
         Names the dim of time and the lead.
 
     Returns

@@ -60,9 +60,9 @@ class Comparison:
 
     Parameters
     ----------
-    whole : tuple of Step
+    whole : tuple of LoggedStep
         Of the undisturbed one.
-    killed, restarted : tuple of Step
+    killed, restarted : tuple of LoggedStep
         Of the other, before and after. Steps since the last checkpoint are in both.
     """
 

@@ -52,7 +52,7 @@ class DemoResult:
     ----------
     scores : tuple of Score
         One a variable, and last one of all.
-    training : Training
+    training : TrainingResult
         What was trained, with prediction and measurement of the same epoch.
     speed, plain : Speed
         An epoch without a model, through xloader and through a plain dataset.

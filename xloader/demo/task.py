@@ -188,7 +188,7 @@ def stack_channels(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.floati
     ----------
     dataset : xarray.Dataset
         Some time steps of the data.
-    task : Task
+    task : ForecastTask
         Names the variables and dims.
 
     Returns

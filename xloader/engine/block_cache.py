@@ -22,7 +22,7 @@ class BlockCache:
     Parameters
     ----------
     footprint : Footprint
-    keys : Keys
+    keys : BlockNumbers
     reader : BlockReader
     capacity_nbytes : int
         Decoded bytes that are held at most.
@@ -31,7 +31,7 @@ class BlockCache:
     ----------
     recent : Recent
         Who touches it drops here what has to go, and then adds what is missing.
-    block_table : Shelf
+    block_table : BlockTable
         Where the blocks are.
     """
 

@@ -47,7 +47,7 @@ class BlockLoads:
     ----------
     job : Job
     tally : Tally
-    run_lock : Bell
+    run_lock : RunLock
     deadlines : Deadlines
         Gives up threads that wait too long.
     on_loaded : callable
@@ -261,7 +261,7 @@ class BlockLoads:
     def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
         """Count an attempt that hung; after the last one, the bundle has an error."""
         bundle.num_hung = attempts.num_failed
-        if bundle.num_hung > self._deadlines.patience.max_retries:
+        if bundle.num_hung > self._deadlines.retry_policy.max_retries:
             bundle.error = attempts.timeout_error(bundle.num_hung)
         else:
             self._tally.num_retries += 1
@@ -342,7 +342,7 @@ class BlockLoads:
     def _is_fetched_again(self, bundle: Bundle) -> bool:
         """Whether the bytes of a bundle did not decode, and may have come short over a network."""
         is_worth = bundle.is_waiting and isinstance(bundle.error, CorruptChunkError)
-        if not is_worth or bundle.is_refetched or not self._deadlines.patience.max_retries:
+        if not is_worth or bundle.is_refetched or not self._deadlines.retry_policy.max_retries:
             return False
         bundle.error, bundle.is_refetched = None, True
         self._tally.num_retries += 1

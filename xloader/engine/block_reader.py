@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
 from xloader.core.packing import Packing
-from xloader.core.patience import Patience
-from xloader.engine.lookout import Lookout
+from xloader.core.retry_policy import RetryPolicy
+from xloader.engine.change_watch import ChangeWatch
 from xloader.sources.base import Fetched, Read, Source
 
 
@@ -141,12 +141,12 @@ class BlockReader:
         Every variable that samples need.
     most_nbytes : int
         Stored chunks of more decoded bytes are read in parts, though they are of one bundle.
-    patience : Patience, optional
+    retry_policy : RetryPolicy, optional
         How long looks at the store are waited for.
 
     Attributes
     ----------
-    lookout : Lookout
+    change_watch : ChangeWatch
         Whether what is read is still what was opened.
     """
 
@@ -155,14 +155,14 @@ class BlockReader:
         source: Source,
         stored: Mapping[str, Stored],
         most_nbytes: int,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> None:
         self._most_nbytes = most_nbytes
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         self._whole: dict[tuple[str, int], list[_Choice]] = {}
-        self.lookout = Lookout(source, stored, patience)
+        self.change_watch = ChangeWatch(source, stored, retry_policy)
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ class LoadedBlock:
     slot : int
     buffer : Buffer, optional
         Its memory in the pool.
-    places : mapping of str to Place
+    places : mapping of str to BlockSlot
         Per variable, where it is decoded to.
     num_reads_left : int
         Chunks to come; -1 where they are not known yet.
@@ -71,7 +71,7 @@ class BlockTable:
 
     Attributes
     ----------
-    blocks : list of (Block or None)
+    blocks : list of (LoadedBlock or None)
         Per slot.
     is_loaded : numpy.ndarray of bool, shape (num_slots,)
     addresses : numpy.ndarray of int64, shape (num_slots, num_columns)

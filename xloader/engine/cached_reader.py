@@ -18,7 +18,7 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_cache import BlockCache
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader, Bundle
@@ -88,7 +88,7 @@ class CachedReader:
     num_threads : int
         Threads that decode; where reading waits for a network, there are as many as there may be
         requests.
-    patience : Patience, optional
+    retry_policy : RetryPolicy, optional
         How long reads are waited for.
 
     Raises
@@ -108,7 +108,7 @@ class CachedReader:
         capacity_nbytes: int,
         in_flight_nbytes: int,
         num_threads: int = 1,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> None:
         least = least_nbytes(footprint)
         if capacity_nbytes < least:
@@ -129,7 +129,7 @@ class CachedReader:
         self._make_held = partial(
             _Held,
             partial(BlockCache, footprint, self._keys, reader, capacity_nbytes),
-            partial(Readers, patience or Patience(), reader.name),
+            partial(Readers, retry_policy or RetryPolicy(), reader.name),
         )
         self._held: dict[int, _Held] = {}
         self._is_closed = False
@@ -173,7 +173,7 @@ class CachedReader:
                     self._read_part(held, ids[begin : begin + size])
                     for begin in range(0, max(len(ids), 1), size)
                 ]
-                self._reader.lookout.check()
+                self._reader.change_watch.check()
             except ChunkError:
                 if held.readers.is_spoilt:
                     held.begin_anew()

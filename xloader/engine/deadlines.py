@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.threads import Threads
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Read
@@ -23,15 +23,17 @@ class Deadlines:
 
     Parameters
     ----------
-    patience : Patience
+    retry_policy : RetryPolicy
     store : str
         Name of the source, for messages.
     on_long : callable
         Called with the words for a read that takes long, once for each attempt.
     """
 
-    def __init__(self, patience: Patience, store: str, on_long: Callable[[str], None]) -> None:
-        self.patience = patience
+    def __init__(
+        self, retry_policy: RetryPolicy, store: str, on_long: Callable[[str], None]
+    ) -> None:
+        self.retry_policy = retry_policy
         self._store = store
         self._on_long = on_long
         self._under_way: dict[Attempts, Left] = {}
@@ -54,7 +56,7 @@ class Deadlines:
         on_left : callable
             Called, on another thread, if this one is given up.
         """
-        attempts = Attempts(self.patience, self._store, next(iter(reads), None), num_hung)
+        attempts = Attempts(self.retry_policy, self._store, next(iter(reads), None), num_hung)
         self._under_way[attempts] = on_left
         if self._is_closed.is_set():
             attempts.end()
@@ -86,7 +88,7 @@ class Deadlines:
             self._threads.join(until)
 
     def _look(self) -> None:
-        timeout = self.patience.read_timeout
+        timeout = self.retry_policy.read_timeout
         pause = 0.0
         while not self._is_closed.wait(pause):
             now = time.monotonic()

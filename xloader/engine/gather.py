@@ -117,7 +117,7 @@ class Gatherer:
         group, access : int
             What the hits are of.
         hits : Hits
-        block_table : Shelf
+        block_table : BlockTable
             Where the blocks are.
         slots : numpy.ndarray of int64, shape (n,)
             Per hit, the slot of its block.

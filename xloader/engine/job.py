@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.footprint import Group
 from xloader.core.nans import FieldNans, OnNan
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool, Fields
@@ -55,12 +55,12 @@ class Job:
         Batches that are filled or wait for delivery while the consumer is busy.
     num_threads : int
     pool : BlockPool
-    block_table : Shelf
+    block_table : BlockTable
         Blocks that stay from run to run, where the pool holds the whole selection; else empty.
     is_resident : bool
     in_flight_nbytes : int
         Bytes that may be fetched ahead.
-    patience : Patience
+    retry_policy : RetryPolicy
         How long reads are waited for.
     on_nan : {"warn", "count", "raise", "ignore"}
         In which batches NaN is looked for.
@@ -82,7 +82,7 @@ class Job:
     block_table: BlockTable
     is_resident: bool
     in_flight_nbytes: int
-    patience: Patience
+    retry_policy: RetryPolicy
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
 
@@ -157,7 +157,7 @@ class Delivery:
 
     Parameters
     ----------
-    step : Step
+    step : BatchRows
     arrays : dict of str to numpy.ndarray
     ids : numpy.ndarray of int64, shape (n,)
         Those of the step, and of the rows that fill the batch up.
@@ -187,7 +187,7 @@ class OpenBatch:
 
     Parameters
     ----------
-    step : Step
+    step : BatchRows
     num_missing : int
         Hits that are not gathered yet, and blocks that begin with it and are not loaded.
     arrays, views

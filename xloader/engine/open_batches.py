@@ -16,7 +16,7 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
 from xloader.engine.overlaps import Hits
-from xloader.engine.skipping import fill_rows, note_rows, padding_of
+from xloader.engine.skipped_rows import fill_rows, note_rows, padding_of
 from xloader.engine.steps import Uses
 from xloader.engine.tally import Tally
 
@@ -46,7 +46,7 @@ class OpenBatches:
     ----------
     job : Job
     tally : Tally
-    run_lock : Bell
+    run_lock : RunLock
     """
 
     def __init__(self, job: Job, tally: Tally, run_lock: RunLock) -> None:

@@ -12,8 +12,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from xloader.core.patience import Patience
-from xloader.core.telling import warn_caller
+from xloader.core.messages import warn_caller
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.request_threads import RequestThreads
 from xloader.engine.threads import MOST_SECONDS
@@ -44,7 +44,7 @@ class Readers:
 
     Parameters
     ----------
-    patience : Patience
+    retry_policy : RetryPolicy
         How long reads are waited for.
     store : str
         Name of the source, for messages.
@@ -55,9 +55,9 @@ class Readers:
         Whether some thread was left that may still write to what it was given.
     """
 
-    def __init__(self, patience: Patience, store: str) -> None:
+    def __init__(self, retry_policy: RetryPolicy, store: str) -> None:
         self._calls: deque[_Call] = deque(maxlen=1)
-        self._deadlines = Deadlines(patience, store, partial(_tell, self._calls))
+        self._deadlines = Deadlines(retry_policy, store, partial(_tell, self._calls))
         self._helpers = RequestThreads("xloader-read")
         self.is_spoilt = False
         self._dismiss = weakref.finalize(self, _dismiss, self._deadlines, self._helpers)
@@ -67,7 +67,7 @@ class Readers:
 
         Parameters
         ----------
-        tasks : sequence of Task
+        tasks : sequence of ReadTask
         num_threads : int
             Tasks at a time at most.
 
@@ -190,7 +190,7 @@ class _Call:
             self._let_go(attempts)
             if self._is_stopped:
                 return
-            if attempts.num_failed > self._deadlines.patience.max_retries:
+            if attempts.num_failed > self._deadlines.retry_policy.max_retries:
                 self._todo.clear()
                 self.ended.put(attempts.timeout_error(attempts.num_failed))
                 return

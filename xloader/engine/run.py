@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xloader.core.telling import warn_caller
+from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
@@ -46,7 +46,7 @@ class Run:
         self._pid = os.getpid()
         self._run_lock = RunLock()
         self._open_batches = OpenBatches(job, self.tally, self._run_lock)
-        self._deadlines = Deadlines(job.patience, job.reader.name, self._run_lock.tell)
+        self._deadlines = Deadlines(job.retry_policy, job.reader.name, self._run_lock.tell)
         self._block_loads = BlockLoads(
             job,
             self.tally,
@@ -86,9 +86,9 @@ class Run:
         """
         self._check_process()
         begin = time.perf_counter()
-        lookout = self._job.reader.lookout
+        change_watch = self._job.reader.change_watch
         if not (self._has_started or self._is_closed):
-            lookout.begin()
+            change_watch.begin()
         with self._run_lock.lock:
             self._start()
             self._open_batches.is_wanted = True
@@ -114,7 +114,7 @@ class Run:
         if open_batch.error is not None:
             raise open_batch.error
         # After the last read of the batch: what was read of another store is not handed out.
-        lookout.check(is_last=open_batch.step.index + 1 == self._job.walker.num_steps)
+        change_watch.check(is_last=open_batch.step.index + 1 == self._job.walker.num_steps)
         if open_batch.num_skipped and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
             rows = "1 row" if open_batch.num_skipped == 1 else f"{open_batch.num_skipped} rows"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
-from xloader.engine.lookout import Lookout
+from xloader.engine.change_watch import ChangeWatch
 from xloader.engine.readers import Readers, ReadTask
 from xloader.recipe.layout import FieldLayout, FieldPart, window_offsets
 from xloader.recipe.recipe import Recipe
@@ -60,10 +60,10 @@ def read_samples(
             name, spans = part.variable, _spans(recipe, part, firsts)
             uses.setdefault(name, []).append(_Use(recipe.axes_of(name), spans, part.view(array)))
     # On a thread that can be given up where the store does not answer.
-    with Readers(recipe.patience, recipe.source.name) as readers:
+    with Readers(recipe.retry_policy, recipe.source.name) as readers:
         for name, own in uses.items():
             _read_variable(recipe, name, own, readers)
-    Lookout(recipe.source, set(uses), recipe.patience).check()
+    ChangeWatch(recipe.source, set(uses), recipe.retry_policy).check()
     return arrays
 
 

@@ -23,7 +23,7 @@ class Target:
     Parameters
     ----------
     field : str
-    part : Part
+    part : FieldPart
     stored : Stored
     column : int
         Which of its group's variables it is.

@@ -25,7 +25,7 @@ class WorkerThreads:
 
     Examples
     --------
-    >>> crew, found = Crew("xloader-example"), []
+    >>> crew, found = WorkerThreads("xloader-example"), []
     >>> crew.do([partial(found.append, number) for number in range(3)], num_threads=2)
     >>> crew.close()
     >>> sorted(found)

@@ -40,7 +40,7 @@ def advise(effort: EpochEffort) -> str:
 
     Parameters
     ----------
-    effort : Effort
+    effort : EpochEffort
     """
     stage = effort.bottleneck
     if not effort.seconds or not effort.delivered_nbytes:

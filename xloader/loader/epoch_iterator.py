@@ -25,7 +25,7 @@ class EpochRun:
     ----------
     run : Run
         What makes the batches.
-    progress : Progress
+    progress : EpochProgress
         What is counted of them.
     num_steps : int
         Batches that are yielded.

@@ -46,7 +46,7 @@ def name_chunks(
 
     Parameters
     ----------
-    rank_plan : Itinerary
+    rank_plan : RankPlan
     blocks : sequence of (int, int)
         As (group, block).
     """
@@ -67,7 +67,7 @@ class JobFactory:
 
     Parameters
     ----------
-    rank_plan : Itinerary
+    rank_plan : RankPlan
         What is carried out.
     num_ready : int
         Batches that are made, or wait for delivery, while the consumer is busy.
@@ -161,7 +161,7 @@ class JobFactory:
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
         stored = stored_variables(recipe, footprint)
-        patience = recipe.patience.but(options.read_timeout, options.max_retries)
+        retry_policy = recipe.retry_policy.but(options.read_timeout, options.max_retries)
         gatherer = Gatherer(footprint, layouts, self._fields, stored)
         walker = Walker(
             footprint,
@@ -182,7 +182,7 @@ class JobFactory:
             walker=walker,
             groups=footprint.groups,
             fields=self._fields,
-            reader=BlockReader(recipe.source, stored, self._together_nbytes, patience),
+            reader=BlockReader(recipe.source, stored, self._together_nbytes, retry_policy),
             gatherer=gatherer,
             finish=lambda arrays, ids, occurrences=None: finish(
                 recipe, layouts, arrays, ids, Chance(options.seed, epoch.epoch, occurrences)
@@ -195,7 +195,7 @@ class JobFactory:
             block_table=block_table,
             is_resident=plan.is_resident,
             in_flight_nbytes=self._in_flight_nbytes,
-            patience=patience,
+            retry_policy=retry_policy,
             on_nan=options.on_nan,
             on_error=options.on_error,
         )

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint
+from xloader.core.messages import names_function
 from xloader.core.nans import warn_of_nans
 from xloader.core.options import LoaderOptions, check_epoch
-from xloader.core.telling import names_function
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
+from xloader.core.messages import warn_caller
 from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions
-from xloader.core.telling import warn_caller
 from xloader.errors import (
     AmplificationWarning,
     EmptyEpochWarning,

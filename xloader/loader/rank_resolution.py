@@ -167,7 +167,7 @@ class RankResolver:
         ----------
         expected : Explanation
             What is about to begin.
-        position : Stand
+        position : Position
             Where it begins.
 
         Raises

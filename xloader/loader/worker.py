@@ -23,7 +23,7 @@ class Worker:
 
     Parameters
     ----------
-    rank_plan : Itinerary
+    rank_plan : RankPlan
         What the rank does, planned for as many workers as there are.
     number : int
         Which of them this is: it makes the steps ``number``, ``number + workers``, ...
@@ -103,7 +103,7 @@ def carried_out(
 
     Parameters
     ----------
-    rank_plan : Itinerary
+    rank_plan : RankPlan
     part : Epoch or Remainder
     scope : {"rank", "world"}
         Whose processes carry it out.
@@ -126,7 +126,7 @@ def explain_rest(
 
     Parameters
     ----------
-    rank_plan : Itinerary
+    rank_plan : RankPlan
     part : Epoch or Remainder
     scope, cached
         As for `RankPlan.explain`.

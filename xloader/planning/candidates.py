@@ -134,7 +134,7 @@ class CandidateSearch:
     ----------
     footprint : Footprint
     budget : Budget
-    goal : Wish
+    goal : PlanGoal
     tiling : tuple of int
     cohorts : Cohorts
         Cut with the tiling.

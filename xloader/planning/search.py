@@ -145,7 +145,7 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
     footprint : Footprint
     budget : Budget
         Of one worker.
-    goal : Wish
+    goal : PlanGoal
     workers : int
         Sub-lanes of a lane.
 

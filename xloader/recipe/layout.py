@@ -99,7 +99,7 @@ class FieldLayout:
         Along each of them as in :class:`FieldPart`, for the field as a whole.
     dropped : tuple of str
         Windowed dimensions that an int offset has dropped.
-    parts : tuple of Part
+    parts : tuple of FieldPart
         One for each variable.
     """
 

@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
-from xloader.core.patience import Patience
+from xloader.core.messages import closest
+from xloader.core.retry_policy import RetryPolicy
 from xloader.core.subset import Subset
-from xloader.core.telling import closest
 from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
 from xloader.sources.base import Source, Variable
@@ -119,13 +119,13 @@ class Recipe:
         The windows over the dimensions as selected.
     fields : tuple of Field
         The fields that were named; see `gathered_fields` for those that count.
-    steps : tuple of Step
+    steps : tuple of Transform
         Transforms, in the order they run.
     subset : Subset, optional
         Which windows are samples, and how often; by default, each is one.
     slab : Slab, optional
         What it is cut from, where this is what one rank of a group reads.
-    patience : Patience, optional
+    retry_policy : RetryPolicy, optional
         How long reads are waited for, unless a loader is told otherwise. Not compared.
     """
 
@@ -137,7 +137,7 @@ class Recipe:
     steps: tuple[Transform, ...] = ()
     subset: Subset | None = None
     slab: Slab | None = None
-    patience: Patience = field(default_factory=Patience, compare=False)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy, compare=False)
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -154,7 +154,7 @@ class Recipe:
     def __reduce__(self) -> tuple[object, ...]:
         # The caches of cached_property stay behind, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
-        own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.patience)
+        own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
         return Recipe, (*parts, *own)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import xarray as xr
 from numpy.typing import DTypeLike
 
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
@@ -88,7 +88,7 @@ def concat(
         )
     # An iterator would be empty at the second source.
     names = variables if variables is None or isinstance(variables, str) else tuple(variables)
-    patience = Patience(read_timeout, max_retries)
+    retry_policy = RetryPolicy(read_timeout, max_retries)
     opened = [
         open_source(
             source,
@@ -97,12 +97,12 @@ def concat(
             storage_options=storage_options,
             dtype=dtype,
             on_missing=on_missing,
-            patience=patience,
+            retry_policy=retry_policy,
             **open_kwargs,
         )
         for source in _expanded(_listed(sources))
     ]
-    return Samples(Recipe(concat_sources(opened, dim), patience=patience))
+    return Samples(Recipe(concat_sources(opened, dim), retry_policy=retry_policy))
 
 
 def _listed(sources: Iterable[object] | str) -> list[object]:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from xloader.core.axis import Ints
 from xloader.core.nans import OnNan
 from xloader.core.options import make_options
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
@@ -112,7 +112,7 @@ def open(  # noqa: A001
     >>> len(samples), samples[7][0].tolist()
     (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
     """
-    patience = Patience(read_timeout, max_retries)
+    retry_policy = RetryPolicy(read_timeout, max_retries)
     opened = open_source(
         source,
         variables=variables,
@@ -120,10 +120,10 @@ def open(  # noqa: A001
         storage_options=storage_options,
         dtype=dtype,
         on_missing=on_missing,
-        patience=patience,
+        retry_policy=retry_policy,
         **open_kwargs,
     )
-    return Samples(Recipe(opened, patience=patience))
+    return Samples(Recipe(opened, retry_policy=retry_policy))
 
 
 @dataclass(frozen=True, repr=False)

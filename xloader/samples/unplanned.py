@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from xloader.core.telling import warn_caller
+from xloader.core.messages import warn_caller
 from xloader.errors import UnplannedWarning
 
 _TORCH_DATA = "torch.utils.data."
@@ -25,7 +25,7 @@ def warn_of_no_plan() -> None:
     frame: FrameType | None = sys._getframe(2)
     # By way of a Subset as well; but an item that was only looked at is no epoch.
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_TORCH_DATA):
-        if _is_fetcher(frame):
+        if is_fetcher(frame):
             break
         frame = frame.f_back
     else:
@@ -44,6 +44,6 @@ def warn_of_no_plan() -> None:
         )
 
 
-def _is_fetcher(frame: FrameType) -> bool:
+def is_fetcher(frame: FrameType) -> bool:
     """Whether code runs there with which a ``DataLoader`` gets items of a dataset."""
     return frame.f_globals.get("__name__") == f"{_TORCH_DATA}_utils.fetch"

@@ -17,10 +17,10 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Final, TypeVar
 
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ReadTimeoutError, XloaderError
 from xloader.sources.base import Read
-from xloader.sources.transient import is_timeout, is_transient, told_pause
+from xloader.sources.transient_errors import is_timeout, is_transient, told_pause
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Attempts:
 
     Parameters
     ----------
-    patience : Patience
+    retry_policy : RetryPolicy
         How long an attempt may take, and how many there are.
     store : str
         Name of the source, for messages.
@@ -61,15 +61,19 @@ class Attempts:
     """
 
     __slots__ = (
-        *("patience", "store", "read", "num_hung", "thread", "key", "on_given_up"),
+        *("retry_policy", "store", "read", "num_hung", "thread", "key", "on_given_up"),
         *("num_requests", "num_retries", "is_given_up"),
         *("_num_failed", "_is_exhausted", "_waited", "_is_over", "_before"),
     )
 
     def __init__(
-        self, patience: Patience, store: str = "", read: Read | None = None, num_hung: int = 0
+        self,
+        retry_policy: RetryPolicy,
+        store: str = "",
+        read: Read | None = None,
+        num_hung: int = 0,
     ) -> None:
-        self.patience = patience
+        self.retry_policy = retry_policy
         self.store = store
         self.read = read
         self.num_hung = num_hung
@@ -134,7 +138,7 @@ class Attempts:
                 self._move(time.monotonic() + _GRACE)
             begin = time.monotonic()
             try:
-                return await asyncio.wait_for(make(), self.patience.read_timeout)
+                return await asyncio.wait_for(make(), self.retry_policy.read_timeout)
             except Exception as error:
                 self._num_failed = num_failed
                 try:
@@ -174,11 +178,11 @@ class Attempts:
         num_failed = self._num_failed + self.num_hung
         if isinstance(error, XloaderError) or not is_transient(error):
             raise error
-        if num_failed > self.patience.max_retries:
+        if num_failed > self.retry_policy.max_retries:
             if not is_timeout(error):
                 raise error
             # The store's own client may wait for less.
-            taken, given = time.monotonic() - begin, self.patience.read_timeout
+            taken, given = time.monotonic() - begin, self.retry_policy.read_timeout
             seconds = given if taken > 0.9 * given else round(taken, 1)
             # What is no chunk is told of by who asked for it.
             if self.read is None:
@@ -187,7 +191,7 @@ class Attempts:
         self.num_retries += 1
         told = told_pause(error)
         # At random, so that those who failed together do not come back together.
-        return told if told is not None else self.patience.pause_after(num_failed) * _jitter()
+        return told if told is not None else self.retry_policy.pause_after(num_failed) * _jitter()
 
     def _move(self, since: float) -> None:
         """Let the present wait begin later: something came of it."""
@@ -237,7 +241,7 @@ class Attempts:
     def timeout_error(self, num_attempts: int, seconds: float | None = None) -> ReadTimeoutError:
         """The error that a chunk did not come, after attempts of so many seconds."""
         read = self.read
-        seconds = self.patience.read_timeout if seconds is None else seconds
+        seconds = self.retry_policy.read_timeout if seconds is None else seconds
         if read is None:
             return ReadTimeoutError(
                 f"{self} did not come: {_show_attempts(num_attempts, seconds)}",
@@ -263,15 +267,15 @@ class Attempts:
 _CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", default=None)
 
 
-def current(otherwise: Patience | None = None) -> Attempts:
+def current(otherwise: RetryPolicy | None = None) -> Attempts:
     """The attempts of the read that this thread, or this task of an event loop, is at.
 
     Parameters
     ----------
-    otherwise : Patience, optional
+    otherwise : RetryPolicy, optional
         What is asked for outside of any read, as metadata and labels are.
     """
-    return _CURRENT.get() or Attempts(otherwise or Patience())
+    return _CURRENT.get() or Attempts(otherwise or RetryPolicy())
 
 
 def _show_attempts(number: int, seconds: float) -> str:

@@ -12,7 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 
 Cut = tuple[slice | NDArray[np.int64], ...]
 """Per dimension, the elements of a chunk that are wanted, counted from the chunk's start."""

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import DTypeLike
 
-from xloader.core.telling import closest
+from xloader.core.messages import closest
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.sources.base import Variable
 from xloader.sources.cf import factors_of

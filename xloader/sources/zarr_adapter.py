@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import StorePath, ZipStore
 
-from xloader.core.telling import warn_caller
+from xloader.core.messages import warn_caller
 from xloader.errors import ZarrReleaseWarning
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from xloader.core.telling import extra_remedy
+from xloader.core.messages import extra_remedy
 from xloader.errors import MissingDependencyError, OptionError
 
 if TYPE_CHECKING:

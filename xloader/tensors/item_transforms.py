@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from xloader.core.counter_rng import Words
+from xloader.core.messages import names_function
 from xloader.core.option_checks import check_callable
-from xloader.core.telling import names_function
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.loader.batch import Batch
 from xloader.loader.row_list import Rows

@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 from xloader.testing.counters import KeyCounter, SharedTally
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
+from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
-from xloader.core.telling import warn_caller
 from xloader.errors import OptionError, WorkersError, WorkersWarning
 from xloader.tensors.collate import collate
 from xloader.torch.chunk_sampler import ChunkSampler

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import torch
 from torch.utils.data import default_convert, get_worker_info
 
+from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import check_epoch
-from xloader.core.telling import warn_caller
 from xloader.core.world import resolve_world
 from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.rank_plan import RankPlan

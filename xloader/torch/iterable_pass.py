@@ -96,9 +96,9 @@ class WorkerPass(Iterator[Any]):
 
     Parameters
     ----------
-    rank_plan : Itinerary
+    rank_plan : RankPlan
         Planned for as many workers as there are.
-    shared : SharedStand
+    shared : SharedPosition
         Where the pass begins.
     process : Process
         Whose pass it is.

@@ -81,7 +81,7 @@ class MapDataset(Dataset[Any]):
     ) -> None:
         require_samples(samples, "MapDataset")
         self.samples = samples
-        self._patience = samples.recipe.patience.but(read_timeout, max_retries)
+        self._retry_policy = samples.recipe.retry_policy.but(read_timeout, max_retries)
         self._memory_nbytes = parse_nbytes(memory)
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
@@ -149,7 +149,7 @@ class MapDataset(Dataset[Any]):
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._reader is None or self._reader.is_foreign:
-            recipe = replace(self.samples.recipe, patience=self._patience)
+            recipe = replace(self.samples.recipe, retry_policy=self._retry_policy)
             self._reader = WorkerReader(recipe, self._memory_nbytes, self._threads, self._on_nan)
         step_tag = step_tag_of(ids)
         delivery = None if step_tag is None else self._reader.step(step_tag, ids)

@@ -7,7 +7,7 @@ from typing import Any
 
 from xloader.errors import OptionError, RanksError
 from xloader.recipe.recipe import Recipe
-from xloader.samples.unplanned import _is_fetcher
+from xloader.samples.unplanned import is_fetcher
 
 
 def require_samples(samples: Any, door: str) -> None:
@@ -42,7 +42,7 @@ def refuse_batches_of_batches() -> None:
         With what to pass to the ``DataLoader``.
     """
     frame = sys._getframe(2)
-    if _is_fetcher(frame) and frame.f_locals.get("auto_collation"):
+    if is_fetcher(frame) and frame.f_locals.get("auto_collation"):
         raise OptionError(
             "a DataLoader would make batches of whole batches",
             given="an IterableDataset of batches, and a DataLoader with a batch_size",
@@ -66,7 +66,7 @@ def collate_by_default(default: Any, collate: Any) -> None:
     """
     frame = sys._getframe(2)
     # A dataset of the user's around ours may give other things than batches: its frame is none.
-    fetcher = frame.f_locals.get("self") if _is_fetcher(frame) else None
+    fetcher = frame.f_locals.get("self") if is_fetcher(frame) else None
     if fetcher is not None and getattr(fetcher, "collate_fn", None) is default:
         fetcher.collate_fn = collate
 

@@ -23,7 +23,7 @@ class Passes:
 
     Parameters
     ----------
-    resolver : Roster
+    resolver : RankResolver
         Planned for as many workers as there are.
     num_workers : int
         As of the ``DataLoader``: 0 where the process that iterates reads.
@@ -97,7 +97,7 @@ class Passes:
 
         Parameters
         ----------
-        start : Stand, optional
+        start : Position, optional
             Where a state stood; by default where `resume` was told, or the epoch's beginning.
         """
         # With a state, a DataLoader goes on with the worker whose turn it is.

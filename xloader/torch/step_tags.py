@@ -37,7 +37,7 @@ class StepTag:
 
     Parameters
     ----------
-    plan_tag : Agreement
+    plan_tag : PlanTag
         Whose step it is.
     epoch, step : int
         Which one.
@@ -112,7 +112,7 @@ class BatchIds(list[int]):
     ----------
     ids : list of int
         The ids.
-    step_tag : Ticket
+    step_tag : StepTag
         The step that they are.
     """
 

@@ -11,9 +11,9 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
+from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, look_for_nans, warn_of_nans
 from xloader.core.options import usable_cores
-from xloader.core.telling import warn_caller
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
@@ -255,7 +255,7 @@ class WorkerReader:
             capacity_nbytes=budget.lane_nbytes,
             in_flight_nbytes=in_flight,
             num_threads=num_threads,
-            patience=self._recipe.patience,
+            retry_policy=self._recipe.retry_policy,
         )
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.telling import names_function
+from xloader.core.messages import names_function
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Recipe

@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from xloader.core.telling import warn_caller
+from xloader.core.messages import warn_caller
 from xloader.errors import OptionError, XloaderWarning
 from xloader.samples.samples import Samples
 from xloader.xbatcher.batch_cache import load_batch, store_batch

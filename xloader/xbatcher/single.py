@@ -61,7 +61,7 @@ class SingleReads:
             capacity_nbytes=budget.lane_nbytes,
             in_flight_nbytes=budget.in_flight_nbytes,
             num_threads=num_threads,
-            patience=recipe.patience,
+            retry_policy=recipe.retry_policy,
         )
 
     def read(self, ids: Ints) -> Arrays:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
+from xloader.core.messages import extra_remedy, warn_caller
 from xloader.core.option_checks import check_callable
-from xloader.core.telling import extra_remedy, warn_caller
 from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
 from xloader.torch.worker_watch import end_in_time
 from xloader.xbatcher.generator import BatchGenerator

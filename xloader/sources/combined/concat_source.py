@@ -25,7 +25,7 @@ from xloader.sources.combined.continuity import check_coordinates, join_coordina
 from xloader.sources.combined.joined_variables import join_variable, require_names
 from xloader.sources.fetched import fetch_from
 from xloader.sources.per_process import PerProcess
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
 """16 MiB: pickled parts beyond this hold data and not descriptions, and stay as they are."""

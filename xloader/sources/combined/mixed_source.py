@@ -9,7 +9,7 @@ import xarray as xr
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Read, Source
 from xloader.sources.fetched import fetch_from
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 
 
 class MixedSource(Described):

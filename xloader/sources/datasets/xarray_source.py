@@ -22,13 +22,13 @@ from xloader.sources.chunk_sizes import Sizes, compact, span_of
 from xloader.sources.chunk_slices import shift, take
 from xloader.sources.datasets.dask_blocks import compute_blocks, is_on_cluster
 from xloader.sources.fetched import Deferred, Values
+from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.per_process import PerProcess
-from xloader.sources.stamps import StampedFiles
+from xloader.sources.store_watch import FileWatch, Watch
 from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.views.xarray_views import held_by, is_loaded
-from xloader.sources.watching import FileWatch, Watch
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB: the block size of variables that have no chunks of their own."""

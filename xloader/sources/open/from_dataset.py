@@ -21,7 +21,7 @@ from xloader.sources.base import Source
 from xloader.sources.combined.mixed_source import MixedSource
 from xloader.sources.datasets.dask_blocks import effort_of, share_tasks
 from xloader.sources.datasets.xarray_source import XarraySource, backing, describe, is_in_memory
-from xloader.sources.stamps import StampedFiles
+from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.stores.recognise import place_of
 from xloader.sources.stores.redaction import safe_name
 from xloader.sources.stores.store_openers import Given

@@ -13,7 +13,7 @@ import zarr
 from numpy.typing import DTypeLike
 from zarr.errors import ContainsArrayError, NodeNotFoundError
 
-from xloader.core.telling import closest, extra_remedy
+from xloader.core.messages import closest, extra_remedy
 from xloader.errors import (
     MissingDependencyError,
     SourceNotFoundError,
@@ -25,7 +25,7 @@ from xloader.sources.base import Source
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.locations import PathPlace
 from xloader.sources.stores.store_openers import ZarrOpener
-from xloader.sources.transient import is_timeout
+from xloader.sources.transient_errors import is_timeout
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing
 from xloader.sources.zarr.zarr_source import ZarrSource

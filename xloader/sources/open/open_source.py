@@ -14,17 +14,17 @@ import xarray as xr
 import zarr
 from numpy.typing import DTypeLike
 
-from xloader.core.patience import Patience
-from xloader.core.telling import extra_remedy
+from xloader.core.messages import extra_remedy
+from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError, XloaderError
 from xloader.sources import catalog
 from xloader.sources.base import Source
 from xloader.sources.combined.joined_variables import MERGED
 from xloader.sources.datasets.xarray_source import XarraySource, describe
+from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.open.from_dataset import from_dataset
 from xloader.sources.open.from_zarr import from_zarr, refuse_empty
 from xloader.sources.ordinary_files import check_path
-from xloader.sources.stamps import StampedFiles
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.file_openers import FileOpener, Gate
 from xloader.sources.stores.locations import StoreLocation, is_zip
@@ -51,7 +51,7 @@ def open_source(
     storage_options: Mapping[str, Any] | None = None,
     dtype: DTypeLike | None = DEFAULT_DTYPE,
     on_missing: OnMissing = "warn",
-    patience: Patience | None = None,
+    retry_policy: RetryPolicy | None = None,
     **open_kwargs: Any,
 ) -> Source:
     """Open a source of variables in chunks.
@@ -77,7 +77,7 @@ def open_source(
     on_missing : {"warn", "raise", "fill"}, default "warn"
         What to do about Zarr chunks that are absent: read the fill value with one warning,
         raise `MissingChunkError`, or read the fill value silently.
-    patience : Patience, optional
+    retry_policy : RetryPolicy, optional
         How long metadata and labels are waited for, where a URL is opened.
     **open_kwargs
         Passed to ``xr.open_dataset``, but ``branch``, ``tag`` or ``snapshot_id``: the version of
@@ -139,7 +139,7 @@ def open_source(
     else:
         place = place_of(source, versions)
     if place is not None:
-        place = place.patient(patience or Patience())
+        place = place.patient(retry_policy or RetryPolicy())
         return from_zarr(ZarrOpener(place, within, open_kwargs), variables, dtype, on_missing)
     if isinstance(source, Source):
         return source

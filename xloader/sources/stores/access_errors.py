@@ -8,7 +8,7 @@ from typing import Final
 
 from xloader.errors import SourceAccessError
 from xloader.sources.stores.redaction import scrub
-from xloader.sources.transient import is_timeout, status_of
+from xloader.sources.transient_errors import is_timeout, status_of
 
 _TEXT_SIZE: Final = 300
 """The most characters of a store's own message that are passed on."""

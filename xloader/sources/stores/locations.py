@@ -12,15 +12,15 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
 from xloader.sources.ordinary_files import OrdinaryFiles, with_ordinary_files
 from xloader.sources.per_process import Home, PerProcess
 from xloader.sources.stores import object_stores
-from xloader.sources.stores.patient import PatientStore
 from xloader.sources.stores.pickling import pack, unpack
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secrets_of_url
+from xloader.sources.stores.retrying_store import RetryingStore
 
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
 """Stores that a forked child may open anew."""
@@ -70,7 +70,7 @@ class StoreLocation(Protocol):
         """The same place, opened by fsspec if it is a URL that another library opened."""
         ...
 
-    def patient(self, patience: Patience) -> StoreLocation:
+    def patient(self, retry_policy: RetryPolicy) -> StoreLocation:
         """The same place, whose metadata and labels are waited for so long over a network."""
         ...
 
@@ -82,7 +82,7 @@ class _OneWay:
         """The place itself."""
         return self
 
-    def patient(self, patience: Patience) -> Self:
+    def patient(self, retry_policy: RetryPolicy) -> Self:
         """The place itself, which is on this machine."""
         return self
 
@@ -123,14 +123,14 @@ class UrlPlace:
         What fsspec is given; with any option, fsspec opens the URL.
     is_fsspec : bool, default False
         Whether fsspec opens the URL also where obstore could.
-    patience : Patience
+    retry_policy : RetryPolicy
         How long metadata and labels are waited for.
     """
 
     url: str
     options: Mapping[str, Any] = field(repr=False)
     is_fsspec: bool = False
-    patience: Patience = field(default_factory=Patience, compare=False)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy, compare=False)
     home: Home = field(default_factory=Home, init=False, repr=False, compare=False)
 
     version = ""
@@ -157,9 +157,9 @@ class UrlPlace:
         """The same URL, opened by fsspec if it was obstore that opened it."""
         return replace(self, is_fsspec=True) if self._is_obstores else self
 
-    def patient(self, patience: Patience) -> UrlPlace:
+    def patient(self, retry_policy: RetryPolicy) -> UrlPlace:
         """The same URL with another patience."""
-        return replace(self, patience=patience)
+        return replace(self, retry_policy=retry_policy)
 
     @property
     def _is_obstores(self) -> bool:
@@ -174,12 +174,12 @@ class UrlPlace:
             If this process was forked from one that has the URL open.
         """
         self.home.check(self.name)
-        return PatientStore(self.open_plain(), self.patience)
+        return RetryingStore(self.open_plain(), self.retry_policy)
 
     def open_plain(self) -> Store:
         """Open the URL by the library for it."""
         if self._is_obstores:
-            store = object_stores.open_url(self.url, self.patience.read_timeout)
+            store = object_stores.open_url(self.url, self.retry_policy.read_timeout)
             if store is not None:
                 return store
         from zarr.storage import FsspecStore
@@ -227,7 +227,7 @@ class GivenPlace(_OneWay):
         self.name = name or _name_of(store, self.secrets)
         self.version = version
         self.is_frozen = is_frozen
-        self.patience = Patience()
+        self.retry_policy = RetryPolicy()
         self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
@@ -248,11 +248,11 @@ class GivenPlace(_OneWay):
             self._home.check(self.name)
         store = self._store.get()
         # What reads this machine's files or memory by itself needs no patience.
-        return store if type(store) in _NEAR else PatientStore(store, self.patience)
+        return store if type(store) in _NEAR else RetryingStore(store, self.retry_policy)
 
-    def patient(self, patience: Patience) -> GivenPlace:
+    def patient(self, retry_policy: RetryPolicy) -> GivenPlace:
         """The same place, just made, with another patience."""
-        self.patience = patience
+        self.retry_policy = retry_policy
         return self
 
     def _unpack(self) -> Store:
@@ -281,7 +281,7 @@ class GivenPlace(_OneWay):
             "version": self.version,
             "is_frozen": self.is_frozen,
             "secrets": self.secrets,
-            "patience": self.patience,
+            "patience": self.retry_policy,
             "_packed": packed,
             "_home": home,
             "_is_in_memory": False,

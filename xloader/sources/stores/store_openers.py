@@ -24,7 +24,7 @@ class ZarrOpener:
 
     Parameters
     ----------
-    place : Place
+    place : StoreLocation
         Where the store lies.
     group : str
         Path of the group within the store.

@@ -23,7 +23,7 @@ from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
 from xloader.sources.chunk_sizes import Sizes, compact
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 
 
 @dataclass(frozen=True)

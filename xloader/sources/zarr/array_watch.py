@@ -17,11 +17,11 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, ZipStore
 
 from xloader.sources import zarr_adapter
+from xloader.sources.file_stamps import Stamp, StampedFiles, generation_of, stamp_of
 from xloader.sources.ordinary_files import OrdinaryFiles
-from xloader.sources.stamps import Stamp, StampedFiles, generation_of, stamp_of
+from xloader.sources.store_watch import FileWatch, Watch
 from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.watching import FileWatch, Watch
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.documents import differences, is_grown, keys_of, parse
 from xloader.sources.zarr.object_readers import objects_of

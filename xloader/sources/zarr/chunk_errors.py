@@ -14,7 +14,7 @@ from xloader.sources.attempts import current
 from xloader.sources.base import Read
 from xloader.sources.stores.access_errors import DENIED_REMEDY, cause_of, is_denied, told_of
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.transient import is_transient, status_of
+from xloader.sources.transient_errors import is_transient, status_of
 from xloader.sources.zarr.shards import DamagedShardError
 from xloader.sources.zarr.stored_array import StoredArray
 

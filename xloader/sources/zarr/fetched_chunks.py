@@ -30,7 +30,7 @@ class _Chunks:
         The array that has them.
     reads : sequence of Read
         One or more.
-    chunk_errors : Blame
+    chunk_errors : ChunkErrors
         Says whose error it is.
     missing : Missing
         What is done about those that are absent.

@@ -8,7 +8,7 @@ from typing import Literal
 
 from xloader.errors import MissingChunkError, MissingChunkWarning
 from xloader.sources.base import Read
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 
 OnMissing = Literal["warn", "raise", "fill"]
 

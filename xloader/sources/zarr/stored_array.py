@@ -21,7 +21,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.attempts import current
 from xloader.sources.base import Cut
 from xloader.sources.chunk_slices import shift, take
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes

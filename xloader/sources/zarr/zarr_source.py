@@ -21,10 +21,10 @@ from xloader.sources.chunk_slices import shape_of
 from xloader.sources.datasets.xarray_source import XarraySource
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.per_process import PerProcess
+from xloader.sources.store_watch import Watch
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.transient import is_transient
-from xloader.sources.watching import Watch
+from xloader.sources.transient_errors import is_transient
 from xloader.sources.zarr.allowed_codecs import check_codecs
 from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from xloader.errors import SourceAccessError, StoreChangedError
-from xloader.sources.stamps import StampedFiles, stamp_of
+from xloader.sources.file_stamps import StampedFiles, stamp_of
 
 LOOK_SECONDS: Final = 5.0
 """Least time between two looks at one array, if a look needs a request."""

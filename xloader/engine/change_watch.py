@@ -9,19 +9,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from xloader.core.patience import Patience
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.readers import Readers, ReadTask
 from xloader.errors import ReadTimeoutError, SourceAccessError
 from xloader.sources import watching
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Source
-from xloader.sources.watching import Watch
+from xloader.sources.store_watch import Watch
 
 _MOST_REQUESTS: Final = 16
 """Requests of looks at the same time."""
 
 
-class Lookout:
+class ChangeWatch:
     """Raises before anything is delivered from a store that changed.
 
     Parameters
@@ -30,7 +30,7 @@ class Lookout:
         The source that is read.
     variables : iterable of str
         Names of the variables that are read.
-    patience : Patience, optional
+    retry_policy : RetryPolicy, optional
         How long looks are waited for.
 
     Examples
@@ -38,15 +38,15 @@ class Lookout:
     >>> import xarray as xr
     >>> from xloader.sources.open.open_source import open_source
     >>> source = open_source(xr.Dataset({"t": ("x", [1.0, 2.0])}))
-    >>> lookout = Lookout(source, ["t"])
-    >>> lookout.begin()
-    >>> lookout.check(is_last=True)
+    >>> watch = ChangeWatch(source, ["t"])
+    >>> watch.begin()
+    >>> watch.check(is_last=True)
     """
 
     def __init__(
-        self, source: Source, variables: Iterable[str], patience: Patience | None = None
+        self, source: Source, variables: Iterable[str], retry_policy: RetryPolicy | None = None
     ) -> None:
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._source = source
         self._variables = tuple(variables)
         self._pid = 0
@@ -124,7 +124,7 @@ class Lookout:
         if not watches:
             return
         # On threads that can be given up where the store does not answer.
-        with Readers(self._patience, self._source.name) as readers:
+        with Readers(self._retry_policy, self._source.name) as readers:
             readers.do([ReadTask((), partial(_look, watch)) for watch in watches], _MOST_REQUESTS)
 
 

@@ -391,7 +391,7 @@ def run_forked(body: str, samples: str) -> subprocess.CompletedProcess[str]:
     program = f"""
 import os, sys
 import numpy as np
-from tests.test_cached import *
+from tests.test_cached_reader import *
 from xloader.errors import ForkError
 samples = {samples}
 reader = make_reader(samples, 1 << 20, batch_size=23, num_threads=3)

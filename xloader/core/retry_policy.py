@@ -16,7 +16,7 @@ _LONGEST_TIMEOUT: Final = 10**7
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long reads are waited for.
 
     Parameters
@@ -34,7 +34,7 @@ class Patience:
 
     Examples
     --------
-    >>> [Patience().pause_after(num_failed) for num_failed in (1, 2, 3, 9)]
+    >>> [RetryPolicy().pause_after(num_failed) for num_failed in (1, 2, 3, 9)]
     [0.1, 0.2, 0.4, 10.0]
     """
 
@@ -63,7 +63,7 @@ class Patience:
         object.__setattr__(self, "read_timeout", float(seconds))
         object.__setattr__(self, "max_retries", int(retries))
 
-    def but(self, read_timeout: float | None, max_retries: int | None) -> Patience:
+    def but(self, read_timeout: float | None, max_retries: int | None) -> RetryPolicy:
         """The same with other numbers, where they are given.
 
         Raises
@@ -72,7 +72,7 @@ class Patience:
             If one of them is outside its range.
         """
         seconds = self.read_timeout if read_timeout is None else read_timeout
-        return Patience(seconds, self.max_retries if max_retries is None else max_retries)
+        return RetryPolicy(seconds, self.max_retries if max_retries is None else max_retries)
 
     def pause_after(self, num_failed: int) -> float:
         """The longest wait before the next attempt, in seconds, after so many failed ones."""

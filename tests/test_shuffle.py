@@ -17,7 +17,7 @@ from tests.ground import (
     line_footprint,
     shuffle_of,
 )
-from tests.test_order import paces
+from tests.test_lane_order import paces
 from xloader.core.counter_rng import permutation
 from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
