@@ -24,7 +24,7 @@ from xloader.errors import (
     SourceAccessError,
     StoreChangedError,
 )
-from xloader.sources import watching
+from xloader.sources import store_watch
 from xloader.sources.file_stamps import generation_of
 from xloader.testing import CountingStore, FaultyStore, LatencyStore, garble, write_store
 
@@ -275,13 +275,13 @@ def test_over_http_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     name = store_kinds.unique("changing.zarr")
     write(root / name, make_dataset())
     samples = xloader.open(f"{url}/{name}").window(time=1)
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 0.0)
     expect_change(samples, lambda: other_scale(root / name, {}), prefetch=0, memory="3KiB")
 
 
 def test_far_away_a_look_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the epoch begins, and before its last batch; no chunk is read for it."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", float("inf"))
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", float("inf"))
     counting = CountingStore(write_store(make_dataset(), {"t": CHUNK}))
     samples = xloader.open(LatencyStore(counting, 0.0)).window(time=1)
     with samples.loader(batch_size=4, output="numpy") as loader:
@@ -511,7 +511,7 @@ def test_zip_files(tmp_path: Path) -> None:
 
 
 def test_stores_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 0.0)
     store = write_store(make_dataset(), {"t": CHUNK})
     assert isinstance(store, MemoryStore)
     samples = xloader.open(store).window(time=1)
@@ -573,7 +573,7 @@ def test_consolidated_metadata_alone(tmp_path: Path) -> None:
 
 def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks in between are left out; the last one is not."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 0.0)
     faults: dict[str, Any] = {}
     store = FaultyStore(write_store(make_dataset(), {"t": CHUNK}), faults)
     samples = xloader.open(store).window(time=1)

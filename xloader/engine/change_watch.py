@@ -12,7 +12,7 @@ from typing import Final
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.readers import Readers, ReadTask
 from xloader.errors import ReadTimeoutError, SourceAccessError
-from xloader.sources import watching
+from xloader.sources import store_watch
 from xloader.sources.attempts import Attempts
 from xloader.sources.base import Source
 from xloader.sources.store_watch import Watch
@@ -74,7 +74,7 @@ class ChangeWatch:
         """Look at the watches of the arrays that were read since their last look.
 
         Call it after the last read of a batch. If a look needs a request, the next one follows
-        after `watching.LOOK_SECONDS`, so that looks cost next to nothing.
+        after `store_watch.LOOK_SECONDS`, so that looks cost next to nothing.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class ChangeWatch:
             If the store does not answer and this is the last batch.
         """
         self._find()
-        seen = watching.latest_read()
+        seen = store_watch.latest_read()
         # There may be thousands of watches, and most batches need no read.
         if is_last or seen is not self._seen:
             for watch in self._near:
@@ -102,7 +102,7 @@ class ChangeWatch:
             self._look_at([watch for watch in self._far if watch.is_unchecked or watch.is_old])
             return
         now = time.monotonic()
-        if now - self._looked_at < watching.LOOK_SECONDS:
+        if now - self._looked_at < store_watch.LOOK_SECONDS:
             return
         self._looked_at = now
         due = [watch for watch in self._far if watch.is_unchecked and watch.is_old]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xloader.tensors.collate import PadCollate, collate
     from xloader.torch.chunk_sampler import ChunkSampler
-    from xloader.torch.data_loader import batch_of, data_loader
+    from xloader.torch.dataloader import batch_of, data_loader
     from xloader.torch.iterable_dataset import IterableDataset
     from xloader.torch.map_dataset import MapDataset
 
@@ -20,9 +20,9 @@ _HOMES = {
     "IterableDataset": "xloader.torch.iterable_dataset",
     "MapDataset": "xloader.torch.map_dataset",
     "PadCollate": "xloader.tensors.collate",
-    "batch_of": "xloader.torch.data_loader",
+    "batch_of": "xloader.torch.dataloader",
     "collate": "xloader.tensors.collate",
-    "data_loader": "xloader.torch.data_loader",
+    "data_loader": "xloader.torch.dataloader",
 }
 
 __all__ = [
