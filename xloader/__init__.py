@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from xloader import errors
 from xloader.core.world import World
 from xloader.loader.batch import Batch
@@ -39,7 +42,10 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
+    # PyTorch's doors need no import of their own, and load PyTorch when one of them is used.
+    if name == "torch":
+        return importlib.import_module("xloader.torch")
     # Reading the installed metadata takes longer than all the rest of the import.
     if name == "__version__":
         from importlib.metadata import version
