@@ -1,64 +1,65 @@
-"""Every error and warning of xloader, in one tree.
+"""All errors and warnings that xloader raises, in one class hierarchy.
 
-Each error is also a child of the builtin that a caller would catch, and its message says,
-in this order: what is wrong, what was given, what is allowed, and what to do::
+Each error also inherits from the builtin exception in brackets, so a caller can catch either. Its
+message says, in this order and as far as each is known: what is wrong, what was given, what is
+allowed, and what to do::
 
     XloaderError
     |-- OptionError (ValueError)            an option outside its range
     |   |-- WindowError                     a window that does not fit its dimension
     |   |-- EmptySamplesError               nothing left to deliver
-    |   |-- MemoryBudgetError               too little memory, with the minimum
+    |   |-- MemoryBudgetError               too little memory; names the minimum
     |   |-- StackError                      variables that cannot share one array
-    |   |-- LanesError                      lanes that do not divide
-    |   `-- StateError                      a state that is damaged, or of something else
-    |-- UnknownNameError (KeyError)         a variable, dimension, field or key that is not there
+    |   |-- LanesError                      ranks, lanes and batch do not divide evenly
+    |   `-- StateError                      a state that is damaged, or belongs to another loader
+    |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
-    |-- UnsupportedDataError (TypeError)    data that cannot become an array of numbers
-    |-- SourceNotFoundError (FileNotFoundError)
-    |-- SourceAccessError (OSError)         a store that does not answer, or does not let us in
-    |-- MissingDependencyError (ImportError)
-    |-- ChunkError (OSError)                one chunk of one variable
+    |-- UnsupportedDataError (TypeError)    data of a kind that xloader cannot use
+    |-- SourceNotFoundError (FileNotFoundError)   nothing to open at the given place
+    |-- SourceAccessError (OSError)         a store that does not answer, or refuses access
+    |-- MissingDependencyError (ImportError)      an optional library that is not installed
+    |-- ChunkError (OSError)                a chunk that cannot be read
     |   |-- CorruptChunkError               its bytes do not decode
     |   |-- MissingChunkError               it is absent, and on_missing="raise"
-    |   `-- ReadTimeoutError (TimeoutError) it did not come in time
-    |-- StoreChangedError (RuntimeError)    the store is not the one that was opened
-    |-- ForkError (RuntimeError)            a handle used on the wrong side of a fork
+    |   `-- ReadTimeoutError (TimeoutError) it did not arrive in time
+    |-- StoreChangedError (RuntimeError)    the store has changed since it was opened
+    |-- ForkError (RuntimeError)            a handle used in a forked child process
     |-- NanError (ValueError)               a batch holds NaN, and on_nan="raise"
-    |-- WorkersError (RuntimeError)         workers that would start workers of their own
-    |-- TransformError (RuntimeError)       a function of the user's raised something
-    |-- RanksError (RuntimeError)           ranks that do not do the same, or do it twice over
-    `-- ClosedError (RuntimeError)          used after close()
+    |-- WorkersError (RuntimeError)         worker processes that would start worker processes
+    |-- TransformError (RuntimeError)       a function of the user raised an error
+    |-- RanksError (RuntimeError)           ranks that disagree, or would divide samples twice
+    `-- ClosedError (RuntimeError)          an object used after close()
 
     XloaderWarning (UserWarning)
     |-- MixingWarning                       the shuffle is far from a full one
-    |-- AmplificationWarning                chunks will be read more often than asked
-    |-- EmptyEpochWarning                   with drop_last, not one batch is full
-    |-- WorkersWarning                      a DataLoader is not what its sampler planned for
+    |-- AmplificationWarning                chunks will be read more often than allowed
+    |-- EmptyEpochWarning                   with drop_last, an epoch has no full batch
+    |-- WorkersWarning                      a DataLoader is used differently than planned
     |-- NanWarning                          a batch holds NaN
     |-- UnplannedWarning                    a DataLoader reads samples without a plan
     |-- MissingChunkWarning                 absent chunks were read as the fill value
-    |-- SkippedWarning                      samples were left out, with on_error="skip"
+    |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
-    `-- ZarrReleaseWarning                  a release of zarr that is read the slow way
+    `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
 from __future__ import annotations
 
 _MOST_CHARACTERS = 2000
-"""Of what was given or is allowed, as an error prints it."""
+"""Longest text, in characters, in which an error prints a given or an allowed value."""
 
 
 class XloaderError(Exception):
-    """Base of every error that xloader raises on purpose.
+    """Base class of all errors that xloader raises on purpose.
 
     Parameters
     ----------
     what : str
         What is wrong, as a phrase without a full stop.
     given : object, optional
-        The value at fault.
+        The value that is wrong.
     allowed : object, optional
-        The values that would do.
+        The values that are allowed.
     remedy : str, optional
         What the caller can do, as a phrase without a full stop.
 
@@ -94,11 +95,11 @@ class XloaderError(Exception):
 
 
 def _shortened(value: object) -> str:
-    """The beginning and the end of a long text: a list of a million ids helps nobody."""
+    """The value as text, with the middle cut out if it is longer than `_MOST_CHARACTERS`."""
     try:
         text = str(value)
     except ValueError:
-        # Python writes no number of more than some thousand digits.
+        # By default, Python refuses to print an integer of more than 4300 digits.
         text = "a number of too many digits to write it"
     if len(text) <= _MOST_CHARACTERS:
         return text
@@ -128,15 +129,20 @@ class EmptySamplesError(OptionError):
 
 
 class MemoryBudgetError(OptionError):
-    """The memory budget cannot carry even the smallest plan.
+    """The memory budget is too small for even the smallest plan.
 
-    Its text ends with a ``memory=`` that would do; ``remedy`` is what else would.
-
-    Attributes
+    Parameters
     ----------
+    what : str
+        What is wrong, as a phrase without a full stop.
+    given : object, optional
+        The budget that was given.
     minimum_nbytes : int
-        The smallest budget, in bytes, that would do; 0 in an error that came from a worker of a
-        ``DataLoader``, whose text has it.
+        The smallest sufficient budget, in bytes, which the message suggests as ``memory=``. It is
+        also an attribute. 0 if the error came from a worker of a ``DataLoader``; then only the
+        message names it.
+    remedy : str
+        What the caller can do instead of passing this much memory.
     """
 
     def __init__(
@@ -149,10 +155,10 @@ class MemoryBudgetError(OptionError):
     ) -> None:
         self.minimum_nbytes = minimum_nbytes
         if not minimum_nbytes:
-            # PyTorch makes an error of a worker anew, from its text alone.
+            # PyTorch rebuilds an error of a worker process from its text alone.
             super().__init__(what)
             return
-        # No GiB: rounding up to whole ones would ask for far more than is needed.
+        # Not GiB: rounding up to whole GiB would ask for far more than is needed.
         units = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
         size, unit = next(own for own in units if minimum_nbytes >= own[0])
         shown = f" ({minimum_nbytes / size:.1f} {unit})" * (size > 1)
@@ -165,7 +171,7 @@ class MemoryBudgetError(OptionError):
 
 
 class StackError(OptionError):
-    """Variables of one field have dimensions that cannot share one array."""
+    """Variables have names, sizes or dimensions that do not fit together in one array."""
 
 
 class LanesError(OptionError):
@@ -173,11 +179,11 @@ class LanesError(OptionError):
 
 
 class StateError(OptionError):
-    """A saved state is damaged, or belongs to other samples or another global batch."""
+    """A saved state is damaged, or belongs to other samples, another global batch or plan."""
 
 
 class UnknownNameError(XloaderError, KeyError):
-    """A variable, dimension, field or key has a name that is not there."""
+    """A variable, dimension, field or key with this name does not exist."""
 
 
 class SampleIndexError(XloaderError, IndexError):
@@ -185,31 +191,31 @@ class SampleIndexError(XloaderError, IndexError):
 
 
 class UnsupportedDataError(XloaderError, TypeError):
-    """Data that cannot become an array of numbers."""
+    """Data of a kind that xloader cannot read, convert to numbers or send to another process."""
 
 
 class SourceNotFoundError(XloaderError, FileNotFoundError):
-    """There is nothing to open where the source should be."""
+    """There is no source of data at the given place."""
 
 
 class SourceAccessError(XloaderError, OSError):
-    """A store cannot be reached, does not answer, or does not let this reader in."""
+    """A store cannot be reached, does not answer, or refuses access."""
 
 
 class MissingDependencyError(XloaderError, ImportError):
-    """An optional library is needed and not installed."""
+    """An optional library is needed but not installed."""
 
 
 class ChunkError(XloaderError, OSError):
-    """One chunk of one variable cannot be had.
+    """One chunk of one variable cannot be read.
 
     Attributes
     ----------
     store, variable, key : str
-        Where the chunk was looked for. Empty in an error that came from a worker of a
-        ``DataLoader``; its text has them.
+        The store, the variable and the chunk's key in the store. Empty if the error came from a
+        worker of a ``DataLoader``; then only the message names them.
     chunk : tuple of int
-        The chunk's index along each dimension of the variable.
+        Index of the chunk along each dimension of the variable; empty like ``key``.
     """
 
     def __init__(
@@ -227,7 +233,7 @@ class ChunkError(XloaderError, OSError):
         self.chunk = chunk
         self.key = key
         if not variable:
-            # PyTorch makes an error of a worker anew, from its text alone.
+            # PyTorch rebuilds an error of a worker process from its text alone.
             super().__init__(what)
             return
         super().__init__(
@@ -238,7 +244,7 @@ class ChunkError(XloaderError, OSError):
 
 
 class CorruptChunkError(ChunkError):
-    """The bytes of a chunk do not decode to the chunk's values."""
+    """The stored bytes of a chunk cannot be decoded to its values."""
 
 
 class MissingChunkError(ChunkError):
@@ -246,14 +252,14 @@ class MissingChunkError(ChunkError):
 
 
 class ReadTimeoutError(ChunkError, TimeoutError):
-    """A chunk did not come within the time that reads may take.
+    """A chunk did not arrive within the time that a read may take.
 
     Attributes
     ----------
     seconds : float
-        What each attempt was given.
+        Time limit of each attempt, in seconds.
     attempts : int
-        How many there were.
+        Number of attempts.
     """
 
     def __init__(
@@ -283,11 +289,14 @@ class ReadTimeoutError(ChunkError, TimeoutError):
 
 
 class StoreChangedError(XloaderError, RuntimeError):
-    """The store is no longer what was opened: its metadata changed, or it is gone."""
+    """The store has changed since it was opened: other metadata, or the store is gone."""
 
 
 class ForkError(XloaderError, RuntimeError):
-    """A handle was carried over a ``fork``, where it would hang or read garbage."""
+    """A handle was opened before a ``fork`` and used in the child process.
+
+    There it would hang or read garbage.
+    """
 
 
 class NanError(XloaderError, ValueError):
@@ -296,10 +305,10 @@ class NanError(XloaderError, ValueError):
     Attributes
     ----------
     field : str
-        The first field that holds any. Empty in an error that came from a worker of a
-        ``DataLoader``; its text has it.
+        The first field that holds NaN. Empty if the error came from a worker of a
+        ``DataLoader``; then only the message names it.
     ids : tuple of int
-        The samples of the batch whose part of that field does.
+        Ids of the samples of the batch that have NaN in this field; empty like ``field``.
     """
 
     def __init__(
@@ -322,43 +331,43 @@ class WorkersError(XloaderError, RuntimeError):
 
 
 class TransformError(XloaderError, RuntimeError):
-    """A function of the user's raised an error, which is the cause of this one."""
+    """A function of the user raised an error; ``__cause__`` is that error."""
 
 
 class RanksError(XloaderError, RuntimeError):
-    """Ranks are about to do different things, or to deal out once more what was dealt."""
+    """Ranks are about to do different things, or to divide samples that are already divided."""
 
 
 class ClosedError(XloaderError, RuntimeError):
-    """Something was used after it had been closed."""
+    """An object was used after it had been closed."""
 
 
 class XloaderWarning(UserWarning):
-    """Base of every warning that xloader gives."""
+    """Base class of all warnings of xloader, and the class of those without one of their own."""
 
 
 class MixingWarning(XloaderWarning):
-    """Batches are drawn from far fewer places than a full shuffle's would be."""
+    """Batches come from far fewer regions than batches of a full shuffle would."""
 
 
 class AmplificationWarning(XloaderWarning):
-    """The budget does not allow the asked ``max_amplification``."""
+    """The memory budget is too small to keep to ``max_amplification``."""
 
 
 class WorkersWarning(XloaderWarning):
-    """A ``DataLoader`` takes batches otherwise than its sampler planned for."""
+    """A ``DataLoader`` takes batches differently than planned, or repeats an epoch's order."""
 
 
 class NanWarning(XloaderWarning):
-    """A batch holds NaN, which spreads to the weights of whatever is trained on it."""
+    """A batch holds NaN, which would spread to the weights of the trained model."""
 
 
 class EmptyEpochWarning(XloaderWarning):
-    """There are fewer samples than one batch, and ``drop_last`` leaves them out."""
+    """All samples are left out: they do not fill one global batch, and ``drop_last=True``."""
 
 
 class UnplannedWarning(XloaderWarning):
-    """A ``DataLoader`` takes samples themselves, whose chunks are read anew for each of them."""
+    """A ``DataLoader`` indexes samples one by one, so chunks are read again for each sample."""
 
 
 class MissingChunkWarning(XloaderWarning):
@@ -366,12 +375,15 @@ class MissingChunkWarning(XloaderWarning):
 
 
 class SkippedWarning(XloaderWarning):
-    """Chunks could not be had, and samples that need them were left out."""
+    """Chunks could not be read, so other samples stand in for those that need them."""
 
 
 class SlowReadWarning(XloaderWarning):
-    """A batch has waited long for a chunk."""
+    """A batch has waited a long time for a chunk."""
 
 
 class ZarrReleaseWarning(XloaderWarning):
-    """The installed zarr is not known here, so arrays are read through its own indexing."""
+    """The installed zarr is unknown to xloader, which reads through zarr's own indexing.
+
+    The values are the same, reading is slower, and absent chunks are not noticed.
+    """

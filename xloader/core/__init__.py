@@ -1,1 +1,4 @@
-"""Arithmetic that needs no data: axes, windows, subsets, footprints, packing, ranks, options."""
+"""Basic arithmetic and checks that read no data.
+
+Axes, windows, subsets, footprints, packing, random numbers, ranks, options and messages.
+"""

@@ -1,4 +1,4 @@
-"""Element <-> chunk arithmetic along one dimension of a stored array, as selected.
+"""Conversion between elements and chunks along one dimension of a stored array.
 
 One dimension of 10 stored elements in chunks of 4, with the selection ``range(3, 9)``::
 
@@ -7,8 +7,8 @@ One dimension of 10 stored elements in chunks of 4, with the selection ``range(3
     selected offset           0 | 1  2  3  4 | 5
     block                     0 | 1          | 2
 
-*Offsets* count selected elements, *blocks* count the chunks that the selection touches. A
-block is one stored chunk cut down to what is selected of it, so blocks are dense even where
+*Offsets* count the selected elements. *Blocks* count the chunks that hold at least one selected
+element. A block is the selected part of one stored chunk. Block numbers have no gaps, even where
 the selection skips chunks.
 """
 
@@ -25,33 +25,33 @@ from numpy.typing import NDArray
 from xloader.errors import OptionError
 
 MOST_BLOCKS: Final = 10**8
-"""The most chunks that are listed: a plan takes more than a hundred bytes for each."""
+"""Largest number of chunks that are listed; a plan takes more than a hundred bytes for each."""
 
 Ints = NDArray[np.signedinteger[Any]]
-"""Offsets, blocks, ids and counts: int64 where they are many, int32 where they are small too."""
+"""Array of offsets, blocks, ids or counts: int64, or int32 where all values are small."""
 Selection = range | tuple[int, ...]
-"""What is kept of a dimension: a range with a positive step, or strictly increasing positions."""
+"""Selected elements of a dimension: a range with positive step, or strictly increasing indices."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a stored array: how it is chunked, and what of it is selected.
+    """One dimension of a stored array: its chunk sizes and its selected elements.
 
     Parameters
     ----------
     stored_size : int
         Number of stored elements.
     chunks : int or tuple of int
-        The size of every chunk, in elements (the last one may be cut short by the array's
-        end), or the size of each chunk where they differ.
+        The size of every chunk in elements, where the array's end may cut the last one short;
+        or the size of each chunk, where they differ.
     selection : range or tuple of int
-        The stored elements that are kept, increasing.
+        Indices of the selected stored elements, increasing.
 
     Raises
     ------
     OptionError
-        If the selection does not increase or leaves the dimension, or the chunk sizes do not
-        cover it.
+        If the selection does not increase or leaves the dimension, if a chunk size is below 1,
+        or if the sizes of a tuple do not add up to ``stored_size``.
 
     Examples
     --------
@@ -103,17 +103,18 @@ class Axis:
             return 0
         if not isinstance(kept, range) or not isinstance(chunks, int):
             return len(self.edges) - 1
-        # A step longer than a chunk passes over chunks: they are no blocks.
+        # A step longer than a chunk skips whole chunks, which are not counted as blocks.
         return len(kept) if kept.step > chunks else kept[-1] // chunks - kept[0] // chunks + 1
 
     @cached_property
     def edges(self) -> Ints:
-        """Offset of the first element of every block, and the size at the end.
+        """Offset of the first element of every block, then ``size``; int64, ``(num_blocks + 1,)``.
 
         Raises
         ------
         OptionError
-            If there are more than `MOST_BLOCKS`.
+            If the selection is a range, all chunks have one size, and there are more than
+            `MOST_BLOCKS` blocks.
         """
         if not self.size:
             return np.zeros(1, np.int64)
@@ -133,7 +134,7 @@ class Axis:
 
     @cached_property
     def read_sizes(self) -> Ints:
-        """Elements of the stored chunk that each block is cut from."""
+        """Size in elements of the stored chunk of each block; int64, shape ``(num_blocks,)``."""
         if not self.size:
             return np.zeros(0, np.int64)
         kept = self.selection
@@ -146,7 +147,7 @@ class Axis:
 
     @cached_property
     def max_read_size(self) -> int:
-        """Elements of the largest stored chunk that a block is cut from; 0 without any."""
+        """Size in elements of the largest stored chunk of any block; 0 without blocks."""
         kept, chunks = self.selection, self.chunks
         if not isinstance(chunks, int) or not isinstance(kept, range) or not kept:
             return int(self.read_sizes.max(initial=0))
@@ -155,26 +156,37 @@ class Axis:
 
     @cached_property
     def total_read_size(self) -> int:
-        """Elements of all stored chunks that blocks are cut from."""
+        """Number of elements of the stored chunks of all blocks together."""
         kept, chunks = self.selection, self.chunks
         if not isinstance(chunks, int) or not isinstance(kept, range) or not kept:
             return int(self.read_sizes.sum())
-        # The last chunk alone may be cut short, by the array's end.
+        # Only the last chunk may be shorter, where the array ends.
         short = (kept[-1] // chunks + 1) * chunks - self.stored_size
         return self.num_blocks * chunks - max(short, 0)
 
     @cached_property
     def min_inner_block_size(self) -> int:
-        """Number of elements of the shortest block that lies between two others."""
+        """Number of elements of the shortest block between two others; ``size`` without any."""
         kept, chunks = self.selection, self.chunks
         if isinstance(kept, range) and isinstance(chunks, int) and not 1 < kept.step <= chunks:
-            # Where each element has a chunk of its own, a block is one element.
+            # With a step longer than a chunk, each block is a single element.
             return (chunks if kept.step == 1 else 1) if self.num_blocks > 2 else self.size
         inner = np.diff(self.edges)[1:-1]
         return int(inner.min()) if len(inner) else self.size
 
     def block_of(self, offsets: Ints) -> Ints:
-        """Block that holds each offset. Offsets outside ``[0, size)`` are not checked."""
+        """Find the block of each offset. It is not checked that offsets lie in ``[0, size)``.
+
+        Parameters
+        ----------
+        offsets : numpy.ndarray of int
+            Offsets of selected elements.
+
+        Returns
+        -------
+        numpy.ndarray of int64
+            Blocks, of the same shape.
+        """
         if isinstance(self.chunks, int) and isinstance(self.selection, range):
             kept = self.selection
             if kept.step > self.chunks:
@@ -185,14 +197,14 @@ class Axis:
         return np.asarray(np.searchsorted(self.edges, offsets, side="right") - 1, np.int64)
 
     def span_of(self, block: int) -> tuple[int, int]:
-        """The offsets of a block: its first, and the one behind its last."""
+        """Offsets of a block as a half-open range ``(begin, end)``."""
         kept, chunks = self.selection, self.chunks
         if not isinstance(kept, range) or not isinstance(chunks, int):
             begin, end = self.edges[block : block + 2].tolist()
             return begin, end
         if kept.step > chunks:
             return block, block + 1
-        # How far the chunk's edges lie behind the first element that is kept.
+        # Stored elements from the first selected one to the chunk's start; may be negative.
         before = (kept.start // chunks + block) * chunks - kept.start
         begin = max(-(-before // kept.step), 0)
         return begin, min(-(-(before + chunks) // kept.step), len(kept))
@@ -205,7 +217,13 @@ class Axis:
         return int(self._chunk_of_stored(np.array([first]))[0])
 
     def cut(self, block: int) -> slice | Ints:
-        """Which elements of its stored chunk a block keeps, counted from the chunk's start."""
+        """Elements of its stored chunk that a block keeps, counted from the chunk's start.
+
+        Returns
+        -------
+        slice or numpy.ndarray of int64
+            A slice where the selection is a range, otherwise the index of each element.
+        """
         begin, end = self.span_of(block)
         origin = int(self._chunk_bounds(np.array([self.stored_chunk(block)]))[0])
         kept = self.selection[begin:end]
@@ -214,12 +232,12 @@ class Axis:
         return np.asarray(kept, np.int64) - origin
 
     def stored_part(self, block: int) -> tuple[int, slice | Ints, int]:
-        """The stored chunk that a block is cut from, the elements kept of it, and their number."""
+        """The stored chunk of a block, as `stored_chunk`; its `cut`; and its number of elements."""
         kept, chunks = self.selection, self.chunks
         begin, end = self.span_of(block)
         if not isinstance(kept, range) or not isinstance(chunks, int):
             return self.stored_chunk(block), self.cut(block), end - begin
-        # Plain integers: there is one call of this for each chunk that is read.
+        # Python integers are faster than arrays here, and this is called for each chunk read.
         chunk, first = divmod(kept[begin], chunks)
         return chunk, slice(first, first + kept[end - 1] - kept[begin] + 1, kept.step), end - begin
 

@@ -1,8 +1,8 @@
-r"""Which chunks a box of samples needs.
+r"""The chunks that samples need.
 
-Variables that are chunked alike along the windowed dimensions and needed at the same offsets
-always come and go together: they form a *group*, and one *block* of a group stands for all
-the chunks of its variables there, the unwindowed dimensions being whole::
+Variables form a *group* if they have equal chunks along the windowed dimensions and samples need
+them at the same offsets. Their chunks are always needed together. One *block* of a group stands
+for all chunks of its variables at one place, over the whole extent of all other dimensions::
 
     t2m  (time, lat, lon)         chunks 16 x 90 x 90  \  one group; a block is 16 steps of both,
     z    (time, level, lat, lon)  chunks 16 x 1 x 90 x 90 /  (1 + 13) x num lat x num lon reads
@@ -26,31 +26,33 @@ from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 
 _MOST_ROWS = 1 << 20
-"""Samples that are looked at together."""
+"""Number of samples whose needs are found in one call, which bounds the memory for them."""
 
 Access = tuple[tuple[int, int, int] | None, ...]
-"""Per windowed dimension, in elements from the window's first one: (first, step, count)."""
+"""Elements of a window that a field takes: per windowed dimension, ``(first, step, count)`` in
+elements from the window's start, or None where the variable lacks the dimension."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What the fields of a sample take of one variable.
+    """The parts of one variable that the fields of a sample need.
 
     Parameters
     ----------
     variable : str
+        Name of the variable.
     axes : tuple of (Axis or None)
-        Per windowed dimension; ``None`` where the variable lacks it.
+        Per windowed dimension, its axis; ``None`` where the variable lacks the dimension.
     whole_axes : tuple of Axis
-        The variable's other dimensions, all of which every sample takes whole.
+        Axes of the variable's other dimensions, which each sample needs completely.
     itemsize : int
-        Bytes of one element.
+        Bytes of one element as it is kept in memory, packed if the variable is.
     accesses : frozenset of Access
-        The offsets at which some field takes it.
+        The elements of a window that each field needs.
     index_nbytes : int
-        Bytes of the indexes of its shards.
+        Bytes of the indexes of all shards of the variable.
     thinning : int
-        Stored numbers that are decoded for each one that can be selected.
+        Largest number of stored elements that are decoded for each one that can be selected.
     """
 
     variable: str
@@ -63,28 +65,28 @@ class Demand:
 
     @property
     def num_reads_per_block(self) -> int:
-        """Chunks of this variable in one block of its group."""
+        """Number of chunks of this variable in one block of its group."""
         return math.prod(axis.num_blocks for axis in self.whole_axes)
 
     @property
     def unit_nbytes(self) -> int:
-        """Bytes of one windowed element, the whole dimensions included."""
+        """Selected bytes at one element of the windowed dimensions, over all other dimensions."""
         return self.itemsize * math.prod(axis.size for axis in self.whole_axes)
 
     @property
     def unit_read_nbytes(self) -> int:
-        """As ``unit_nbytes``, with the chunks of the whole dimensions not cut down."""
+        """As `unit_nbytes`, but decoded: along the other dimensions, chunks count in full."""
         sizes = math.prod(axis.total_read_size for axis in self.whole_axes)
         return self.itemsize * self.thinning * sizes
 
     @property
     def selected_nbytes(self) -> int:
-        """Bytes of the variable as selected."""
+        """Bytes of the selected part of the variable."""
         return self.unit_nbytes * math.prod(a.size for a in self.axes if a is not None)
 
     @cached_property
     def max_chunk_nbytes(self) -> int:
-        """Bytes of its largest chunk, decoded and not cut down."""
+        """Decoded bytes of the variable's largest chunk, not cut down to the selection."""
         axes = [*self.whole_axes, *(axis for axis in self.axes if axis is not None)]
         sizes = math.prod(axis.max_read_size for axis in axes)
         return self.itemsize * self.thinning * sizes
@@ -92,7 +94,17 @@ class Demand:
 
 @dataclass(frozen=True)
 class Group:
-    """Variables whose chunks are always needed together."""
+    """Variables whose chunks are always needed together.
+
+    Parameters
+    ----------
+    demands : tuple of Demand
+        One for each variable.
+    axes : tuple of (Axis or None)
+        Per windowed dimension, the axis that all of them share; None where they lack it.
+    accesses : tuple of Access
+        The elements of a window that some field needs; no access steps over a whole block.
+    """
 
     demands: tuple[Demand, ...]
     axes: tuple[Axis | None, ...]
@@ -110,12 +122,12 @@ class Group:
 
     @cached_property
     def num_reads_per_block(self) -> int:
-        """(variable, chunk) pairs in one block."""
+        """Number of (variable, chunk) pairs in one block."""
         return sum(demand.num_reads_per_block for demand in self.demands)
 
     @property
     def unit_nbytes(self) -> int:
-        """Bytes of one windowed element of all variables."""
+        """Selected bytes at one element of the windowed dimensions, of all variables."""
         return sum(demand.unit_nbytes for demand in self.demands)
 
     def block_nbytes(self, blocks: Ints) -> Ints:
@@ -125,11 +137,11 @@ class Group:
 
     @cached_property
     def most_read_nbytes(self) -> int:
-        """Decoded bytes of one block's chunks, were each of them as large as the largest."""
+        """Upper bound of the decoded bytes of a block's chunks: each counted as the largest."""
         return sum(d.num_reads_per_block * d.max_chunk_nbytes for d in self.demands)
 
     def read_nbytes(self, blocks: Ints) -> Ints:
-        """Decoded bytes of each block's chunks, not cut down."""
+        """Decoded bytes of the chunks of each block, not cut down to the selection."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)
         sizes = [None if axis is None else axis.read_sizes for axis in self.axes]
         return unit * self._product(sizes, blocks)
@@ -145,14 +157,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes of positions: ``lo[d] <= position < hi[d]`` along each windowed dimension."""
+    """Boxes of window positions: ``lo[d] <= position < hi[d]`` along windowed dimension ``d``."""
 
     lo: tuple[Ints, ...]
     hi: tuple[Ints, ...]
 
     @classmethod
     def at(cls, positions: Ints) -> Boxes:
-        """A box around each position, of shape ``(n, num_dims)``."""
+        """Make a box of one position for each row of ``positions``, shape ``(n, num_dims)``."""
         return cls(tuple(positions.T), tuple(positions.T + 1))
 
     def __len__(self) -> int:
@@ -171,14 +183,16 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What samples need, as groups of chunks.
+    """The chunks that samples need, as groups of variables.
 
     Parameters
     ----------
     windows : Windows
+        All windows.
     groups : tuple of Group
+        Groups of variables that are needed together.
     subset : Subset, optional
-        Which windows are samples, and how often; by default, each is one.
+        The windows that are samples, and how often each occurs; by default all of them, once.
     """
 
     windows: Windows
@@ -189,11 +203,11 @@ class Footprint:
     def of(
         cls, windows: Windows, demands: tuple[Demand, ...], subset: Subset | None = None
     ) -> Footprint:
-        """Group what is needed together, in the order of the demands."""
+        """Group the variables that are needed together, in the order of the demands."""
         members: dict[tuple[object, ...], list[Demand]] = {}
         known: dict[Axis | None, Axis | None] = {}
         for demand in demands:
-            # Axes that are equal are one, so that the edges of their blocks are found once.
+            # Equal axes become one object, so that their block edges are computed once.
             axes = tuple(known.setdefault(axis, axis) for axis in demand.axes)
             demand = dataclasses.replace(demand, axes=axes)
             members.setdefault((demand.axes, demand.accesses), []).append(demand)
@@ -205,17 +219,17 @@ class Footprint:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch."""
+        """Number of samples of an epoch."""
         return len(self.windows) if self.subset is None else self.subset.num_samples
 
     @property
     def is_weighted(self) -> bool:
-        """Whether each epoch draws anew how often a sample occurs."""
+        """Whether each epoch draws by weight how often a sample occurs."""
         return self.subset is not None and self.subset.weights is not None
 
     @cached_property
     def leading_axes(self) -> tuple[Axis | None, ...]:
-        """Per windowed dimension, the axis of the variable with most bytes that has it."""
+        """Per windowed dimension, its axis in the variable with most bytes that has it."""
         demands = [demand for group in self.groups for demand in group.demands]
         demands.sort(key=lambda demand: -demand.selected_nbytes)
         return tuple(
@@ -225,7 +239,7 @@ class Footprint:
 
     @cached_property
     def known_pieces(self) -> dict[tuple[int, int], Any]:
-        """How `xloader.order.cohorts` has cut dimensions, by dimension and tile size."""
+        """Cache in which `xloader.order.cohorts` keeps pieces, by (dimension, tile size)."""
         return {}
 
     def positions_of(self, ids: Ints) -> Ints:
@@ -236,16 +250,16 @@ class Footprint:
 
     @cached_property
     def num_needed(self) -> int:
-        """Distinct (variable, chunk) pairs that some sample needs."""
+        """Number of distinct (variable, chunk) pairs that any sample of any epoch needs."""
         return sum(len(self._needed(g)) * g.num_reads_per_block for g in self.groups)
 
     @cached_property
     def total_nbytes(self) -> int:
-        """Bytes of all chunks that some sample needs, cut down to the selection."""
+        """Bytes of all chunks that samples of any epoch need, cut down to the selection."""
         return sum(int(g.block_nbytes(self._needed(g)).sum()) for g in self.groups)
 
     def _needed(self, group: Group) -> Ints:
-        """The blocks of a group that some sample may need: strides may pass over others."""
+        """Blocks of a group that samples of any epoch need. Strides may skip other blocks."""
         if self.subset is None:
             counts = self.windows.num_positions
             every = Boxes(
@@ -266,24 +280,24 @@ class Footprint:
 
     @property
     def max_chunk_nbytes(self) -> int:
-        """Bytes of the largest chunk of all variables, decoded."""
+        """Decoded bytes of the largest chunk of all variables."""
         return max(d.max_chunk_nbytes for group in self.groups for d in group.demands)
 
     @property
     def index_nbytes(self) -> int:
-        """Bytes of the indexes of all shards."""
+        """Bytes of the indexes of all shards of all variables."""
         return sum(d.index_nbytes for group in self.groups for d in group.demands)
 
     @cached_property
     def first_offsets(self) -> tuple[int, ...]:
-        """Per windowed dimension, the first element that any field needs of a window."""
+        """Per windowed dimension, the first element of a window that any field needs."""
         return tuple(
             min((a[dim][0] for g in self.groups for a in g.accesses if a[dim]), default=0)  # type: ignore[index]
             for dim in range(len(self.windows.dims))
         )
 
     def needs(self, group: Group, boxes: Boxes) -> tuple[Ints, Ints]:
-        """Pairs (row of ``boxes``, block of ``group``), each once, by row and then block."""
+        """The pairs (row of ``boxes``, block of ``group`` that it needs), sorted, each once."""
         all_rows, all_blocks = [], []
         for access in group.accesses:
             rows = blocks = None
@@ -311,11 +325,11 @@ class Footprint:
     def blocks_along(
         self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
     ) -> tuple[Ints, Ints]:
-        """Pairs (row of ``boxes``, block along one dimension) that an access of it needs."""
+        """The pairs (row of ``boxes``, block of ``axis``) that one access needs along ``dim``."""
         return self._expand(axis, span, dim, *self._block_range(axis, span, dim, boxes))
 
     def block_ranges(self, group: Group, boxes: Boxes) -> Iterator[tuple[Ints, Ints]]:
-        """Per access and dimension of a group, the blocks ``[lo, hi)`` that each box spans."""
+        """Per access and dimension of a group, the block range ``[lo, hi)`` of each box."""
         for access in group.accesses:
             for dim, axis in enumerate(group.axes):
                 span = access[dim]
@@ -334,7 +348,7 @@ class Footprint:
     def _expand(
         self, axis: Axis, span: tuple[int, int, int], dim: int, lo: Ints, hi: Ints
     ) -> tuple[Ints, Ints]:
-        """Pairs (row, block) with ``lo[row] <= block < hi[row]`` that some window touches."""
+        """The pairs (row, block), ``lo[row] <= block < hi[row]``, whose block a window touches."""
         rows, blocks = expand_ranges(lo, hi)
         touched = self._touched(axis, span, dim)
         if touched is None:
@@ -342,19 +356,19 @@ class Footprint:
         return rows[touched[blocks]], blocks[touched[blocks]]
 
     def _touched(self, axis: Axis, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
-        """Which blocks some window touches, where windows may step over a whole block."""
+        """Per block, whether a window touches it; None if no window can step over a block."""
         stride = self.windows.strides[dim]
         if stride <= axis.min_inner_block_size:
             return None
         first, last = span[0], span[0] + span[1] * (span[2] - 1)
-        # The first window that reaches a block decides, however many windows there are.
+        # It is enough to look at the first window that reaches the block.
         position = np.maximum(-((last - axis.edges[:-1]) // stride), 0)
         is_there = position < self.windows.num_positions[dim]
         return np.asarray(is_there & (position * stride + first < axis.edges[1:]))
 
 
 def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """Every (row, value) with ``lo[row] <= value < hi[row]``, by row and then value.
+    """Expand ranges to all pairs (row, value), ``lo[row] <= value < hi[row]``, in sorted order.
 
     Examples
     --------
@@ -369,7 +383,7 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
 
 
 def _contiguous_accesses(demand: Demand) -> tuple[Access, ...]:
-    """The accesses, split until no one steps over a whole block between its elements."""
+    """The accesses of a variable, split so that none steps over a whole block."""
     found: set[Access] = set()
     for access in demand.accesses:
         parts: list[list[tuple[int, int, int] | None]] = []

@@ -1,4 +1,4 @@
-"""Optional libraries: whether they are installed."""
+"""Check whether optional libraries are installed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from xloader.errors import MissingDependencyError
 
 
 def require_libraries(names: tuple[str, ...]) -> None:
-    """See that optional libraries are installed, without importing them.
+    """Check that optional libraries are installed, without importing them.
 
     Parameters
     ----------
     names : tuple of str
-        Names as in an import.
+        Names of the libraries, as in an import statement.
 
     Raises
     ------
     MissingDependencyError
-        One is not there.
+        If one is not installed. The message speaks of xloader's demo.
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""What errors and warnings tell beside themselves: whose function, which line, what was meant."""
+"""Helpers for the texts of errors and warnings.
+
+They name the user's function that failed, the user's line to warn at, the extra to install, and
+the name that a misspelt one probably stands for.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,20 @@ from xloader.errors import TransformError, XloaderError, XloaderWarning
 
 
 class names_function:
-    """Turn whatever a function of the user's raises into an error that names the function.
+    """Context that turns an error of a user's function into one that names the function.
 
-    An exception that is let out may mean something else where it arrives: a ``StopIteration``
-    would end an epoch as if it were complete.
+    The original exception could be misunderstood further up: a ``StopIteration`` would end an
+    epoch as if it were complete.
 
     Parameters
     ----------
     what : str
-        The function, and what it was called for.
+        Name of the function, and what it is called for.
 
     Raises
     ------
     TransformError
-        From what the function raised, unless that is an error of xloader's own.
+        If the function raises an `Exception` that is no `XloaderError`, with it as the cause.
 
     Examples
     --------
@@ -34,7 +38,8 @@ class names_function:
     xloader.errors.TransformError: map(speed) failed (StopIteration). To mend it: ...
     """
 
-    # No generator: contextlib takes a RuntimeError out of a StopIteration for that itself.
+    # A class, because contextlib.contextmanager would let a StopIteration through: it takes a
+    # RuntimeError with that cause, such as a TransformError, for the StopIteration itself.
     def __init__(self, what: str) -> None:
         self._what = what
 
@@ -52,12 +57,16 @@ class names_function:
 
 
 def warn_caller(message: str, category: type[XloaderWarning]) -> None:
-    """Warn at the line that called xloader, though it be by way of PyTorch's loaders.
+    """Give a warning that points at the user's line.
+
+    That is the innermost line outside xloader and outside PyTorch's data loading.
 
     Parameters
     ----------
     message : str
+        Text of the warning.
     category : type of XloaderWarning
+        Class of the warning.
     """
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
@@ -70,19 +79,26 @@ def _is_ours(module: str) -> bool:
 
 
 def extra_remedy(extras: str) -> str:
-    """What to do where a library of an extra is missing.
+    """Advice on how to install a missing library, for an error.
+
+    Parameters
+    ----------
+    extras : str
+        Names of the extras that bring the library, separated by commas.
 
     Examples
     --------
     >>> extra_remedy("torch")
     'install the extra "torch": pip install ".[torch]", in a clone of xloader'
     """
-    # There is no release to install by its name yet.
+    # There is no release on a package index yet.
     return f'install the extra "{extras}": pip install ".[{extras}]", in a clone of xloader'
 
 
 def closest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one most likely stands for, if there is one.
+    """The known name that is most similar to a misspelt one, or None if none is similar.
+
+    Upper and lower case count as equal.
 
     Examples
     --------

@@ -1,11 +1,11 @@
-"""NaN in batches on their way to training: looked for, counted and told.
+"""Look for NaN in finished batches: count them, warn of them, or raise an error.
 
-::
+The option ``on_nan`` says what is done::
 
-    on_nan      batches looked at               what comes of it
-    "warn"      the first 8 of a pass           one warning; the report counts them
-    "count"     all                             the report counts them
-    "raise"     all                             an error, in the place of the first such batch
+    on_nan      batches checked                 result
+    "warn"      the first 8 of an iteration     one warning; the report counts the NaN values
+    "count"     all                             the report counts the NaN values
+    "raise"     all                             an error in place of the first batch with NaN
     "ignore"    none                            nothing
 """
 
@@ -26,7 +26,7 @@ from xloader.errors import NanError, NanWarning, OptionError
 OnNan = Literal["warn", "count", "raise", "ignore"]
 
 NUM_FIRST: Final = 8
-"""Batches that are looked at for a warning: where a field has NaN, the first ones mostly do."""
+"""Number of batches checked with ``on_nan="warn"``: a field with NaN mostly has some in them."""
 
 _MOST_NAMED = 5
 
@@ -38,16 +38,16 @@ _REMEDY = (
 
 @dataclass(frozen=True, eq=False)
 class FieldNans:
-    """The NaN values that one field of a batch has.
+    """The NaN values of one field of a batch.
 
     Parameters
     ----------
     field : str
-        The field's name.
+        Name of the field.
     num : int
-        How many values.
-    ids : numpy.ndarray of int64
-        The samples that have them, in row order.
+        Number of NaN values.
+    ids : numpy.ndarray of int64, shape (n,)
+        Ids of the samples that have them, in the order of the batch's rows.
     """
 
     field: str
@@ -66,27 +66,29 @@ class FieldNans:
 def look_for_nans(
     on_nan: OnNan, number: int, arrays: Mapping[str, NDArray[Any]], ids: Ints
 ) -> tuple[FieldNans, ...]:
-    """Look for NaN in a batch as it is delivered, if batches like it are looked at.
+    """Look for NaN in a finished batch, if ``on_nan`` asks to check this batch.
 
     Parameters
     ----------
     on_nan : {"warn", "count", "raise", "ignore"}
+        The option, as in the table of this module. No warning is given here.
     number : int
-        Which batch of its pass it is, from 0 on.
+        Number of the batch, from 0 on; with "warn", only those below `NUM_FIRST` are checked.
     arrays : mapping of str to numpy.ndarray
-        By field, shape ``(m, ...)`` with ``m >= n``: rows beyond ``ids`` only fill the batch up.
+        The arrays of the batch by field name, each of shape ``(m, ...)`` with ``m >= n``. Rows
+        from ``n`` on are padding and are not checked.
     ids : numpy.ndarray of int64, shape (n,)
-        Its samples.
+        Sample ids of the first ``n`` rows.
 
     Returns
     -------
     tuple of FieldNans
-        One for each field that has any.
+        One for each field that has NaN. Only fields of floats are checked.
 
     Raises
     ------
     NanError
-        With ``on_nan="raise"``, if there is any.
+        If ``on_nan`` is "raise" and the batch has NaN.
 
     Examples
     --------
@@ -111,11 +113,12 @@ def look_for_nans(
 
 
 def warn_of_nans(found: Sequence[FieldNans]) -> None:
-    """Warn that a batch holds NaN, at the line of the user.
+    """Warn that a batch holds NaN; the warning points at the user's line.
 
     Parameters
     ----------
     found : sequence of FieldNans
+        The NaN values of the batch.
     """
     warn_caller(
         f"a batch holds NaN: {'; '.join(map(str, found))}. Of later batches there is no warning; "
@@ -129,7 +132,7 @@ def _has_nan(array: NDArray[Any]) -> bool:
     if array.dtype.kind != "f" or not array.size:
         return False
     with np.errstate(invalid="ignore"):
-        # One pass without another array: the least of some numbers is NaN if one of them is.
+        # The minimum is NaN if any value is, and needs no temporary array.
         return bool(np.isnan(np.min(array)))
 
 
@@ -139,12 +142,17 @@ def _count(field: str, array: NDArray[Any], ids: Ints) -> FieldNans:
 
 
 def check_on_nan(on_nan: Any) -> OnNan:
-    """What is to be done about NaN, where there is no report to count it in.
+    """Check ``on_nan`` where there is no report, so that "count" is not allowed.
+
+    Returns
+    -------
+    {"warn", "raise", "ignore"}
+        The same value.
 
     Raises
     ------
     OptionError
-        If it is none of the choices, or ``"count"``.
+        If it is another value.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Numbers of bytes: read from text such as "2GiB", and written as text."""
+"""Numbers of bytes: parse text such as "2GiB", and format numbers as text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from xloader.errors import OptionError
 
 
 def parse_nbytes(memory: int | str) -> int:
-    """A number of bytes from text such as ``"512MiB"``, or from a number.
+    """Parse a number of bytes from text such as ``"512MiB"``, or check a number.
+
+    Parameters
+    ----------
+    memory : int or str
+        Whole number of bytes, or text with a unit.
+
+    Returns
+    -------
+    int
+        Number of bytes, from 1 to `MOST_NBYTES`.
 
     Raises
     ------
     OptionError
-        If it cannot be understood, or is not positive.
+        If it cannot be parsed, is not positive, or is larger than `MOST_NBYTES`.
 
     Examples
     --------
@@ -39,7 +49,7 @@ def parse_nbytes(memory: int | str) -> int:
 
 
 def _nbytes_of(memory: Any) -> int:
-    """The number of bytes; 0 where there is none to be understood."""
+    """The number of bytes, or 0 if it cannot be parsed."""
     is_number = isinstance(memory, Real) and not isinstance(memory, bool)
     if not is_number and not isinstance(memory, str):
         return 0
@@ -51,14 +61,14 @@ def _nbytes_of(memory: Any) -> int:
 
 
 def _parse(text: str) -> int:
-    # Importing it takes longer than most plans.
+    # Imported only here: importing dask takes longer than most plans.
     from dask.utils import parse_bytes
 
     return parse_bytes(text)
 
 
 def show_nbytes(nbytes: int) -> str:
-    """Bytes as a person reads them.
+    """Format a number of bytes with a unit from B to TiB.
 
     Examples
     --------

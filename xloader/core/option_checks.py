@@ -1,4 +1,4 @@
-"""Checks of single options: each refuses a value where it is given, and says what would do."""
+"""Checks of single option values. Each raises an error that names the allowed values."""
 
 from __future__ import annotations
 
@@ -10,31 +10,36 @@ from typing import Any, Final
 from xloader.errors import OptionError
 
 MOST: Final = 2**31 - 1
-"""The largest number of samples in a batch, of batches, ranks, lanes or tiles."""
+"""Upper bound of most counts in options: samples in a batch, batches, ranks, lanes or tiles."""
 
 MOST_THREADS: Final = 4096
-"""The most threads of one process; beyond that, systems begin to refuse them."""
+"""Largest number of threads of one process; some systems refuse to start more."""
 
 MOST_NBYTES: Final = 2**60
-"""1024 PiB, the most memory that can be asked for: sizes of the data are 64-bit integers."""
+"""Largest memory that can be asked for, 1024 PiB: data sizes are kept in 64-bit integers."""
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number within bounds, as Python's own ``int``.
+    """Check that a value is a whole number within bounds, and convert it to ``int``.
 
     Parameters
     ----------
     name : str
-        Name of the option.
+        Name of the option, for the error.
     value : object
-        What was given.
+        Value to check.
     least, most : int
         The bounds, both included.
+
+    Returns
+    -------
+    int
+        The value.
 
     Raises
     ------
     OptionError
-        If it is no whole number, or outside the bounds.
+        If it is not a whole number (a bool is none), or outside the bounds.
 
     Examples
     --------
@@ -59,12 +64,26 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
 
 
 def check_number(name: str, value: Any, least: float) -> float:
-    """A finite number from ``least`` on, as Python's own ``float``.
+    """Check that a value is a finite number of at least ``least``, and convert it to ``float``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for the error.
+    value : object
+        Value to check.
+    least : float
+        Lower bound, included.
+
+    Returns
+    -------
+    float
+        The value.
 
     Raises
     ------
     OptionError
-        If it is no number, too small or infinite.
+        If it is not a number (a bool is none), too small, NaN or infinite.
 
     Examples
     --------
@@ -80,7 +99,7 @@ def check_number(name: str, value: Any, least: float) -> float:
         number = float(value)
     except OverflowError:
         number = math.inf
-    # Not the other way round: NaN is too small as well.
+    # Not ``number < least``, which is False for NaN.
     if not number >= least:
         raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
     if number == math.inf:
@@ -89,12 +108,23 @@ def check_number(name: str, value: Any, least: float) -> float:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = "") -> None:
-    """Refuse a value that is none of several.
+    """Check that a value is one of the allowed choices.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for the error.
+    value : object
+        Value to check.
+    choices : sequence
+        The allowed values.
+    remedy : str, optional
+        Advice to the user, for the error.
 
     Raises
     ------
     OptionError
-        If it is none of them.
+        If it equals none of the choices.
 
     Examples
     --------
@@ -103,7 +133,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = ""
     try:
         is_known = bool(value in choices)
     except ValueError:
-        # An array is compared element by element, and has no one truth.
+        # The comparison with an array gives an array, which is neither true nor false.
         is_known = False
     if not is_known:
         raise OptionError(
@@ -115,12 +145,21 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = ""
 
 
 def check_callable(name: str, value: Any, remedy: str = "") -> None:
-    """Refuse what cannot be called; None stands for no function and passes.
+    """Check that a value can be called or is None, which stands for no function.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for the error.
+    value : object
+        Value to check.
+    remedy : str, optional
+        Advice to the user, for the error.
 
     Raises
     ------
     OptionError
-        If it cannot be called.
+        If it is not None and cannot be called.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a loader can be asked for."""
+"""The options of a loader, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ from xloader.errors import LanesError, OptionError
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """The options of `Samples.loader`, checked.
+    """The checked options of `Samples.loader`.
 
-    :meth:`xloader.Samples.loader` describes each of them; the two hold the same defaults.
+    :meth:`xloader.Samples.loader` describes each option. Both have the same defaults.
 
     Attributes
     ----------
     memory_nbytes : int
-        The memory in bytes.
+        The option ``memory`` in bytes.
 
     Raises
     ------
     OptionError
         If an option is outside its range.
     LanesError
-        If lanes do not divide the global batch, or ranks do not divide the lanes.
+        If ``rank`` and ``world_size`` are given, and the lanes do not divide the global batch or
+        the ranks do not divide the lanes.
     """
 
     batch_size: int = 32
@@ -97,50 +98,56 @@ class LoaderOptions:
             self._check_lanes()
 
     def settled(self) -> LoaderOptions:
-        """The same, with the rank that this process has by now.
+        """Copy of the options with the rank and the world size that this process has now.
+
+        They are the given ones, or found by `resolve_world`.
 
         Raises
         ------
         OptionError
-            If the environment tells only half of it.
+            If the environment sets only one of rank and world size, or the two do not fit.
         LanesError
-            If lanes do not divide the global batch, or ranks do not divide the lanes.
+            If the lanes do not divide the global batch, or the ranks do not divide the lanes.
         """
         world = resolve_world(self.rank, self.world_size)
         return replace(self, rank=world.rank, world_size=world.world_size)
 
     @property
     def world(self) -> World:
-        """Which process of those that train together it is for: the only one, unless told."""
+        """Rank and world size as in the options; a single process if they are not given."""
         return World(self.rank or 0, self.world_size or 1)
 
     @property
     def global_batch(self) -> int:
-        """Samples of a step, over all ranks."""
+        """Number of samples of a step on all ranks together."""
         return self.batch_size * self.world.world_size
 
     @property
     def num_lanes(self) -> int:
-        """Lanes, over all ranks."""
+        """Number of lanes on all ranks together; by default one for each rank."""
         return self.lanes or self.world.world_size
 
     @property
     def carried_lanes(self) -> int:
-        """Lanes that one process may have to carry: all, where their number was asked for."""
+        """Number of lanes that must fit in one process's memory.
+
+        All of them if ``lanes`` is given, because a later run may have only one rank;
+        otherwise one.
+        """
         return self.lanes or 1
 
     @property
     def num_threads(self) -> int:
-        """Threads, the cores that this process may use unless asked otherwise."""
+        """Number of threads; by default the number of cores that this process may use."""
         if self.threads is not None:
             return self.threads
         return usable_cores()
 
     def _check_numbers(self) -> None:
-        """Check the numbers, and keep them as Python's own: those of NumPy are no JSON."""
+        """Check the numbers and convert NumPy's to Python's, which can be written as JSON."""
         for name, least, most in (
             ("batch_size", 1, MOST),
-            # What torch.manual_seed takes; beyond that, different seeds would be the same.
+            # The range of torch.manual_seed; beyond it, different seeds would give the same order.
             ("seed", -(2**63), 2**64 - 1),
             ("prefetch", 0, MOST),
             ("threads", 1, MOST_THREADS),
@@ -186,11 +193,11 @@ _OF_TORCH = {
     "generator": "pass seed=",
     "worker_init_fn": "leave it out: there are threads and no workers",
 }
-"""What stands here for the arguments of PyTorch's ``DataLoader``."""
+"""By argument of PyTorch's ``DataLoader``, the advice on the option to use here instead."""
 
 
 def divisors_of(number: int) -> list[int]:
-    """The numbers that divide another one.
+    """List the divisors of a positive number, ascending.
 
     Examples
     --------
@@ -202,19 +209,31 @@ def divisors_of(number: int) -> list[int]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
-    # What a cluster's job may use is less than what its machine has; macOS cannot tell.
+    """Number of processor cores that this process may use."""
+    # A cluster job may use fewer cores than its machine has. macOS has no call to ask for them.
     is_told = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
 def make_options(**options: Any) -> LoaderOptions:
-    """The options of a loader, each by a name that there is.
+    """Make the options of a loader from keyword arguments, and refuse unknown names.
+
+    Parameters
+    ----------
+    **options
+        Options of `Samples.loader` by name.
+
+    Returns
+    -------
+    LoaderOptions
+        The checked options.
 
     Raises
     ------
     OptionError
-        If there is no such option, or one is outside its range.
+        If there is no option of a name, or a value is outside its range.
+    LanesError
+        As `LoaderOptions` raises it.
     """
     known = [f.name for f in fields(LoaderOptions) if f.init]
     for name in options:
@@ -230,12 +249,22 @@ def make_options(**options: Any) -> LoaderOptions:
 
 
 def check_epoch(epoch: Any) -> int:
-    """The number of an epoch, as it was named by a caller.
+    """Check the number of an epoch, and convert it to ``int``.
+
+    Parameters
+    ----------
+    epoch : int
+        Value to check.
+
+    Returns
+    -------
+    int
+        The number of the epoch.
 
     Raises
     ------
     OptionError
-        If there is none such.
+        If it is not a whole number from 0 to 2**63 - 1.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""Packed numbers: stored numbers that stand for others by the CF conventions.
+"""Packed numbers: stored numbers that stand for other values by the CF conventions.
 
-Packed values stay packed until they are gathered, which keeps twice as many of them in memory
-as float32 would::
+Decoded chunks stay packed in memory until batches are gathered from them. So 16-bit integers take
+half the memory of float32::
 
     value = missing                       where the stored number is a fill value
           = stored * scale + offset       elsewhere
 
-The arithmetic is xarray's own, step by step and in the same dtype, so that values are the same
-to the last bit.
+The arithmetic follows xarray's step by step and in the same dtypes. So all values are equal to
+xarray's to the last bit.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TABLE_ITEMSIZE = 2
-"""Bytes of a packed integer up to which all of its values are looked up in a table."""
+"""Largest size in bytes of packed integers that are unpacked with a table of all values."""
 
 _PART_SIZE = 1 << 17
-"""Numbers unpacked at a time: what is computed on the way, at most 8 bytes each, stays 1 MiB."""
+"""Numbers unpacked at a time: with at most 8 bytes each, temporary arrays take at most 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How numbers are packed.
+    """The rule by which packed numbers stand for values.
 
     Parameters
     ----------
     stored_dtype : numpy.dtype
-        The packed dtype, in native byte order.
+        Dtype of packed numbers, in native byte order.
     seen_dtype : numpy.dtype
-        As what the packed bits count: differs from the stored dtype by the sign only.
+        Dtype as which the packed bits are read. It may differ from the stored dtype in being
+        signed or unsigned.
     fills : tuple of (int, float or numpy scalar)
-        Numbers that stand for a missing value, compared in the wide dtype.
+        Numbers that stand for a missing value. They are compared in the wide dtype.
     scale, offset : int, float, numpy scalar or None
-        What packed numbers are multiplied by, and what is added. Their types count: NumPy
-        computes with a ``float`` in the wide dtype, and with a ``numpy.float64`` in that.
+        Factor of packed numbers, and the number added afterwards; None for neither. Their types
+        matter: NumPy computes with a ``float`` in the wide dtype, and with a ``numpy.float64`` in
+        float64.
     wide_dtype : numpy.dtype
-        The dtype in which xarray computes; a float where there are fills.
+        Dtype in which xarray computes; a float dtype where there are fill values.
     dtype : numpy.dtype
-        The dtype of the values.
+        Dtype of the values.
 
     Examples
     --------
@@ -64,34 +66,34 @@ class Packing:
     dtype: np.dtype
 
     def unpack(self, packed: NDArray[Any]) -> NDArray[Any]:
-        """The values of packed numbers: of the same shape, always a new array."""
+        """Unpack numbers into a new array of the same shape and of `dtype`."""
         values = np.empty(packed.shape, self.dtype)
         self.unpack_into(packed, values)
         return values
 
     def unpack_into(self, packed: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the values of packed numbers.
+        """Unpack numbers into an existing array.
 
         Parameters
         ----------
         packed : numpy.ndarray
             Packed numbers, of the stored dtype.
         out : numpy.ndarray
-            Where their values go: the same shape, any strides, any dtype that holds them.
+            Array for the values: the same shape, any strides, any dtype that can hold them.
         """
         if out.dtype != self.dtype:
             out[...] = self.unpack(packed)
             return
         for part, place in _parts(packed, out):
             if self._has_table:
-                # In this mode NumPy writes to its target without a buffer between, and lets
-                # other threads run. There is nothing to clip: every number is in the table.
+                # With mode="clip", NumPy writes without a buffer and releases the GIL. Nothing is
+                # clipped, because every number has an entry in the table.
                 np.take(self._table, part.view(f"u{part.itemsize}"), out=place, mode="clip")
             else:
                 self._compute(part, place)
 
     def describe(self) -> list[object]:
-        """Everything that fixes the values, as JSON can say it."""
+        """List everything that determines the values, in types that JSON can hold."""
         dtypes = (self.stored_dtype, self.seen_dtype, self.wide_dtype)
         numbers = (*self.fills, self.scale, self.offset)
         return [
@@ -105,11 +107,11 @@ class Packing:
 
     @cached_property
     def _table(self) -> NDArray[Any]:
-        """The value of each packed number, by its bits."""
+        """Value of each possible packed number, indexed by its bits read as unsigned integer."""
         bits = 8 * self.stored_dtype.itemsize
         every = np.arange(1 << bits, dtype=f"u{self.stored_dtype.itemsize}")
         table = np.empty(every.shape, self.dtype)
-        # Numbers that are not in the data may overflow.
+        # Packed numbers that do not occur in the data may overflow.
         with np.errstate(all="ignore"):
             self._compute(every.view(self.stored_dtype), table)
         return table
@@ -119,7 +121,7 @@ class Packing:
         values = out if is_direct else np.empty(packed.shape, self.wide_dtype)
         np.copyto(values, packed.view(self.seen_dtype), casting="unsafe")
         for fill in self.fills:
-            # Where several are one number in the wide dtype, xarray masks both as well.
+            # Packed numbers may be equal in the wide dtype only; xarray masks those as well.
             np.copyto(values, np.nan, where=values == fill)
         if self.scale is not None:
             values *= self.scale
@@ -129,13 +131,16 @@ class Packing:
             np.copyto(out, values, casting="same_kind")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The table stays behind, which keeps pickles small.
+        # Pickles leave out the table, to stay small.
         parts = (self.stored_dtype, self.seen_dtype, self.fills, self.scale, self.offset)
         return Packing, (*parts, self.wide_dtype, self.dtype)
 
 
 def _parts(packed: NDArray[Any], out: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Cut two arrays of one shape along their leading axes, so that parts stay contiguous."""
+    """Cut two arrays of the same shape into parts of at most `_PART_SIZE` elements.
+
+    They are cut along leading dimensions, so that parts of contiguous arrays are contiguous.
+    """
     if packed.size <= _PART_SIZE:
         yield packed, out
     elif len(packed) == 1:

@@ -1,4 +1,4 @@
-"""How long one attempt at a read may take, and how many attempts there are."""
+"""Time limit of each attempt at a read, and number of attempts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from xloader.errors import OptionError
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 _LONGEST_TIMEOUT: Final = 10**7
-"""Seconds. Locks of some systems cannot be waited for any longer than about this."""
+"""Largest ``read_timeout`` in seconds; some systems cannot wait for a lock much longer."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long reads are waited for.
+    """Time limit of each attempt at a read, number of attempts, and pauses between them.
 
     Parameters
     ----------
     read_timeout : float, default 300.0
-        Seconds that one attempt at a read may take.
+        Seconds that one attempt at a read may take, above 0 and up to 10**7.
     max_retries : int, default 4
-        Attempts after the first, where that fails for a reason that may pass: no answer in time,
-        a dropped connection, a short body, HTTP status 408, 429 or 5xx.
+        Number of attempts after the first, from 0 to 1000. A read is tried again only after a
+        failure that may be temporary: no answer in time, a dropped connection, a short body, HTTP
+        status 408, 429 or 5xx.
 
     Raises
     ------
@@ -64,7 +65,7 @@ class RetryPolicy:
         object.__setattr__(self, "max_retries", int(retries))
 
     def but(self, read_timeout: float | None, max_retries: int | None) -> RetryPolicy:
-        """The same with other numbers, where they are given.
+        """Copy of the policy, with each number replaced that is not None.
 
         Raises
         ------
@@ -75,5 +76,5 @@ class RetryPolicy:
         return RetryPolicy(seconds, self.max_retries if max_retries is None else max_retries)
 
     def pause_after(self, num_failed: int) -> float:
-        """The longest wait before the next attempt, in seconds, after so many failed ones."""
+        """Longest pause in seconds before the next attempt, after ``num_failed`` failed ones."""
         return min(math.ldexp(_FIRST_PAUSE, num_failed - 1), _LONGEST_PAUSE)

@@ -1,14 +1,15 @@
-"""Subsets: which windows are samples, and how often each occurs in an epoch.
+"""Subsets: the windows that are samples, and how often each sample occurs in an epoch.
 
-Subsets, splits, balancing and bootstraps are one idea, a multiplicity for each sample::
+Subsets, splits, balancing and bootstraps all come down to a multiplicity for each sample::
 
     window       0  1  2  3  4  5  6
     indices         1     3        6      .select([1, 3, 6]): ids 0, 1, 2
     weights         2     1        1      .weighted([2, 1, 1], num_samples=8)
-    drawn        0  0  0  0  1  1  2  2   one epoch: 2, 2 and 2 times sure, two more by chance
+    drawn        0  0  0  0  1  1  2  2   one epoch: ids 0, 1, 2 occur 4, 2 and 2 times
 
-Draws are systematic: sample ``i`` of weight ``w`` comes ``floor`` or ``ceil`` of ``num_samples *
-w / sum(weights)`` times, as often as that on average, and an epoch has exactly ``num_samples``.
+Draws are systematic. A sample of weight ``w`` occurs ``x = num_samples * w / sum(weights)`` times
+on average over epochs, and ``floor(x)`` or ``ceil(x)`` times in each epoch. An epoch has exactly
+``num_samples`` samples.
 
 Sources
 -------
@@ -30,27 +31,28 @@ from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw
 
 _STRATUM_SIZE = 1 << 12
-"""Samples in a row among which the order of a draw is random: near ones are not drawn in step,
-and each part of the store still gives about as many as its weight says."""
+"""Number of successive samples that are shuffled among themselves before a draw by weight. Without
+it, neighbouring samples would be drawn at regular intervals. Each part of the store still gives
+about as many samples as its weight says."""
 
-# What a draw is for: each use has a stream of its own.
+# Each use of random numbers has its own constant, so that no two uses draw the same ones.
 _PLACES, _START = 0x5A3D, 0x5A3E
 
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """The samples among all windows.
+    """The windows that are samples, and the weights by which epochs draw them.
 
     Parameters
     ----------
     num_windows : int
-        How many windows there are.
-    indices : numpy.ndarray of int64, optional
-        The window of each sample id; by default, each window is a sample.
-    weights : numpy.ndarray of float64, optional
-        The weight of each sample id; by default, each occurs once.
+        Number of all windows.
+    indices : numpy.ndarray of int64, shape (n,), optional
+        Window of each sample id. By default each window is a sample.
+    weights : numpy.ndarray of float64, shape (n,), optional
+        Weight of each sample id. By default each sample occurs once in an epoch.
     num_draws : int, optional
-        Samples of an epoch where there are weights; by default as many as there are ids.
+        Number of samples of an epoch, if there are weights; by default the number of ids.
 
     Examples
     --------
@@ -74,12 +76,12 @@ class Subset:
         return hash(self.digest)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What is cached stays behind.
+        # Pickles leave out cached properties.
         return Subset, (self.num_windows, self.indices, self.weights, self.num_draws)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of all of it."""
+        """SHA-256 hash, in hexadecimal digits, of all four parameters."""
         digest = hashlib.sha256(repr((self.num_windows, self.num_draws)).encode())
         for values, dtype in ((self.indices, "<i8"), (self.weights, "<f8")):
             digest.update(b"-" if values is None else values.astype(dtype).tobytes())
@@ -89,7 +91,7 @@ class Subset:
         return f"Subset({len(self)} of {self.num_windows} windows, {self.digest[:16]})"
 
     def describe(self) -> str:
-        """The subset in words."""
+        """Describe the subset in words."""
         chosen = f"{len(self):,} of {self.num_windows:,} windows"
         if self.weights is None:
             return chosen
@@ -97,22 +99,25 @@ class Subset:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch."""
+        """Number of samples of an epoch."""
         return len(self) if self.weights is None or self.num_draws is None else self.num_draws
 
     @property
     def possible_ids(self) -> Ints:
-        """Ids that some epoch may hand out, ascending."""
+        """Ids that can occur in an epoch, ascending: those with a weight above 0."""
         if self.weights is None:
             return np.arange(len(self), dtype=np.int64)
         return np.flatnonzero(self.weights)
 
     def windows_of(self, ids: Ints) -> Ints:
-        """The window of each sample id."""
+        """Windows of sample ids; int64, of the shape of ``ids``."""
         return ids if self.indices is None else self.indices[ids]
 
     def ids_of(self, windows: Ints) -> Ints:
-        """The sample ids of windows, in their order; windows that are no samples have none."""
+        """Sample ids of windows, in the order of ``windows``.
+
+        A window has as many ids as it occurs in ``indices``: none, one or several.
+        """
         if self.indices is None:
             return windows
         by_window = np.argsort(self.indices, kind="stable")
@@ -124,21 +129,32 @@ class Subset:
         return np.asarray(by_window[rows], np.int64)
 
     def select(self, ids: Ints) -> Subset:
-        """The samples at some ids, which get new ids in their order."""
+        """The subset of the given samples; their new ids are their places in ``ids``."""
         weights = None if self.weights is None else self.weights[ids]
         return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws)
 
     def drawn(self, seed: int, epoch: int) -> Ints:
-        """The ids of an epoch, ascending, each as often as it occurs."""
+        """Draw the sample ids of an epoch, ascending, each as often as it occurs.
+
+        Parameters
+        ----------
+        seed, epoch : int
+            They fix the draw. Without weights they do not matter.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (num_samples,)
+            Sample ids.
+        """
         if self.weights is None:
             return np.arange(len(self), dtype=np.int64)
         line = self._line(derive_key(seed, epoch, _PLACES))
-        # A power of two changes no share, and the largest floats have no sum as they are.
+        # Scaling by a power of two is exact, and keeps the sum of huge weights finite.
         weights = np.ldexp(self.weights[line], -int(np.frexp(self.weights.max())[1]))
         total = np.cumsum(weights)
         bits = int(draw(derive_key(seed, epoch, _START), np.zeros(1, np.int64))[0])
         marks = np.floor(total * (self.num_samples / total[-1]) + (bits >> 11) / 2.0**53)
-        # Rounding must neither lose the last draw nor add one.
+        # Rounding must neither lose the last draw nor add a draw.
         np.minimum(marks, self.num_samples, out=marks)
         marks[np.flatnonzero(weights)[-1] :] = self.num_samples
         counts = np.empty(len(self), np.int64)
@@ -146,7 +162,7 @@ class Subset:
         return np.repeat(np.arange(len(self), dtype=np.int64), counts)
 
     def _line(self, key: int) -> Ints:
-        """All ids, those of a stratum in random order."""
+        """All ids in ascending strata of `_STRATUM_SIZE`, in random order within each stratum."""
         num_strata = -(-len(self) // _STRATUM_SIZE)
         bits = draw(key, np.arange(num_strata * _STRATUM_SIZE))
         within = np.argsort(bits.reshape(num_strata, -1), axis=1, kind="stable")
@@ -155,17 +171,18 @@ class Subset:
 
 
 def count_occurrences(line: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
-    """Which of the places of its id each place is, where equal ids stand side by side.
+    """Number the occurrences of each id from 0 on, in a list where equal ids are adjacent.
 
     Parameters
     ----------
-    line : numpy.ndarray of int64
-        Sample ids, shape ``(n,)``.
+    line : numpy.ndarray of int64, shape (n,)
+        Sample ids.
 
     Returns
     -------
-    numpy.ndarray of unsigned integers, or None
-        From 0, shape ``(n,)``, of the smallest dtype that holds them. None where all are 0.
+    numpy.ndarray of unsigned int, shape (n,), or None
+        For each element of ``line``, how many elements before it have the same id. Of the
+        smallest dtype that holds them. None if no id occurs twice.
 
     Examples
     --------
@@ -181,5 +198,5 @@ def count_occurrences(line: Ints) -> NDArray[np.unsignedinteger[Any]] | None:
         return None
     counts = np.diff(firsts, append=len(line))
     places = np.arange(len(line)) - np.repeat(firsts, counts)
-    # Beside eight bytes for each id, one is little.
+    # In the smallest dtype, they take little memory beside the 8 bytes of each id.
     return places.astype(np.min_scalar_type(int(counts.max()) - 1))

@@ -1,4 +1,6 @@
-"""Sample id <-> position <-> elements, as arithmetic: nothing is stored per sample.
+"""Conversion between sample ids, window positions and elements.
+
+All of it is arithmetic: nothing is stored for each sample.
 
 Along one dimension, a window of 3 elements with dilation 2 and stride 4::
 
@@ -7,8 +9,8 @@ Along one dimension, a window of 3 elements with dilation 2 and stride 4::
     window 1               x     x     x           position 1, first offset 4
     span       `-----------'  = (3 - 1) * 2 + 1 = 5
 
-A *position* counts windows along one dimension. A sample's id counts positions in C order,
-the last named dimension running fastest.
+A *position* counts windows along one dimension. A window's id counts positions in C order: the
+last named dimension varies fastest. Without a subset, window ids are sample ids.
 """
 
 from __future__ import annotations
@@ -24,28 +26,34 @@ from xloader.core.axis import Ints
 from xloader.errors import SampleIndexError, WindowError
 
 MOST_WINDOWS: Final = 2**61
-"""The most samples: their ids are 64-bit integers, and there is arithmetic on them."""
+"""Largest number of windows, so that arithmetic on their ids fits into 64-bit integers."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Every position of a window in an n-d array.
+    """All positions of a window in an n-d array.
 
     Parameters
     ----------
     dims : tuple of str
-        The windowed dimensions, in the order that ids count them.
-    dim_sizes, window_sizes, strides, dilations : tuple of int
-        Per dimension and in elements: its length, the number of elements that a window
-        takes, the distance between windows, and the distance between a window's elements.
+        Names of the windowed dimensions, in the order in which ids count them.
+    dim_sizes : tuple of int
+        Size of each dimension, in elements.
+    window_sizes : tuple of int
+        Number of elements that a window takes along each dimension.
+    strides : tuple of int
+        Distance between neighbouring windows along each dimension, in elements.
+    dilations : tuple of int
+        Distance between neighbouring elements of a window along each dimension, in elements.
     default_dims : tuple of str
-        Dimensions whose stride was not asked for, and is the window's size. Not compared.
+        Dimensions for which the user gave no stride, so that it is the window's size. They do not
+        matter in comparisons.
 
     Raises
     ------
     WindowError
-        If a size, stride or dilation is below 1, a window is longer than its dimension, or
-        there are more than `MOST_WINDOWS` of them.
+        If a window size, stride or dilation is below 1, a window is longer than its dimension,
+        or there are more than `MOST_WINDOWS` windows.
 
     Examples
     --------
@@ -63,7 +71,7 @@ class Windows:
     window_sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    # Not in the repr, from which fingerprints are made: which samples there are is the same.
+    # Not in the repr, because fingerprints are made from it and the samples are the same.
     default_dims: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +107,7 @@ class Windows:
 
     @cached_property
     def spans(self) -> tuple[int, ...]:
-        """Elements from the first to the last one of a window, both counted."""
+        """Per dimension, number of elements from the first to the last one of a window."""
         pairs = zip(self.window_sizes, self.dilations, strict=True)
         return tuple((size - 1) * dilation + 1 for size, dilation in pairs)
 
@@ -114,10 +122,10 @@ class Windows:
 
     @property
     def num_dropped(self) -> int:
-        """Windows left out although they would reach elements that no window reaches.
+        """Number of incomplete windows at the array's end that are left out.
 
-        One more along each dimension that has elements left over at its end, if it would still
-        begin inside the array; it would leave the array, which is why it is left out.
+        Along each dimension, one more window is counted if it would begin inside the array and
+        reach elements that no window reaches. It is left out because it would not end inside.
         """
         begun = [
             count + ((count - 1) * stride + span < size and count * stride < size)
@@ -128,12 +136,17 @@ class Windows:
         return math.prod(begun) - len(self)
 
     def overlap_note(self, what: str = "samples") -> str:
-        """What overlapping windows would give where nobody asked for a stride; else nothing.
+        """Note on how many windows a stride of 1 would give along `default_dims`.
 
         Parameters
         ----------
         what : str
-            What is counted.
+            Plural noun for the windows.
+
+        Returns
+        -------
+        str
+            The note; empty if a stride of 1 would give no more windows.
 
         Examples
         --------
@@ -141,7 +154,7 @@ class Windows:
         'windows do not overlap: 120 samples; `stride={"time": 1}` gives 715'
         """
         rows = zip(self.dims, self.window_sizes, self.dilations, strict=True)
-        # Windows with a dilation lie within each other's gaps.
+        # Windows with a dilation are left out, because they interleave.
         dims = [d for d, size, gap in rows if d in self.default_dims and size > 1 and gap == 1]
         strides = zip(self.dims, self.strides, strict=True)
         denser = replace(self, strides=tuple(1 if d in dims else own for d, own in strides))
@@ -154,7 +167,7 @@ class Windows:
         )
 
     def positions_of(self, ids: Ints) -> Ints:
-        """Positions, shape ``(len(ids), num_dims)``, of samples.
+        """Positions of windows by their ids; int64, shape ``(len(ids), num_dims)``.
 
         Raises
         ------
@@ -170,7 +183,7 @@ class Windows:
         return np.stack(np.unravel_index(ids, self.num_positions), axis=-1).astype(np.int64)
 
     def ids_of(self, positions: Ints) -> Ints:
-        """Ids of the samples at ``positions``, shape ``(n, num_dims)``."""
+        """Ids of the windows at ``positions``, shape ``(n, num_dims)``; int64, shape ``(n,)``."""
         ids = np.zeros(len(positions), np.int64)
         for dim, count in enumerate(self.num_positions):
             ids = ids * count + positions[:, dim]

@@ -1,4 +1,4 @@
-"""Which of how many training processes this is: a value, and the one place that looks it up."""
+"""Rank and world size of this training process, and the only code that looks them up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xloader.errors import OptionError
 
 @dataclass(frozen=True)
 class World:
-    """One rank among ``world_size``.
+    """Rank of a training process, and the number of processes that train together.
 
     Parameters
     ----------
@@ -58,19 +58,24 @@ def resolve_world(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> World:
-    """Find this process's rank: told, or from ``torch.distributed``, or from the environment.
+    """Find the rank and the world size of this process.
 
-    The first of these that speaks is believed: the arguments; ``torch.distributed`` where it is
-    imported and initialised; ``RANK`` and ``WORLD_SIZE``, or on the first node ``LOCAL_RANK``
-    in the place of ``RANK``; a task of an ``srun`` step, by ``SLURM_PROCID`` and
-    ``SLURM_STEP_NUM_TASKS``; else one process alone.
+    The first of these sources that gives a rank is used:
+
+    1. the arguments,
+    2. ``torch.distributed``, if it is imported and initialised,
+    3. the environment variables ``RANK`` and ``WORLD_SIZE``; if ``RANK`` is not set and
+       ``NODE_RANK`` is 0, ``LOCAL_RANK`` instead of it,
+    4. ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS``, which ``srun`` sets for its tasks.
+
+    If there is none, the process trains alone: rank 0 of 1.
 
     Parameters
     ----------
     rank, world_size : int, optional
-        Given together or not at all.
+        Rank and world size, if they are known: both or neither.
     environ : mapping of str to str, optional
-        Environment to look into, ``os.environ`` by default.
+        Environment variables; by default ``os.environ``.
 
     Returns
     -------
@@ -80,7 +85,8 @@ def resolve_world(
     Raises
     ------
     OptionError
-        If one of two values that belong together is missing or out of range.
+        If a rank comes without a world size or the other way round, or if one of them is not a
+        whole number or out of range.
 
     Examples
     --------
@@ -96,12 +102,12 @@ def find_world(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> World | None:
-    """As `resolve_world`, but None where nobody says that there are several processes.
+    """Find the rank and the world size as `resolve_world` does, or None if no source has them.
 
     Raises
     ------
     OptionError
-        As `resolve_world` does.
+        As `resolve_world` raises it.
 
     Examples
     --------
@@ -123,18 +129,18 @@ def find_world(
     environ = os.environ if environ is None else environ
     is_first_node = environ.get("NODE_RANK") == "0" and "LOCAL_RANK" in environ
     if "RANK" not in environ and "WORLD_SIZE" in environ and is_first_node:
-        # Lightning starts the ranks of a node so, and leaves RANK to the process group.
+        # Lightning sets these for the ranks that it starts; the process group sets RANK later.
         return World(_read(environ, "LOCAL_RANK"), _read(environ, "WORLD_SIZE"))
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return World(_read(environ, "RANK"), _read(environ, "WORLD_SIZE"))
-    # A batch script sees SLURM_NTASKS as well, though it runs once: only srun sets the step's.
+    # Not SLURM_NTASKS: a batch script sees it too, though it runs once. Only srun sets these.
     if "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ:
         return World(_read(environ, "SLURM_PROCID"), _read(environ, "SLURM_STEP_NUM_TASKS"))
     return None
 
 
 def _from_torch() -> World | None:
-    # Looked up and never imported: a process group cannot be initialised before the import.
+    # Not imported here: if the user has not imported it, no process group is initialised.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

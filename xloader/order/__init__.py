@@ -1,1 +1,1 @@
-"""Which sample comes when: cohorts, the order of each lane, and how steps share it."""
+"""The order of samples in an epoch: cohorts, the order of each lane, and the rows of each step."""

@@ -1,13 +1,13 @@
-"""The order without a shuffle: ids ascending, a stretch of samples at a time.
+"""The order without a shuffle: sample ids ascend.
 
-Ids count positions in C order. With the first dimension cut into pieces and the others whole,
-pieces come one after the other and so do ids; what is in memory is then a slab of the array.
-Where slabs are too large, the first dimension goes position by position, the second is cut
-into pieces, and so on::
+Ids count positions in C order. If the first dimension is cut into pieces and the others are not
+cut, the ids of each piece follow those of the piece before. Then the memory must hold the chunks
+of one piece: a slab of the array. If that is too much, the first dimension is cut into single
+positions and the second into pieces, and so on. ``depth`` is the dimension cut into pieces::
 
-    depth 0   piece x whole x whole          one slab of chunks
-    depth 1   position x piece x whole       one row of chunks
-    depth 2   position x position x piece    the chunks of one sample
+    depth 0   piece x whole x whole          memory holds one slab of chunks
+    depth 1   position x piece x whole       memory holds one row of chunks
+    depth 2   position x position x piece    memory holds the chunks of one sample
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from xloader.order.protocol import AnyOrder
 
 @dataclass(frozen=True)
 class Ascent:
-    """Ids in ascending order, each lane its own part.
+    """Ascending order of an epoch's samples, divided into sub-lanes.
 
     Parameters
     ----------
     footprint : Footprint
+        The samples and the chunks that they need.
     depth : int
-        How many leading dimensions go position by position.
+        Number of leading dimensions that are cut into single positions.
     sublanes : SubLanes
-        How its line of samples is divided.
+        Division of the ascending ids into sub-lanes.
     seed, epoch : int
-        Where weights draw how often a sample occurs: the epoch that is meant.
+        If samples have weights, these fix how often each sample occurs.
     """
 
     footprint: Footprint
@@ -52,14 +53,14 @@ class Ascent:
 
     @cached_property
     def _drawn(self) -> tuple[Ints, NDArray[np.integer[Any]] | None]:
-        """The ids of a subset, which may lie anywhere: they are a list. And their occurrences."""
+        """Ids of a subset's samples in this epoch, and their occurrences as `count_occurrences`."""
         assert self.footprint.subset is not None
         drawn = self.footprint.subset.drawn(self.seed, self.epoch)
         return drawn, count_occurrences(drawn)
 
     @cached_property
     def cohorts(self) -> Cohorts:
-        """The stretches, in order."""
+        """Cohorts of all windows, cut as ``depth`` says. Their ids follow each other."""
         num_dims = len(self.footprint.windows.dims)
         cut = cut_cohorts(self.footprint, (1,) * num_dims)
         pieces = []
@@ -73,7 +74,7 @@ class Ascent:
         return Cohorts(tuple(pieces))
 
     def lane(self, number: int) -> AnyOrder:
-        """One part, ascending."""
+        """Make the order of one sub-lane by its number; its ids ascend."""
         if self.footprint.subset is not None:
             begin, end = self.sublanes.span(number)
             drawn, times = self._drawn
@@ -98,7 +99,7 @@ class Ascent:
 
 
 def _plain_pieces(starts: Ints) -> Pieces:
-    """Pieces with no tiles under them: an ascent asks for nothing but where each begins."""
+    """Pieces without tiles, because `Ascent` only needs the first position of each piece."""
     none = np.zeros((0, len(starts) - 1), np.int64)
     return Pieces(
         tile_edges=starts,

@@ -5,12 +5,13 @@ Along one dimension, windows of 3 at stride 1 on tiles of 4 elements::
     tile       0 0 0 0 | 1 1 1 1 | 2 2 2 2
     position   0 1 2 3   4 5 6 7   8 9
     piece      `-' `-'   `-' `-'   `-'
-               0   0,1   1   1,2   2         the tiles that the piece's samples touch
-    home       0   0     1   1     2         the tile of the first element they need
+               0   0,1   1   1,2   2         tiles that the piece's samples touch
+    home       0   0     1   1     2         tile of the first element that they need
 
-A *piece* is a stretch of positions that touch the same tiles; a cohort is a piece along every
-windowed dimension. Everything is found per dimension, so the cost grows with the number of
-tiles and never with the number of samples.
+A *piece* is a range of positions whose samples touch the same tiles (for a subset of the windows,
+also the same blocks). A *cohort* combines one piece
+of each windowed dimension. Pieces are found for each dimension alone, so the cost grows with the
+number of tiles. Only for a subset does it also grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -28,33 +29,32 @@ from xloader.core.footprint import Boxes, Footprint
 from xloader.core.subset import count_occurrences
 
 # Slots, blocks and tiles count from 0 and rarely need more than 32 bits. NumPy sorts 16-bit
-# numbers by counting, so an order of larger ones is found digit by digit: in a third to a tenth
-# of the time.
+# integers by counting. Sorting larger ones by 16-bit digits takes a third to a tenth of the time.
 _DIGIT_BITS = 16
 _FEW_A_DIGIT = 64
-"""Keys a digit below which NumPy's calls cost more than comparing does."""
+"""Number of keys for each digit below which sorting by comparison is faster."""
 _FEW_KEYS = 1000
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """One windowed dimension, cut into tiles and its positions into pieces.
+    """The tiles and pieces of one windowed dimension.
 
     Parameters
     ----------
-    tile_edges : numpy.ndarray of int64
-        First element of every tile, and the dimension's size at the end.
-    starts : numpy.ndarray of int64
-        First position of every piece, and the number of positions at the end.
-    home : numpy.ndarray of int64
-        Per piece, its home among the *homes*: the tiles that are home to some piece.
-    touch_lo, touch_hi : numpy.ndarray of int64
-        Per distinct access and piece, shape ``(num_accesses, num_pieces)``, the homes it
-        touches as a half-open range; nothing where each piece touches its home alone.
+    tile_edges : numpy.ndarray of int64, shape (num_tiles + 1,)
+        First element of each tile, then the size of the dimension.
+    starts : numpy.ndarray of int64, shape (num_pieces + 1,)
+        First position of each piece, then the number of positions.
+    home : numpy.ndarray of int64, shape (num_pieces,)
+        Home tile of each piece. Only *homes* are counted: tiles that are home to some piece.
+    touch_lo, touch_hi : numpy.ndarray of int64, shape (num_spans, num_pieces)
+        Half-open range of homes that each piece touches, for each distinct span of elements that
+        some field needs of a window. No rows if each piece touches its home alone.
     reach : int
-        The greatest distance between two tiles that one piece touches.
-    is_beyond_homes : numpy.ndarray of bool
-        Per piece, whether it touches a tile that is home to none.
+        Greatest distance, in tiles, between two tiles that one piece touches.
+    is_beyond_homes : numpy.ndarray of bool, shape (num_pieces,)
+        Whether each piece touches a tile that is home to no piece.
     """
 
     tile_edges: Ints
@@ -72,20 +72,20 @@ class Pieces:
 
     @cached_property
     def num_homes(self) -> int:
-        """Number of tiles that are home to some piece."""
+        """Number of homes: tiles that are home to some piece."""
         return int(self.home[-1]) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The samples of each cohort, where not all windows are samples that occur once.
+    """The samples of each cohort, for a subset of the windows.
 
     Parameters
     ----------
-    ids : numpy.ndarray of int64
-        Sample ids by cohort, each as often as it occurs.
-    offsets : numpy.ndarray of int64
-        Those of cohort ``c`` are ``ids[offsets[c]:offsets[c + 1]]``.
+    ids : numpy.ndarray of int64, shape (num_samples,)
+        Sample ids sorted by cohort and then id, each as often as it occurs.
+    offsets : numpy.ndarray of int64, shape (num_cohorts + 1,)
+        The samples of cohort ``c`` are ``ids[offsets[c]:offsets[c + 1]]``.
     """
 
     ids: Ints
@@ -93,21 +93,21 @@ class Members:
 
     @cached_property
     def occurrences(self) -> NDArray[np.unsignedinteger[Any]] | None:
-        """Which of its sample's times in the epoch each of ``ids`` is; None: all the first."""
-        # A sample's cohort is the same each time, and there ids ascend.
+        """Occurrence of each of ``ids``, as `count_occurrences` numbers them."""
+        # Equal ids are adjacent: they are in one cohort, and ids ascend within a cohort.
         return count_occurrences(self.ids)
 
 
 @dataclass(frozen=True)
 class Cohorts:
-    """All cohorts of an n-d tiling. A cohort's id counts pieces in C order.
+    """All cohorts of an n-d tiling. A cohort's number counts pieces in C order.
 
     Parameters
     ----------
     pieces : tuple of Pieces
-        Per windowed dimension.
+        Tiles and pieces of each windowed dimension.
     members : Members, optional
-        Their samples; by default, all windows.
+        Samples of each cohort; by default all windows, each once.
     """
 
     pieces: tuple[Pieces, ...]
@@ -120,12 +120,12 @@ class Cohorts:
 
     @cached_property
     def home_shape(self) -> tuple[int, ...]:
-        """Number of home tiles along each dimension."""
+        """Number of homes along each dimension."""
         return tuple(p.num_homes for p in self.pieces)
 
     @property
     def num_tiles(self) -> int:
-        """Number of tiles that are home to some window."""
+        """Number of n-d tiles that are home to some window."""
         return math.prod(self.home_shape)
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Cohorts:
 
     @cached_property
     def tiles(self) -> Ints:
-        """Home tile of every cohort, counted in C order over ``home_shape``."""
+        """Home tile of every cohort, numbered in C order over ``home_shape``; int64."""
         tile = np.zeros((1,) * len(self.shape), np.int64)
         for dim, (pieces, count) in enumerate(zip(self.pieces, self.home_shape, strict=True)):
             tile = tile * count + _along(pieces.home, dim, len(self.shape))
@@ -156,7 +156,7 @@ class Cohorts:
         return int(is_used.sum())
 
     def counts_of(self, cohorts: Ints) -> Ints:
-        """Number of samples of some cohorts."""
+        """Number of samples of each of the given cohorts."""
         if self.members is None:
             return self.boxes(cohorts).num_samples
         return self.members.offsets[cohorts + 1] - self.members.offsets[cohorts]
@@ -172,8 +172,8 @@ class Cohorts:
         return np.broadcast_to(count, self.shape).reshape(-1)
 
     def boxes(self, cohorts: Ints) -> Boxes:
-        """The positions of each cohort's samples."""
-        # Along one dimension an id is an index, and there may be millions of them.
+        """Boxes of the positions of the given cohorts."""
+        # With one dimension, numbers are indices already, and there may be millions of them.
         is_line = len(self.shape) == 1
         indices = (cohorts,) if is_line else np.unravel_index(cohorts, self.shape)
         pairs = list(zip(self.pieces, indices, strict=True))
@@ -191,12 +191,11 @@ def cut_cohorts(
     Parameters
     ----------
     footprint : Footprint
+        The samples and the chunks that they need.
     tiling : tuple of int
-        Per windowed dimension, the number of blocks of the leading variable that make a tile;
-        0 for the whole dimension.
+        Per windowed dimension, number of blocks of the leading axis in a tile; 0 for all.
     seed, epoch : int
-        Where weights draw how often a sample occurs: the epoch that is meant. A plan is made
-        for epoch 0 of seed 0.
+        If samples have weights, these fix how often each occurs. Plans are made for 0 and 0.
     """
     pieces = cut_pieces(footprint, tiling)
     if footprint.subset is None:
@@ -212,7 +211,7 @@ def cut_cohorts(
 
 
 def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, ...]:
-    """Cut each windowed dimension into pieces; the tiling is as of `cut_cohorts`."""
+    """Cut each windowed dimension into pieces; for ``tiling``, see `cut_cohorts`."""
     known = footprint.known_pieces
     for cut in enumerate(tiling):
         if cut not in known:
@@ -221,12 +220,12 @@ def cut_pieces(footprint: Footprint, tiling: tuple[int, ...]) -> tuple[Pieces, .
 
 
 def leading_axis(footprint: Footprint, dim: int) -> Axis | None:
-    """The chunking that tiles follow along a dimension: the variable with most bytes has it."""
+    """The axis whose blocks make up tiles along a dimension; None if no variable has it."""
     return footprint.leading_axes[dim]
 
 
 def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
-    """Edges of tiles of ``num_blocks`` blocks each along a dimension (0: all of it)."""
+    """Edges of tiles of ``num_blocks`` blocks along a dimension; 0 makes a single tile."""
     axis = leading_axis(footprint, dim)
     size = footprint.windows.dim_sizes[dim]
     if axis is None or num_blocks == 0:
@@ -270,7 +269,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     hi = np.stack([tile_of(last) for _, last in spans])
     reach = int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0))
     if not reach:
-        # Each piece touches its home alone, and nothing need be kept of that.
+        # Each piece touches its home alone, which ``home`` already says.
         lo, hi = lo[:0], hi[:0]
     is_home = np.zeros(len(edges), np.int64)
     is_home[homes + 1] = 1
@@ -288,9 +287,9 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
 
 
 def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
-    """First positions beyond the edge of any block: between them all need the same blocks.
+    """First positions beyond each block edge: between two, all positions need the same blocks.
 
-    Of a piece, a subset may hold any sample, so what one of them needs must be what all need.
+    A subset may hold any samples of a piece, so all samples of a piece must need the same blocks.
     """
     stride = footprint.windows.strides[dim]
     cuts = []
@@ -309,18 +308,19 @@ def _along(values: Ints, dim: int, num_dims: int) -> Ints:
 
 
 def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
-    """The stable order of keys.
+    """Stable sorting order of integers, found digit by digit.
 
     Parameters
     ----------
     keys : numpy.ndarray of int, shape (n,)
-        In ``[0, bound)``.
+        Integers in ``[0, bound)``.
     bound : int
+        Upper bound of the keys, excluded.
 
     Returns
     -------
     numpy.ndarray of int, shape (n,)
-        As of ``np.argsort(keys, kind="stable")``.
+        The same as ``np.argsort(keys, kind="stable")``.
 
     Examples
     --------
@@ -337,12 +337,12 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
 
 
 def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The stable order of finite keys that are spread about evenly.
+    """Stable sorting order of finite floats, fast if they are spread about evenly.
 
     Returns
     -------
     numpy.ndarray of int, shape (n,)
-        As of ``np.argsort(keys, kind="stable")``.
+        The same as ``np.argsort(keys, kind="stable")``.
 
     Examples
     --------
@@ -355,14 +355,14 @@ def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
     span = keys.max() - first
     if span == 0:
         return np.arange(len(keys))
-    # Rounded to one digit they are nearly in order, and what is nearly in order sorts fast.
+    # Sorting by one rounded digit first gives nearly the final order, which then sorts fast.
     digits = (keys - first) / span * ((1 << _DIGIT_BITS) - 1)
     nearly = np.argsort(digits.astype(np.uint16), kind="stable")
     return nearly[np.argsort(keys[nearly], kind="stable")]
 
 
 def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Of sorted values, whether each is the first of those that are equal.
+    """Whether each of some sorted values is the first of those equal to it.
 
     Examples
     --------
@@ -376,7 +376,9 @@ def is_first(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
-    """The entries without repeats, or few that are near, and where in them each is found.
+    """Distinct entries in ascending order, and the index of each entry among them.
+
+    If the entries are close together, the first array is the whole range between them.
 
     Examples
     --------
@@ -387,7 +389,7 @@ def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
     first = int(entries.min()) if len(entries) else 0
     num_near = int(entries.max(initial=0)) + 1 - first
     if num_near <= len(entries):
-        # Entries at work stand close together: no search is needed.
+        # Entries under way are close together, and a range of them needs no sort.
         return np.arange(first, first + num_near), entries - first
     distinct, which = np.unique(entries, return_inverse=True)
     return distinct, which

@@ -1,7 +1,8 @@
-"""Which sample comes when: cohorts that hand out their samples at an even pace.
+"""The order of samples in a lane: each cohort hands out its samples at an even pace.
 
-A lane is a list of *entries*. Each is a cohort, or the part of one that the lane owns, with the
-stretch of keys over which it hands out its samples::
+A lane is a list of *entries*. An entry is a cohort, or the part of it that belongs to the lane. It
+spreads its samples evenly over an interval of keys. A sample's *rank* counts the samples of its
+entry, and the phase lies in [0, 1)::
 
     key(sample) = start + length * (rank + phase) / count
 
@@ -10,9 +11,9 @@ stretch of keys over which it hands out its samples::
     entry 2               |---x-----x-----x-----x--|        start 2
     slot      0     1     2     3     4     5               a slot is one unit of key
 
-The epoch is the samples sorted by key, ties by cohort and then rank. How many come before a
-key is arithmetic, so an order is produced segment by segment, from any place, and stores
-nothing per sample.
+The order is the samples sorted by key; samples with equal keys are sorted by cohort and then rank.
+A *place* is an index into the order. The number of samples before a key follows from arithmetic.
+So the order can be made in segments, from any place on, and nothing is stored for each sample.
 """
 
 from __future__ import annotations
@@ -33,35 +34,40 @@ from xloader.core.windows import Windows
 from xloader.order.cohorts import Cohorts, digit_order, distinct_near, spread_order
 
 PHASE_STEPS = 1 << 20
-"""Phases are whole multiples of 1 / PHASE_STEPS, so that they are exact in floating point."""
+"""Phases are multiples of 1 / PHASE_STEPS, which floating-point numbers hold exactly."""
 
 _SEGMENT_SIZE = 1 << 14
-"""Samples of a segment, about: large enough that NumPy's calls cost little beside the work."""
+"""Approximate number of samples of a segment, large enough that NumPy's calls cost little."""
 
 _NUM_EDGES = 256
-"""Segments whose ends are worked out together."""
+"""Number of segments whose ends are computed in one call."""
 
 
 @dataclass(frozen=True)
 class LaneOrder:
-    """One lane's order of one epoch.
+    """The order of one lane in one epoch.
 
     Parameters
     ----------
     windows : Windows
+        All windows.
     cohorts : Cohorts
-    cohort : numpy.ndarray of int64
-        Per entry, its cohort. No cohort occurs twice in a lane.
+        All cohorts of the epoch.
+    cohort : numpy.ndarray of int, shape (num_entries,)
+        Cohort of each entry. No cohort occurs twice in a lane.
     cut_cohort, num_skipped : int
-        The cohort of which an earlier lane owns the first so many samples.
-    count : numpy.ndarray of int64
-        Per entry, the number of samples it hands out.
-    start, length : numpy.ndarray of int32
-        Per entry, where its keys begin and over how many slots they reach. Starts never fall.
-    phase : numpy.ndarray of int32
-        Per entry, in ``[0, PHASE_STEPS)``.
+        The cohort at the lane's beginning, and how many of its first samples belong to an earlier
+        lane.
+    count : numpy.ndarray of int64, shape (num_entries,)
+        Number of samples that each entry hands out.
+    start : numpy.ndarray of int32, shape (num_entries,)
+        Slot where the keys of each entry begin, in ascending order.
+    length : numpy.ndarray of int32, shape (num_entries,)
+        Number of slots over which the keys of each entry spread; 0 gives all of them one key.
+    phase : numpy.ndarray of int32, shape (num_entries,)
+        Phase of each entry in units of ``1 / PHASE_STEPS``, in ``[0, PHASE_STEPS)``.
     permutation_key : int or None
-        Draws the permutation of each cohort; ``None`` keeps ids ascending.
+        Key that fixes the order of samples within each cohort; with None, ids ascend.
     """
 
     windows: Windows
@@ -82,27 +88,27 @@ class LaneOrder:
 
     @property
     def boxes(self) -> Boxes:
-        """Per entry, the positions of its cohort."""
+        """Box of the positions of each entry's cohort."""
         return self.cohorts.boxes(self.cohort)
 
     @cached_property
     def num_slots(self) -> int:
-        """Number of slots that hold keys."""
+        """Number of slots from 0 to the last one that holds keys."""
         ends = self.start + np.maximum(self.length, 1)
         return int(ends.max(initial=0))
 
     @property
     def first_slot(self) -> Ints:
-        """Per entry, the slot of its first sample."""
+        """Slot of each entry's first sample; int32."""
         return self._keys_of_all(np.zeros(1, np.int64)).astype(np.int32)
 
     @property
     def last_slot(self) -> Ints:
-        """Per entry, the slot of its last sample."""
+        """Slot of each entry's last sample; int32."""
         return self._keys_of_all(self.count - 1).astype(np.int32)
 
     def keys(self, entries: Ints, ranks: Ints) -> NDArray[np.float64]:
-        """The key of a sample, given its entry and its rank there; it never falls with rank."""
+        """Keys of samples, given the entry and the rank of each. Keys never decrease with rank."""
         share = (ranks + self.phase[entries] / PHASE_STEPS) / self.count[entries]
         return np.asarray(self.start[entries] + self.length[entries] * share, np.float64)
 
@@ -111,26 +117,26 @@ class LaneOrder:
         return np.asarray(self.start + self.length * share, np.float64)
 
     def num_before(self, entries: Ints, key: float) -> Ints:
-        """Per entry, how many of its samples have a smaller key."""
+        """Number of samples of each given entry whose key is smaller than ``key``."""
         count, start, length = self.count[entries], self.start[entries], self.length[entries]
         if not np.isfinite(key):
             return count
         share = np.where(length > 0, (key - start) / np.maximum(length, 1), start < key)
         guess = np.ceil(np.clip(share, 0.0, 1.0) * count - self.phase[entries] / PHASE_STEPS)
         found = np.clip(guess, 0, count).astype(np.int64)
-        # Rounding can put the guess one off: the keys themselves decide.
+        # Rounding can put the guess off by one, so it is compared with the keys themselves.
         previous, current = np.maximum(found - 1, 0), np.minimum(found, count - 1)
         is_over = (found > 0) & (self.keys(entries, previous) >= key)
         is_under = (found < count) & (self.keys(entries, current) < key)
         return found - is_over + is_under
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
-        """The sample id at a rank of an entry."""
+        """Sample ids by entry and rank; int64, of the shape of ``entries``."""
         return self.identify(entries, ranks)[0]
 
     def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
-        """As `ids`, and which time in the epoch it is that each comes; None: always the first."""
-        # What is the same for all samples of an entry is worked out once for each entry.
+        """Sample ids as `ids`, and their occurrences, or None if each is its sample's first."""
+        # Values that all samples of an entry share are computed once for each entry.
         distinct, which = distinct_near(entries)
         cohorts, members = self.cohort[distinct], self.cohorts.members
         if self.num_skipped:
@@ -160,30 +166,37 @@ class LaneOrder:
         return ids, None
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """The ids from place ``begin`` on, with the entry of each, in pieces.
+        """Yield the ids of the samples from place ``begin`` on, and their entries, in pieces.
 
         Yields
         ------
         ids, entries : numpy.ndarray of int64, shape (n,)
+            Id and entry of each sample.
         """
         for entries, ranks in self.places(begin):
             yield self.ids(entries, ranks), entries
 
     def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
-        """As `segments`, with the entry and the rank of each sample, and no ids drawn.
+        """Yield the entry and the rank of each sample, in pieces. No ids are computed.
 
         Parameters
         ----------
         begin : int
-            The first place.
+            Place of the first sample.
         size : int
-            Samples of a piece, about; where more entries are at work, there are more.
+            Approximate number of samples of a piece. It is raised to twice the number of entries
+            that hand out samples at the same time.
+
+        Yields
+        ------
+        entries, ranks : numpy.ndarray of int64, shape (n,)
+            Entry and rank of each sample.
         """
         first, num_passed = self._first_edge(begin)
         yield from self._walk(first, self._edges(first, begin, size), num_passed)
 
     def counts_before(self, place: int) -> Ints:
-        """Per entry, how many of its samples come before ``place``."""
+        """Number of samples of each entry that come before ``place``."""
         if place >= self.num_samples:
             return self.count
         first, num_left = self._first_edge(place)
@@ -201,7 +214,10 @@ class LaneOrder:
     def _walk(
         self, first: float, edges: Iterator[float], num_passed: int = 0
     ) -> Iterator[tuple[Ints, Ints]]:
-        """Entries and ranks in order, but for the first so many, in pieces between edges."""
+        """Yield entries and ranks in order, a piece for each interval between successive edges.
+
+        The intervals begin at the key ``first``. The first ``num_passed`` samples are left out.
+        """
         active = self._begun(first)[1]
         started = self._num_started(first)
         given = self.num_before(active, first)
@@ -218,7 +234,7 @@ class LaneOrder:
                 yield from self._at_one_key(active, given, reached, num_passed)
                 num_passed = 0
             else:
-                # Samples with equal keys go by cohort and then rank: the sort is stable.
+                # The sort by key is stable, so that equal keys stay sorted by cohort and rank.
                 by_cohort = digit_order(self.cohort[active], len(self.cohorts))
                 rows, ranks = expand_ranges(given[by_cohort], reached[by_cohort])
                 entries = active[by_cohort][rows]
@@ -231,7 +247,10 @@ class LaneOrder:
     def _at_one_key(
         self, active: Ints, given: Ints, reached: Ints, num_passed: int
     ) -> Iterator[tuple[Ints, Ints]]:
-        """Samples that all have one key, and so go by cohort: there may be millions of them."""
+        """Yield entries and ranks of samples that share one key, sorted by cohort and rank.
+
+        There may be millions of them, so they are cut into segments here.
+        """
         by_cohort = digit_order(self.cohort[active], len(self.cohorts))
         active, given, reached = active[by_cohort], given[by_cohort], reached[by_cohort]
         before = np.concatenate([[0], np.cumsum(reached - given)])
@@ -242,18 +261,18 @@ class LaneOrder:
 
     @cached_property
     def _num_of_earlier(self) -> Ints:
-        """Per entry, the samples of all entries before it."""
+        """Number of samples of all entries before each entry, then of all entries."""
         return np.concatenate([[0], np.cumsum(self.count)])
 
     def _begun(self, key: float) -> tuple[int, Ints]:
-        """How many entries are sure to have ended before a key, and those that may not have."""
+        """Number of entries that surely end before a key, and the others that start before it."""
         longest = int(self.length.max(initial=0)) + 1
         done = self._num_started(key - longest)
         return done, np.arange(done, self._num_started(key))
 
     def _num_started(self, key: float) -> int:
-        """How many entries start before a key."""
-        # In whole slots: a search for a fraction would make all starts fractions first.
+        """Number of entries that start before a key."""
+        # An integer is searched for, because a float would make NumPy convert all starts.
         slot = min(max(key, 0.0), float(self.num_slots))
         return int(np.searchsorted(self.start, np.int32(math.ceil(slot)), side="left"))
 
@@ -263,7 +282,7 @@ class LaneOrder:
 
     @cached_property
     def _samples_before_slot(self) -> NDArray[np.float64]:
-        """About how many samples come before each slot; exact where all pace evenly."""
+        """Approximate number of samples before each slot; phases are ignored."""
         change = np.zeros(self.num_slots + 1)
         paced = self.length > 0
         rate = self.count[paced] / self.length[paced]
@@ -275,26 +294,29 @@ class LaneOrder:
 
     @cached_property
     def _crowded(self) -> NDArray[np.float64]:
-        """Keys that more samples have than a segment holds."""
+        """Keys that are shared by more samples than a segment holds."""
         at_once = self.length == 0
         num_samples = np.bincount(self.start[at_once], self.count[at_once])
         return np.flatnonzero(num_samples > _SEGMENT_SIZE).astype(np.float64)
 
     @cached_property
     def _least_size(self) -> int:
-        """Twice the entries at work, so that a segment's cost is in its samples."""
+        """Twice the largest number of entries under way at a time: the least size of a segment.
+
+        Then a segment's cost depends mainly on its number of samples.
+        """
         ends = self.start + np.maximum(self.length, 1)
         begun = np.bincount(self.start, minlength=self.num_slots)
         ended = np.bincount(ends, minlength=self.num_slots)[: self.num_slots]
         return 2 * int(np.cumsum(begun - ended).max(initial=0))
 
     def _first_edge(self, begin: int) -> tuple[float, int]:
-        """A key not far before place ``begin``, and the samples to pass over from there."""
+        """A key shortly before place ``begin``, and the number of samples between the two."""
         before = self._samples_before_slot
         first = 0.0
         if begin:
-            # The estimate can be late by a few samples: step back until it is not. A slot may
-            # hold millions of samples, which are not to be passed over one by one.
+            # The estimate can be a few samples too late, so it is moved back until it is not. The
+            # steps back begin at a fraction of a slot, because a slot may hold millions of samples.
             slots = np.arange(len(before), dtype=np.float64)
             first, step = float(np.interp(begin, before, slots)), 2.0**-10
             while first > 0 and (excess := self._num_samples_before(first) - begin) > 0:
@@ -307,11 +329,11 @@ class LaneOrder:
         return 0.0, begin
 
     def _edges(self, first: float, begin: int, size: int = _SEGMENT_SIZE) -> Iterator[float]:
-        """Keys beyond the first one that cut the samples from place ``begin`` on."""
+        """Yield keys above ``first`` that cut the samples from place ``begin`` on into segments."""
         before, step = self._samples_before_slot, max(size, self._least_size)
         slots = np.arange(len(before), dtype=np.float64)
         crowded = np.concatenate([self._crowded, np.nextafter(self._crowded, np.inf)])
-        # A part at a time: who looks at one batch of a billion has no need of all edges.
+        # In parts, because a caller may need one batch of a billion samples and not all edges.
         for place in range(begin + step, math.ceil(before[-1]) + step, _NUM_EDGES * step):
             targets = np.arange(place, place + _NUM_EDGES * step, step, dtype=np.float64)
             inner = np.interp(targets[targets < before[-1]], before, slots)
@@ -324,23 +346,25 @@ class LaneOrder:
 
 
 def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Ints, int]:
-    """The part of a line of cohorts that lies between two places of its samples.
+    """Cut the part of a line of cohorts that holds a range of its samples.
 
     Parameters
     ----------
-    line : numpy.ndarray of int64
-        Cohorts in line.
-    total : numpy.ndarray of int64
-        Samples of each and of all before it.
+    line : numpy.ndarray of int, shape (n,)
+        Cohorts in their order.
+    total : numpy.ndarray of int64, shape (n,)
+        Cumulative number of samples: of each cohort and all before it.
     span : tuple of int
-        The first place, and the one behind the last.
+        Half-open range of samples, as indices into the samples of the whole line.
 
     Returns
     -------
-    entries, count : numpy.ndarray of int64
-        The part's cohorts, and how many samples of each are its own.
+    entries : numpy.ndarray of int, shape (m,)
+        Cohorts of the part.
+    count : numpy.ndarray of int64, shape (m,)
+        Number of samples of each of these cohorts that belong to the part.
     skipped : int
-        Samples of the first one that an earlier part owns.
+        Number of samples of the first of these cohorts that belong to an earlier part.
 
     Examples
     --------

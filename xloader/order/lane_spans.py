@@ -1,13 +1,14 @@
-"""Who delivers which places of an epoch's line of samples: lanes, and sub-lanes.
+"""Division of an epoch's ordered samples into lanes, and of lanes into sub-lanes.
 
-::
+The samples of an epoch form a line, the lanes one after the other. A *place* is an index into
+that line::
 
     line       0 1 2 3 4 5 6 7 8 9 | 0 1 2 3 4 5 6 7 8 9     two lanes of ten samples
-    steps      0 0 0 1 1 1 2 2 2 3   0 0 0 1 1 1 2 2 2 3     three of each lane to a step
+    steps      0 0 0 2 2 2 1 1 1 3   0 0 0 2 2 2 1 1 1 3     each takes 3 samples of each lane
     worker     w w w w w w v v v v   w w w w w w v v v v     worker w has steps 0 and 2, v 1 and 3
 
-A lane is cut into a sub-lane for each worker of its rank, at whole batches: worker ``k % workers``
-makes batch k, and finds all its rows in sub-lanes of its own.
+A lane is cut at whole batches into one sub-lane for each DataLoader worker of its rank. Worker
+``k % workers`` makes batch ``k``, and all rows of that batch come from its own sub-lanes.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SubLanes:
-    """Equal lanes, each cut into a sub-lane for each worker.
+    """Lanes of equal size, each cut into one sub-lane for each worker.
+
+    Sub-lanes are numbered lane by lane, and within a lane by worker.
 
     Parameters
     ----------
     num_samples : int
-        Samples of the epoch.
+        Number of samples of the epoch.
     lanes : int
-        Lanes that ranks divide among them.
+        Number of lanes on all ranks together.
     workers : int
-        Sub-lanes of a lane.
+        Number of sub-lanes of a lane.
     share : int
-        Samples that a lane gives to a step. With one worker it does not matter.
+        Number of samples of each lane in a step. With one worker it does not change `span`.
     num_steps : int
-        Steps that every rank takes in the whole epoch.
+        Number of steps of the whole epoch, equal on all ranks.
     first_step : int
-        Where what is asked for begins.
+        First step of the remainder of the epoch that is asked for.
 
     Examples
     --------
@@ -52,33 +55,36 @@ class SubLanes:
 
     @property
     def num(self) -> int:
-        """Sub-lanes of all lanes, numbered lane by lane."""
+        """Number of sub-lanes of all lanes together."""
         return self.lanes * self.workers
 
     def of_worker(self, worker: int) -> range:
-        """Numbers of one worker's sub-lanes of all lanes."""
+        """Numbers of one worker's sub-lanes, one in each lane of all ranks."""
         return range(worker, self.num, self.workers)
 
     @property
     def of_one_batch(self) -> range:
         """Numbers of the sub-lanes that the first batch comes from."""
-        # Where no step is full, all samples are left out with the last worker.
+        # Without any step, all samples belong to the last worker, which leaves them out.
         return self.of_worker(0 if self.num_steps else self.workers - 1)
 
     def num_steps_of(self, number: int) -> int:
-        """Steps that the worker of a sub-lane makes."""
+        """Number of steps that the worker of a sub-lane makes, from ``first_step`` on."""
         return self._num_steps_before(number, self.num_steps) - self.num_done_of(number)
 
     def num_done_of(self, number: int) -> int:
-        """Steps that it made before the first one that is asked for."""
+        """Number of steps that the worker of a sub-lane makes before ``first_step``."""
         return self._num_steps_before(number, self.first_step)
 
     def most_samples(self, number: int) -> int:
-        """What the steps of a sub-lane have room for; samples beyond are left out."""
+        """Largest number of samples of a sub-lane in its steps from ``first_step`` on.
+
+        Samples beyond that are left out of the epoch.
+        """
         return self.num_steps_of(number) * self.share
 
     def span(self, number: int) -> tuple[int, int]:
-        """The places of a sub-lane: the first, and the one behind the last."""
+        """Places of a sub-lane in the line of samples, as a half-open range ``(begin, end)``."""
         lane, worker = divmod(number, self.workers)
         first = lane * self.num_samples // self.lanes
         last = (lane + 1) * self.num_samples // self.lanes
@@ -86,12 +92,12 @@ class SubLanes:
             return first, last
         begin = first + self._num_before(worker, last - first)
         if worker + 1 == self.workers:
-            # With what no step has room for.
+            # The last sub-lane also holds the samples that fit into no step.
             return begin, last
         return begin, first + self._num_before(worker + 1, last - first)
 
     def _num_before(self, worker: int, size: int) -> int:
-        """Samples of a lane of `size` that go to earlier workers."""
+        """Number of samples of a lane of ``size`` samples that belong to earlier workers."""
         every = (self._num_steps_before(earlier, self.num_steps) for earlier in range(worker))
         steps = sum(every)
         is_short_before = self.num_steps > 0 and (self.num_steps - 1) % self.workers < worker

@@ -1,4 +1,9 @@
-"""Protocols: what planning and the engine need to know of an order of samples."""
+"""The interface of an order of samples, as planning and the engine use it.
+
+An order is a list of *entries*, each a cohort or a part of one, with the samples that it hands
+out. A sample is named by its entry and its *rank*, its index among the entry's samples. Slots count
+units of time within an epoch.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,16 @@ from xloader.core.footprint import Boxes
 
 
 class Entries(Protocol):
-    """What a schedule must know of an order: who needs something, and when."""
+    """The part of an order that a schedule uses: the chunks that entries need, and when."""
 
     @property
     def boxes(self) -> Boxes:
-        """Positions of each entry's samples."""
+        """Box of the positions of each entry's samples."""
         ...
 
     @property
     def count(self) -> Ints:
-        """Samples that each entry hands out."""
+        """Number of samples that each entry hands out."""
         ...
 
     @property
@@ -34,7 +39,7 @@ class Entries(Protocol):
 
 
 class AnyOrder(Entries, Protocol):
-    """One lane's order of one epoch: a list of entries, and the samples that they hand out."""
+    """The order of one lane in one epoch: its entries, and the sequence of their samples."""
 
     @property
     def num_samples(self) -> int:
@@ -47,21 +52,24 @@ class AnyOrder(Entries, Protocol):
         ...
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
-        """The sample id at a rank of an entry."""
+        """Sample ids by entry and rank; int64, of the shape of ``entries``."""
         ...
 
     def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
-        """As `ids`, and which time in the epoch it is that each comes; None: always the first."""
+        """Sample ids as `ids`, and their occurrences, or None if each is its sample's first.
+
+        An occurrence is the number of times that the sample comes earlier in the epoch.
+        """
         ...
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """The ids from place ``begin`` on, with the entry of each, in pieces."""
+        """Yield the ids of the samples from index ``begin`` on, and their entries, in pieces."""
         ...
 
     def places(self, begin: int = 0, size: int = ...) -> Iterator[tuple[Ints, Ints]]:
-        """As `segments`, with the entry and the rank of each sample, about ``size`` at a time."""
+        """Yield the entry and the rank of each sample, about ``size`` samples at a time."""
         ...
 
     def counts_before(self, place: int) -> Ints:
-        """Per entry, how many of its samples come before ``place``."""
+        """Number of samples of each entry that come before index ``place`` of the order."""
         ...

@@ -1,16 +1,17 @@
-r"""The shuffled order of an epoch: runs of tiles, dealt to streams, at an even pace.
+r"""The shuffled order of an epoch: runs of tiles in random order, several runs at a time.
 
 ::
 
-    runs       A0 A1 A2 ...   B0 B1 B2 ...   C0 C1 C2 ...      cut anew each epoch, permuted
+    runs       A0 A1 A2 ...   B0 B1 B2 ...   C0 C1 C2 ...      cut and permuted in each epoch
     lanes      |------ lane 0 ------|------ lane 1 ------|     equal parts of the samples
     streams    A0 A1 A2 ...  \
-               B0 B1 B2 ...   >  taken in turn
+               B0 B1 B2 ...   >  one tile of each stream in turn
                C0 C1 C2 ...  /
     positions  A0 B0 C0 A1 B1 C1 A2 B2 C2 ...
 
-A tile is in memory from its position on, for ``spread`` slots; a cohort hands out its samples
-while all its tiles are.
+The *position* of a tile is its number in the lane's order of tiles. A tile is in memory from the
+slot of its position on, for ``spread`` slots. A cohort hands out its samples while all its tiles
+are in memory. The *line* of tiles is the order before lanes and streams are made.
 """
 
 from __future__ import annotations
@@ -31,32 +32,38 @@ from xloader.order.cohorts import Cohorts, digit_order, is_first
 from xloader.order.lane_order import PHASE_STEPS, LaneOrder, lane_part
 from xloader.order.lane_spans import SubLanes
 
-# What a draw is for: each use has a stream of its own.
+# Each use of random numbers has its own constant, so that no two uses draw the same ones.
 _RUN_OFFSETS, _RUN_ORDER, _RUN_TURNS, _PHASES, _RANKS = range(5)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The numbers that fix an epoch's order, beside seed and epoch.
+    """The numbers of a plan that fix an epoch's order together with seed and epoch.
 
     Parameters
     ----------
     tiling : tuple of int
-        Per windowed dimension, blocks of the leading variable in a tile; 0 for all of them.
+        Per windowed dimension, number of blocks of the leading axis in a tile; 0 for all blocks.
     run_dim : int
-        The windowed dimension along which neighbouring tiles follow each other.
+        Index of the windowed dimension along which the tiles of a run are neighbours.
     run : int
-        Tiles of a run. 1: no tile has a neighbour that it must meet.
+        Number of tiles of a run. With 1, tiles come in fully random order.
     streams : int
-        Runs under way at a time.
+        Number of runs under way at a time.
     spread : int
-        How many later tiles come in while a tile hands out its samples.
+        Number of later tiles that are loaded while a tile hands out its samples.
     lanes : int
-        Independent streams of runs that ranks divide among them.
+        Number of independent parts of the order, which the ranks divide among them.
     draws : int
-        Lines of runs that an epoch draws at most, until one reads as little as is allowed.
+        Largest number of orders that are drawn for an epoch. The first one that reads no more
+        chunks than allowed is used, or else the one that reads least.
     is_shuffled : bool
-        Whether there is a shuffle at all; if not, only ``tiling`` and ``lanes`` matter.
+        Whether the order is shuffled. If not, only ``tiling`` and ``lanes`` matter.
+
+    Raises
+    ------
+    OptionError
+        If ``spread`` is below 0, or ``run``, ``streams``, ``lanes`` or ``draws`` is below 1.
     """
 
     tiling: tuple[int, ...]
@@ -78,20 +85,22 @@ class Pace:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """One epoch's order, of which any lane can be had alone.
+    """The shuffled order of an epoch. Each lane can be made alone.
 
     Parameters
     ----------
     windows : Windows
+        All windows.
     cohorts : Cohorts
-        Cut with ``pace.tiling``.
+        Cohorts of the samples, cut with ``pace.tiling``.
     pace : Pace
+        The numbers of the plan that fix the order.
     seed, epoch : int
-        With the pace and the draw, they fix the order.
+        They fix the random numbers, together with ``number``.
     number : int
-        Which of the epoch's draws.
+        Number of the draw among the epoch's draws, from 0 on.
     sublanes : SubLanes, optional
-        How its line of samples is divided; by default into the lanes of the pace.
+        Division of the samples into sub-lanes; by default into ``pace.lanes`` lanes.
     """
 
     windows: Windows
@@ -103,7 +112,15 @@ class Shuffle:
     sublanes: SubLanes | None = None
 
     def lane(self, lane: int, spread: int) -> LaneOrder:
-        """One part of the epoch, its tiles in memory for ``spread`` slots."""
+        """Make the order of one sub-lane.
+
+        Parameters
+        ----------
+        lane : int
+            Number of the sub-lane.
+        spread : int
+            Number of slots for which a tile stays in memory; at most ``pace.spread``.
+        """
         sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
         entries, count, skipped = lane_part(self._cohort_line, self._total, sublanes.span(lane))
         places = self._place[self.cohorts.tiles[entries]]
@@ -113,7 +130,8 @@ class Shuffle:
         streams = self.pace.streams
         reach = self.cohorts.pieces[self.pace.run_dim].reach
         if spread < self.pace.spread and 0 < reach <= spread:
-            # A smaller spread than the plan's lets neighbours meet in fewer streams only.
+            # With a smaller spread than the plan's, neighbouring tiles of a run are in memory at
+            # the same time only if there are fewer streams.
             streams = min(streams, spread // reach)
         position[tiles] = _positions(self._run_ranks[places], streams)
         start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
@@ -157,7 +175,7 @@ class Shuffle:
     @cached_property
     def _cohort_line(self) -> Ints:
         if len(self.cohorts) == self.cohorts.num_tiles:
-            # A cohort for each tile, counted alike: one sort less, where there may be millions.
+            # Each tile has one cohort with the same number, so millions need not be sorted again.
             return self._line
         used = self.cohorts.used
         line = digit_order(self._place[self.cohorts.tiles[used]], self.cohorts.num_tiles)
@@ -169,7 +187,7 @@ class Shuffle:
 
 
 def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
-    """Tiles with samples in the order of the permuted runs, and the rank of each one's run."""
+    """Tiles with samples in the order of the permuted runs, and each one's run by its number."""
     line, run_ranks = _line_of_all_tiles(cohorts, pace, keys)
     if cohorts.num_used_tiles == cohorts.num_tiles:
         return line, run_ranks
@@ -195,7 +213,7 @@ def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[I
     order = permutation(keys[_RUN_ORDER], len(begins))
     is_turned = (draw(keys[_RUN_TURNS], order) & np.uint64(1)).astype(np.bool_)
     begins, sizes = begins[order], sizes[order]
-    # A run that is turned goes from its last tile to its first.
+    # A turned run goes from its last tile to its first.
     first = np.where(is_turned, begins + sizes - 1, begins)
     step = np.where(is_turned, -1, 1)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
@@ -204,10 +222,10 @@ def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[I
 
 
 def _positions(run_ranks: Ints, streams: int) -> Ints:
-    """Positions of a lane's tiles, given the rank of each one's run, in line.
+    """Positions of a lane's tiles, given the number of each one's run, in the order of runs.
 
-    Each run goes to the stream that is shortest by then, and tiles are taken from the streams
-    in turn.
+    Each run goes to the stream that is shortest at that time. Then one tile is taken from each
+    stream in turn.
 
     Examples
     --------
@@ -226,7 +244,8 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
         heapq.heapreplace(queue, (length + size, stream))
     before, stream_of = np.array(dealt, np.int64).reshape(-1, 2).T
     within = np.arange(len(run_ranks)) - np.repeat(begins, sizes)
-    # Turn by turn, and of a turn stream by stream: each has one tile of its own, or has ended.
+    # Tiles are numbered by turn and then stream. Streams that have ended leave gaps, which are
+    # closed below.
     turn = np.repeat(before * streams + stream_of, sizes) + within * streams
     is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
     is_taken[turn] = 1
@@ -236,17 +255,19 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
 def _intervals(
     cohorts: Cohorts, entries: Ints, position: Ints, pace: Pace, spread: int
 ) -> tuple[Ints, Ints]:
-    """Where each entry's keys begin, and over how many slots they reach."""
+    """Start and length of each entry's interval of keys, in slots."""
     home = position[cohorts.tiles[entries]]
     num_tiles = int(home.max(initial=-1)) + 1
     if spread >= num_tiles:
         return np.zeros(len(entries), np.int64), np.full(len(entries), num_tiles)
-    # Where no budget lets neighbours meet, far tiles are companions: they are read again.
+    # No cohort needs several tiles along the run, or the memory cannot hold them at the same time.
+    # In the second case chunks are read again, and the interval is that of the home tile.
     if not 0 < cohorts.pieces[pace.run_dim].reach <= spread:
         return home, np.full(len(entries), spread)
     lowest, highest, is_alone = _touched_positions(cohorts, entries, position, pace.run_dim)
-    # A cohort that never meets comes all at once, at the largest of its positions. So does one
-    # with a tile that has no position here: it would hold that tile for as long as it lasts.
+    # If a cohort's tiles are never in memory at the same time, it is emitted all at once, at the
+    # largest of their positions. So is a cohort that needs a tile without a position in this lane.
+    # Otherwise that tile would stay in memory for the cohort's whole interval.
     length = np.where(is_alone, 0, np.maximum(lowest + spread - highest, 0))
     return highest, length
 
@@ -254,7 +275,7 @@ def _intervals(
 def _touched_positions(
     cohorts: Cohorts, entries: Ints, position: Ints, dim: int
 ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Smallest and largest position of the tiles that each entry touches, and if any has none."""
+    """Smallest and largest position of the tiles of each entry, and whether a tile has none."""
     pieces = cohorts.pieces[dim]
     piece = np.unravel_index(entries, cohorts.shape)[dim]
     tile = cohorts.tiles[entries]

@@ -1,4 +1,7 @@
-"""The rows of a process's steps: so many samples of each of its lanes, lane by lane."""
+"""Take the rows of a process's steps from its lanes.
+
+Each step takes the next ``share`` samples of each lane. Its rows are sorted by lane.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,23 @@ from xloader.core.axis import Ints
 from xloader.order.protocol import AnyOrder
 
 LOOK_SIZE = 1 << 12
-"""Rows that are dealt together, at least: then NumPy's calls cost little for each."""
+"""Number of rows up to which steps are dealt together, so that NumPy's calls cost little."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """The rows of some steps.
+    """The rows of successive steps.
 
     Parameters
     ----------
-    ids, entries : numpy.ndarray of int64, shape (n,)
-        The samples, and the entry of each, counted over all lanes.
+    ids : numpy.ndarray of int64, shape (n,)
+        Sample id of each row.
+    entries : numpy.ndarray of int64, shape (n,)
+        Entry of each row, numbered over all lanes.
     edges : numpy.ndarray of int64, shape (num_steps + 1,)
-        Where each step's rows begin and end.
+        The rows of step ``k`` are those from ``edges[k]`` up to ``edges[k + 1]``.
     occurrences : numpy.ndarray of int64, shape (n,), optional
-        Which time in the epoch it is that each sample comes; by default, always the first.
+        How often the sample of each row comes earlier in the epoch; by default 0 for all.
     """
 
     ids: Ints
@@ -35,14 +40,14 @@ class Dealt:
 
 
 class Dealer:
-    """Deals the samples of some lanes, step by step.
+    """Takes the rows of one step after another from several lanes.
 
     Parameters
     ----------
     orders : sequence of AnyOrder
-        Of the lanes.
+        Order of each lane.
     share : int
-        Rows that each lane gives to a step.
+        Number of rows of each lane in a step.
     """
 
     def __init__(self, orders: Sequence[AnyOrder], share: int) -> None:
@@ -52,11 +57,14 @@ class Dealer:
 
     @property
     def steps_at_once(self) -> int:
-        """How many steps are best dealt together."""
+        """Number of steps that are best dealt in one call: about `LOOK_SIZE` rows, or one step."""
         return max(1, LOOK_SIZE // (self._share * len(self._hands)))
 
     def take(self, num_steps: int) -> Dealt:
-        """Deal the next steps."""
+        """Deal the rows of the next ``num_steps`` steps.
+
+        At the end of a lane, steps have fewer rows, or none.
+        """
         taken = [hand.take(num_steps * self._share) for hand in self._hands]
         based = [
             (ids, own + base, *times)
@@ -65,7 +73,7 @@ class Dealer:
         ids, entries, *times = (np.concatenate(column) for column in zip(*based, strict=True))
         steps = np.concatenate([np.arange(len(own)) // self._share for own, *_ in taken])
         if len(taken) > 1:
-            # Rows of a step lie lane by lane: a stable sort keeps their order in each.
+            # The sort is stable, so that the rows of a step stay sorted by lane and in order.
             line = np.argsort(steps, kind="stable")
             ids, entries, steps = ids[line], entries[line], steps[line]
             times = [own[line] for own in times]
@@ -74,7 +82,21 @@ class Dealer:
 
 
 def deal_ids(orders: Sequence[AnyOrder], share: int, num_steps: int) -> Iterator[Ints]:
-    """The ids of each step, a look ahead at a time.
+    """Yield the sample ids of each step, of `Dealer.steps_at_once` steps computed together.
+
+    Parameters
+    ----------
+    orders : sequence of AnyOrder
+        Order of each lane.
+    share : int
+        Number of rows of each lane in a step.
+    num_steps : int
+        Number of steps.
+
+    Yields
+    ------
+    numpy.ndarray of int64, shape (n,)
+        Sample ids of one step.
 
     Examples
     --------
@@ -91,7 +113,7 @@ def deal_ids(orders: Sequence[AnyOrder], share: int, num_steps: int) -> Iterator
 
 
 class _Hand:
-    """Deals one lane's samples."""
+    """Takes the samples of one lane in order, any number at a time."""
 
     def __init__(self, order: AnyOrder) -> None:
         self._order = order
@@ -100,9 +122,9 @@ class _Hand:
         self._rest = self._columns(none, none)
 
     def take(self, size: int) -> tuple[Ints, ...]:
-        """The next ids, their entries and, where samples occur more than once, occurrences.
+        """Take the next ids and their entries, and their occurrences if the order has any.
 
-        At the lane's end they are fewer than ``size``, or none.
+        At the lane's end there are fewer than ``size``, or none.
         """
         parts = [self._rest]
         num_left = size - len(self._rest[0])

@@ -1,6 +1,7 @@
-"""What the samples of each tile need together: the least that memory must hold at a time.
+"""Bytes of the blocks that the samples of each tile need together.
 
-Mostly that follows dimension by dimension, and there are far fewer pieces than cohorts::
+The memory must hold at least those of one tile. For most groups they are computed for each
+dimension alone, because there are far fewer pieces than cohorts::
 
     1000 x 1000 tiles, windows of 2 x 2      4 000 000 cohorts, 2000 pieces along each dimension
 """
@@ -17,22 +18,35 @@ from xloader.order.cohorts import Cohorts, is_first
 
 
 def tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
-    """The most bytes that the samples of one home tile need together.
+    """Largest number of bytes that the samples of one home tile need together.
 
     Parameters
     ----------
     footprint : Footprint
-        What samples need.
+        The samples and the chunks that they need.
     cohorts : Cohorts
-        All of its cohorts.
+        All cohorts of the footprint.
     """
     return int(needed_nbytes(footprint, cohorts).max(initial=0))
 
 
 def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
-    """Per home tile, the bytes of all blocks that its samples need; int64, ``(num_tiles,)``."""
+    """Bytes of all blocks that the samples of each home tile need.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The samples and the chunks that they need.
+    cohorts : Cohorts
+        All cohorts of the footprint.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (num_tiles,)
+        Bytes as kept in memory, cut down to the selection.
+    """
     needed = np.zeros(cohorts.num_tiles, np.int64)
-    # Of a subset, a tile may lack the samples that would need some of its blocks.
+    # In a subset, a tile may lack the samples that need some of its blocks.
     is_whole = footprint.subset is None
     by_dim = [group for group in footprint.groups if is_whole and _is_product(group)]
     for group in by_dim:
@@ -40,14 +54,14 @@ def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
     others = [group for group in footprint.groups if group not in by_dim]
     if not others:
         return needed
-    # Where weights draw the samples, another epoch may have any of them.
+    # With weights, other epochs may use other cohorts.
     used = np.arange(len(cohorts)) if footprint.is_weighted else cohorts.used
     boxes, tile_of = cohorts.boxes(used), cohorts.tiles[used]
     for group in others:
         rows, blocks = footprint.needs(group, boxes)
         tiles = tile_of[rows]
         if len(cohorts) > cohorts.num_tiles:
-            # They are nearly in order, which a stable sort makes use of.
+            # The pairs are nearly sorted, which makes a stable sort fast.
             pairs = np.sort(tiles * group.num_blocks + blocks, kind="stable")
             pairs = pairs[is_first(pairs)]
             tiles, blocks = pairs // group.num_blocks, pairs % group.num_blocks
@@ -56,13 +70,13 @@ def needed_nbytes(footprint: Footprint, cohorts: Cohorts) -> Ints:
 
 
 def _is_product(group: Group) -> bool:
-    """Whether the accesses are all combinations of what they are along each dimension."""
+    """Whether a group's accesses are all combinations of their spans along each dimension."""
     spans = zip(*group.accesses, strict=True)
     return math.prod(len(set(along)) for along in spans) == len(group.accesses)
 
 
 def _elements_by_dim(footprint: Footprint, cohorts: Cohorts, group: Group) -> Ints:
-    """Per home tile, the windowed elements of a group that its samples need."""
+    """Number of windowed elements in all blocks of a group that each home tile's samples need."""
     found = np.ones(1, np.int64)
     for dim in range(len(cohorts.pieces)):
         along = _elements_along(footprint, cohorts, group, dim)
@@ -71,7 +85,7 @@ def _elements_by_dim(footprint: Footprint, cohorts: Cohorts, group: Group) -> In
 
 
 def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: int) -> Ints:
-    """Per home along a dimension, the elements of all blocks that its pieces need."""
+    """Number of elements, along a dimension, of all blocks that the pieces of each home need."""
     axis, pieces = group.axes[dim], cohorts.pieces[dim]
     if axis is None:
         return np.ones(pieces.num_homes, np.int64)
