@@ -1,1 +1,1 @@
-"""Makes a plan within a memory budget, and says beforehand what an epoch costs."""
+"""Finds a plan within a memory budget, and predicts what an epoch reads and holds."""

@@ -1,4 +1,4 @@
-"""How a plan divides the memory that it is given."""
+"""The division of the memory of a process between batches, reads in flight and decoded chunks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ _CHUNKS_AHEAD = 64
 
 @dataclass(frozen=True)
 class Budget:
-    """How the memory of one rank is divided.
+    """The division of the memory of one process.
+
+    The process is a rank, or one worker of a rank. All sizes are in bytes.
 
     Parameters
     ----------
     memory_nbytes : int
-        All of it.
+        The whole memory.
     batch_nbytes : int
-        One batch, as one process may have to hold it.
+        The largest batch that one process may have to hold.
     num_batches : int
-        Batches in memory at a time.
+        Number of batches in memory at a time.
     max_chunk_nbytes : int
         The largest chunk, decoded.
     num_lanes : int
-        Lanes that one process may have to carry.
+        Number of lanes that one process may have to carry.
     index_nbytes : int
-        Indexes of shards.
+        The indexes of shards.
     """
 
     memory_nbytes: int
@@ -38,56 +40,56 @@ class Budget:
 
     @property
     def batches_nbytes(self) -> int:
-        """What the batches take."""
+        """Bytes of all batches in memory."""
         return self.num_batches * self.batch_nbytes
 
     @property
     def in_flight_nbytes(self) -> int:
-        """What reads under way take."""
+        """Bytes reserved for reads in flight."""
         return max(self.memory_nbytes // 16, 2 * self.max_chunk_nbytes)
 
     @property
     def fixed_nbytes(self) -> int:
-        """All that is not for decoded chunks."""
+        """Bytes of everything but decoded chunks."""
         return self.batches_nbytes + self.in_flight_nbytes + self.index_nbytes
 
     def needed_nbytes(self, num_steps: int, batch_nbytes: int, read_nbytes: int) -> int:
-        """All that is not for decoded chunks, as far as a process has a use for it.
+        """Bytes of everything but decoded chunks, as far as a process can use them.
 
         Parameters
         ----------
         num_steps : int
-            Batches that it makes: no more of them can be in memory.
+            Batches that the process makes. No more of them can be in memory.
         batch_nbytes : int
-            One of them.
+            Bytes of one of these batches.
         read_nbytes : int
-            Decoded bytes of all chunks that it reads: no more can be in flight.
+            Decoded bytes of all chunks that the process reads. No more can be in flight.
         """
         batches = min(self.num_batches, num_steps) * batch_nbytes
         return batches + min(self.in_flight_nbytes, read_nbytes) + self.index_nbytes
 
     @property
     def ahead_nbytes(self) -> int:
-        """What may be decoded ahead of need, beyond a tile: enough to keep many readers busy."""
+        """Decoded bytes that are worth holding ahead of need: enough to keep many readers busy."""
         return min(self.in_flight_nbytes, _CHUNKS_AHEAD * self.max_chunk_nbytes)
 
     @property
     def lane_nbytes(self) -> int:
-        """What each lane has for decoded chunks; negative where the rest takes it all."""
+        """Bytes of each lane for decoded chunks; negative if the rest needs more than there is."""
         return (self.memory_nbytes - self.fixed_nbytes) // self.num_lanes
 
     def minimum_nbytes(self, lane_nbytes: int) -> int:
-        """The least memory that leaves each lane ``lane_nbytes``."""
+        """The least memory that leaves each lane ``lane_nbytes`` for decoded chunks."""
         needed = self.batches_nbytes + self.index_nbytes + self.num_lanes * lane_nbytes
         return max(needed + 2 * self.max_chunk_nbytes, needed + max(needed - 1, 0) // 15)
 
     def check(self, lane_nbytes: int) -> None:
-        """Refuse a budget that leaves each lane less than ``lane_nbytes``.
+        """Refuse a budget that leaves each lane less than ``lane_nbytes`` for decoded chunks.
 
         Raises
         ------
         MemoryBudgetError
-            With the minimum that would do.
+            If it does. The error says the minimum that is enough.
         """
         if self.lane_nbytes < lane_nbytes:
             raise MemoryBudgetError(

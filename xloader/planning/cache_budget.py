@@ -1,4 +1,4 @@
-"""How many decoded bytes a cache of blocks may hold, and how many it must."""
+"""The memory budget of a reader with a cache of blocks, and the least bytes its cache must hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xloader.recipe.layout import FieldLayout
 from xloader.sources.base import MOST_INDEX_NBYTES
 
 _PIECE_SIZE = 1 << 16
-"""Samples that are looked at together."""
+"""Number of samples that are examined together."""
 
 _MOST_BITS = 62
 
@@ -30,25 +30,35 @@ def cache_budget(
     *,
     num_workers: int = 1,
 ) -> Budget:
-    """How the memory of one worker is divided that reads through a cache: ``lane_nbytes`` are its.
+    """Divide the memory of one worker that reads through a cache.
+
+    The cache may hold ``lane_nbytes`` of the budget.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     layouts : tuple of FieldLayout
+        The layouts of all fields, for the bytes of a batch.
     memory_nbytes : int
         Memory of all workers of a rank.
     batch_size : int
         Samples of a batch.
     prefetch : int
-        Batches made ahead of need, by each worker.
+        Batches that each worker makes ahead of need.
     num_workers : int
-        Each has an equal share of the memory.
+        Number of workers. Each has an equal share of the memory.
+
+    Returns
+    -------
+    Budget
+        The budget of one worker, with a single lane.
 
     Raises
     ------
     MemoryBudgetError
-        If some sample alone needs more, with the minimum that would do.
+        If the cache cannot hold the chunks of some single sample. The error says the minimum
+        that is enough.
     """
     rows = min(batch_size, footprint.num_samples)
     budget = Budget(
@@ -72,17 +82,18 @@ def cache_budget(
 
 
 def least_nbytes(footprint: Footprint) -> int:
-    """Decoded bytes of what the neediest sample needs: no cache can do with less.
+    """The most decoded bytes that a single sample needs. A cache must hold at least this.
 
-    Along each dimension, positions whose windows meet blocks of the same sizes in the same way
-    are of one kind. Samples of the same kinds need as much, so one of each is looked at.
+    Positions along a dimension are of the same kind if their windows meet blocks of the same sizes
+    in the same way. Samples of the same kind along all dimensions need as many bytes, so only one
+    of each is examined.
     """
     kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
     shape = tuple(len(kind.examples) for kind in kinds)
     if footprint.subset is not None:
         numbers = _numbers_of_ids(footprint, kinds, shape, footprint.subset.possible_ids)
     else:
-        # Where every window is a sample, those that others outdo need not be looked at.
+        # Every window is a sample, so the kinds that others outdo need not be examined.
         outdoing = np.ix_(*(kind.outdoing() for kind in kinds))
         numbers = np.ravel_multi_index(outdoing, shape).reshape(-1)
     keys, least = BlockNumbers(footprint), 0
@@ -98,7 +109,7 @@ def least_nbytes(footprint: Footprint) -> int:
 def _numbers_of_ids(
     footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...], ids: Ints
 ) -> Ints:
-    """The kinds of samples, along all dimensions together."""
+    """The kinds of samples, as one number for all dimensions together, each once."""
     found = np.zeros(0, np.int64)
     for begin in range(0, len(ids), _PIECE_SIZE):
         positions = footprint.positions_of(ids[begin : begin + _PIECE_SIZE])
@@ -109,18 +120,18 @@ def _numbers_of_ids(
 
 @dataclass(frozen=True)
 class _Kinds:
-    """Kinds of positions along one dimension.
+    """The kinds of positions along one dimension.
 
     Parameters
     ----------
-    begins : numpy.ndarray of int64
-        Where the blocks change that windows meet.
-    numbers : numpy.ndarray of int64
-        The kind of the positions from there on.
-    examples : numpy.ndarray of int64
+    begins : numpy.ndarray of int64, shape (n,)
+        First position of each stretch of positions whose windows meet the same blocks.
+    numbers : numpy.ndarray of int64, shape (n,)
+        The kind of each stretch.
+    examples : numpy.ndarray of int64, shape (num_kinds,)
         A position of each kind.
-    reaches : numpy.ndarray of int64, shape (num_kinds, n)
-        How far the blocks reach that each kind meets, downwards and upwards from one of them.
+    reaches : numpy.ndarray of int64, shape (num_kinds, num_columns)
+        Distances in elements that the blocks of each kind reach down and up from a common origin.
     """
 
     begins: Ints
@@ -130,6 +141,7 @@ class _Kinds:
 
     @classmethod
     def of(cls, footprint: Footprint, dim: int) -> _Kinds:
+        """Find the kinds along a dimension."""
         stride = footprint.windows.strides[dim]
         spans = [
             [
@@ -158,7 +170,10 @@ class _Kinds:
         return cls(begins, numbers, begins[at], np.stack(columns, axis=-1)[at])
 
     def outdoing(self) -> Ints:
-        """The kinds without those that meet no more than some other, whatever else is met."""
+        """The kinds that no other kind outdoes.
+
+        A kind is outdone if the blocks of another one reach at least as far in every direction.
+        """
         left = np.arange(len(self.examples))
         for number in np.argsort(-self.reaches.sum(axis=1), kind="stable").tolist():
             if number in left:
@@ -172,7 +187,7 @@ class _Kinds:
 
 
 def _mixed(columns: list[Ints]) -> Ints:
-    """Numbers that are equal where all columns are, which NumPy sorts sooner than rows."""
+    """One number per row, equal where all columns are. NumPy sorts numbers faster than rows."""
     mixed, radix = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         least, size = int(column.min()), int(np.ptp(column)) + 1

@@ -1,11 +1,11 @@
-"""Trying plans of one tiling on a model: a few of them, however many tiles there are.
+"""Searches the plans of one tiling, by measuring a few of them on a reduced model.
 
-What mixes is streams, and what bounds them is the spread that fits. So the search goes in steps,
-the first of which ask least of the model::
+More streams mix better, but the spread that fits the memory bounds them. The search goes in steps,
+the cheapest first, and its cost does not grow with the number of tiles::
 
     fit       for a few shares of streams, the largest spread whose chunks fit: no reads counted
     score     one epoch of each, with its reads and its mixing
-    confirm   more epochs of the best: where tiles are few, luck makes one unlike another
+    confirm   more epochs of the best: with few tiles, epochs differ by chance
     descend   to smaller spreads, where one of them reads more than allowed
 """
 
@@ -29,50 +29,51 @@ FEW_TILES = 256
 """Tiles of a lane below which an epoch draws several lines of runs."""
 
 NEARLY_FULL = 0.98
-"""Of what a full shuffle mixes: with as much, nothing more is tried for the sake of mixing."""
+"""The fraction of a full shuffle's mixing at which the search for more mixing ends."""
 
 _MODEL_DRAWS = 8
 _NUM_FINALISTS, _MOST_FAILED = 3, 6
 _MOST_DESCENTS = 6
-"""Times that a spread which does not fit is cut down in proportion to what it needs."""
+"""Times that a spread which does not fit is reduced in proportion to the bytes it needs."""
 
 _MANY_TILES = 32
-"""Tiles at work of which one more or less does not matter."""
+"""Number of tiles at work at which one more or less does not matter."""
 
 _STREAM_SHARES = (1.0, 0.85, 0.7, 0.5)
 _COMPANION_SHARES = (1.0, 0.8, 0.65, 0.5, 0.35, 0.2)
 _LOWER_SPREADS = (0.92, 0.84, 0.75)
 _NUM_DESCENTS = 4
 _NUM_CHAINS = 2
-"""First looks that are followed down to smaller spreads."""
+"""Number of scored trials that are followed to smaller spreads."""
 
 _FEW_READS = 1.02
-"""Reads of a chunk up to which no smaller spread is tried for fewer of them."""
+"""Reads per chunk up to which no smaller spread is tried to save reads."""
 
-# Of the best mixing so far: what a first look must show to be followed down, and what ends a
-# chain, as smaller spreads mix less.
+# Fractions of the best mixing so far: a scored trial with less is not followed to smaller spreads,
+# and following one ends when the mixing falls below the second.
 _HARDLY_LESS, _CLEARLY_LESS = 0.99, 0.97
 
 _LONGER_RUNS = 1.25
 _MANY_RUNS = 8.0
-"""From runs so many times as long as on the model on, more of them cost nothing."""
+"""If real runs are this many times as long as the model's, more runs a stream cost nothing."""
 
-# In reads allowed beyond one a chunk: where no luck of a draw brings a plan within them, and where
-# no smaller spread does.
+# Multiples of the reads allowed beyond one per chunk. With more than the first, no other draw of
+# the line of runs can succeed; with more than the second, no smaller spread can.
 _HOPELESS, _FAR_BEYOND = 2.0, 5.0
 
 
 @dataclass(frozen=True)
 class PlanGoal:
-    """What a plan is to reach.
+    """The batch and the lanes of a plan, and the limits it must keep.
 
     Parameters
     ----------
     global_batch, lanes : int
+        Samples of a step, over all ranks, and the number of lanes.
     max_amplification : float
-        Reads of a chunk that are allowed on average.
+        Allowed reads per distinct chunk needed.
     spread : int or None
-        A spread that the user asks for; ``None`` leaves it to the search.
+        The spread that the user asks for; ``None`` leaves it to the search.
     """
 
     global_batch: int
@@ -85,7 +86,7 @@ Rank = Callable[[Candidate], tuple[int, float, float]]
 
 
 def preference(goal: PlanGoal, full: float) -> Rank:
-    """Best first, by the rules of `xloader.planning.search.find_plan`."""
+    """The sort key that puts better candidates first, by the rules of `search.find_plan`."""
 
     def rank(candidate: Candidate) -> tuple[int, float, float]:
         if candidate.amplification <= goal.max_amplification:
@@ -98,7 +99,7 @@ def preference(goal: PlanGoal, full: float) -> Rank:
 
 
 def with_ahead(pace: Pace, budget: Budget, goal: PlanGoal, pool: int, tile: int) -> Plan:
-    """A plan that decodes ahead what its memory has left beside the pool."""
+    """A plan that decodes ahead in the memory that a pool of ``pool`` bytes leaves free."""
     ahead = min(budget.lane_nbytes - pool, max(tile, budget.ahead_nbytes))
     return make_plan(pace, budget, goal, pool, ahead)
 
@@ -113,7 +114,7 @@ def make_plan(
     depth: int = 0,
     is_resident: bool = False,
 ) -> Plan:
-    """A plan for a wish, with so much of its memory for the pool and for what is ahead of need."""
+    """A plan for a goal, with ``pool`` and ``ahead`` bytes for each lane's chunks."""
     return Plan(
         pace=pace,
         depth=depth,
@@ -128,21 +129,26 @@ def make_plan(
 
 @dataclass(frozen=True)
 class CandidateSearch:
-    """The plans of one tiling.
+    """The search among the plans of one tiling.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     budget : Budget
+        The memory of one process.
     goal : PlanGoal
+        The batch, the lanes and the limits.
     tiling : tuple of int
+        Per windowed dimension, the blocks of a tile; 0 for all of them.
     cohorts : Cohorts
-        Cut with the tiling.
+        The cohorts of the tiling.
     need_nbytes : int
         The most bytes that the samples of one tile need together.
     run_dim : int
+        The windowed dimension along which runs go.
     full : float
-        What a full shuffle mixes.
+        The mixing of a full shuffle.
     """
 
     footprint: Footprint
@@ -155,10 +161,10 @@ class CandidateSearch:
     full: float
 
     def find(self, least_mixing: float = 0.0) -> list[Candidate]:
-        """The better candidates.
+        """The best candidates of this tiling.
 
-        Where ``least_mixing`` is given there are others already that read no more than allowed:
-        none is found where the first looks show less mixing, or far more reads.
+        A ``least_mixing`` above 0 says that other tilings already have plans that read no more than
+        allowed. Then nothing is returned if the scored trials mix less or read far more than that.
         """
         if self.need_nbytes > self.budget.lane_nbytes:
             return []
@@ -175,7 +181,7 @@ class CandidateSearch:
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
 
     def _followed(self, by_mixing: list[Candidate], least_mixing: float) -> list[Candidate]:
-        """What the first looks that mix best lead to, each followed down to smaller spreads."""
+        """The confirmed plans found from the best-mixing trials by going to smaller spreads."""
         found: list[Candidate] = []
         for number, first in enumerate(by_mixing):
             best = max((c.mixing for c in found), default=0.0)
@@ -187,7 +193,7 @@ class CandidateSearch:
         return found
 
     def _without_runs(self, by_mixing: list[Candidate]) -> Candidate | None:
-        """The order without runs, if it reads no more than allowed: runs only bring together."""
+        """The plan without runs, if it reads and mixes well enough: runs only save reads."""
         for trial in by_mixing:
             if trial.plan.pace.run == 1 and trial.mixing >= 0.98 * by_mixing[0].mixing:
                 return self._confirm(trial)
@@ -195,12 +201,12 @@ class CandidateSearch:
 
     @cached_property
     def tile_nbytes(self) -> int:
-        """Bytes of a tile on average."""
+        """Decoded bytes of a tile, on average."""
         return -(-self.footprint.total_nbytes // self.cohorts.num_used_tiles)
 
     @cached_property
     def pool_nbytes(self) -> int:
-        """What is for chunks at work and kept."""
+        """Decoded bytes of each lane for chunks at work and kept."""
         return max(self.budget.lane_nbytes - self.tile_nbytes, self.need_nbytes)
 
     @cached_property
@@ -209,7 +215,7 @@ class CandidateSearch:
 
     @cached_property
     def _most(self) -> int:
-        """Tiles at work that are worth a try."""
+        """The largest number of tiles at work that is worth trying."""
         enough = min(max(256, 8 * self.goal.global_batch), 1024)
         return min(self.pool_nbytes // self.tile_nbytes, self._num_tiles, enough)
 
@@ -229,17 +235,20 @@ class CandidateSearch:
         return self._num_tiles < FEW_TILES
 
     def _plan(self, spread: int, share: float = 0.0, runs_a_stream: float = 1.0) -> Plan | None:
-        """A plan of the model's: with runs in a share of the streams that could be, or none."""
+        """A plan for the model, with runs in a share of the possible streams; 0 means no runs.
+
+        ``None`` if runs would have a single tile.
+        """
         draws = _MODEL_DRAWS if self._is_small else 1
         run = streams = 1
         if share:
-            # Beyond so many streams, neighbours would lie too far apart to meet.
+            # With more streams, neighbouring tiles would not be in memory together.
             most_streams = spread // self._reach if 0 < self._reach <= spread else spread
             num_tiles = self._model.num_tiles
             streams = max(int(most_streams * share), 1)
             streams = max(min(streams, int(num_tiles / (2 * runs_a_stream))), 1)
-            # Rounded up: a few runs more than streams can share would end the epoch with few of
-            # them under way.
+            # Rounded up, because a few more runs than the streams can share equally would leave few
+            # streams busy at the end of the epoch.
             run = min(math.ceil(num_tiles / (streams * runs_a_stream)), self._model.row_size)
             if run < 2:
                 return None
@@ -248,18 +257,18 @@ class CandidateSearch:
 
     @property
     def _runs_a_stream(self) -> float:
-        # With fewer runs than streams, every epoch would make the same sweep; with few tiles,
-        # runs cannot be short.
+        # With one run per stream, every epoch would sweep the data in the same way. With few tiles
+        # there is no choice, as runs cannot be short.
         if self._is_small:
             return 1.0
         return 2.0 if self._model.run_factor < _MANY_RUNS else 4.0
 
     def _scored(self, is_picky: bool) -> Iterator[Candidate]:
-        """For each share of streams, one epoch at the largest spread that fits."""
+        """For each share of streams, one measured epoch at the largest spread that fits."""
         seen: set[Pace] = set()
         fitting = self._num_tiles
         for share, most in self._looks():
-            # With fewer streams hardly more tiles fit.
+            # Later shares have fewer streams, with which hardly more tiles fit.
             plan = self._fitting(share, most if self.goal.spread else min(most, fitting))
             if plan is None or plan.pace in seen:
                 continue
@@ -272,17 +281,17 @@ class CandidateSearch:
                 if is_within and trial.mixing >= NEARLY_FULL * self.full:
                     return
             elif is_picky:
-                # Fewer streams read about as much.
+                # Plans with fewer streams read about as much.
                 return
 
     def _looks(self) -> Iterator[tuple[float, int]]:
-        """Shares of streams and the most spread of each; a share of 0 is an order without runs."""
+        """Shares of streams to try, with the largest spread of each; a share of 0 has no runs."""
         most = self._most if self.goal.spread is None else self.goal.spread
         is_line = self.cohorts.pieces[self.run_dim].num_homes == 1
         has_companions = self._reach > most
-        # Without runs all that straddles is read again, which may be little of a subset.
+        # Without runs, chunks of straddling windows are read again. In a subset these may be few.
         is_loose = self.footprint.subset is not None or self.goal.max_amplification > 1.2
-        # Far chunks are held beside their tiles, which leaves room for fewer.
+        # Chunks of far tiles are held as well, which leaves room for fewer tiles.
         shares = _COMPANION_SHARES if has_companions and self.goal.spread is None else (1.0,)
         for spread in dict.fromkeys(int(most * share) for share in shares):
             if is_line or is_loose or not spread:
@@ -294,7 +303,7 @@ class CandidateSearch:
                 yield share, most
 
     def _fitting(self, share: float, most: int) -> Plan | None:
-        """The plan with the largest spread that fits, or the one that was asked for."""
+        """The plan with the largest spread that fits, or with the given spread if that fits."""
         spread = most
         for _ in range(_MOST_DESCENTS):
             plan = self._plan(spread, share, self._runs_a_stream)
@@ -306,7 +315,7 @@ class CandidateSearch:
             if self.goal.spread is not None or spread == 0:
                 return None
             fitting = spread * self.pool_nbytes // at_work
-            # Of many tiles a few do not matter, and a near miss costs as much as any.
+            # Slightly less than in proportion, because a spread that just misses costs a full try.
             spread = min(spread - 1, fitting - fitting // _MANY_TILES)
         return None
 
@@ -324,9 +333,10 @@ class CandidateSearch:
         return dataclasses.replace(plan, pace=dataclasses.replace(pace, run=run))
 
     def _within(self, first: Candidate, least_mixing: float) -> Iterator[Candidate]:
-        """A candidate, or the next below it, that stays within the amplification in all epochs.
+        """Confirmed plans at a trial's spread or smaller ones.
 
-        A smaller spread leaves more room to keep what run ends need again, at a little mixing.
+        A smaller spread leaves more room to keep chunks that are needed again at the ends of runs,
+        and mixes slightly less.
         """
         pace = first.plan.pace
         if first.amplification > 1 + _FAR_BEYOND * (self.goal.max_amplification - 1):
@@ -357,7 +367,7 @@ class CandidateSearch:
         if self.goal.spread is not None or pace.run == 1:
             return []
         if self._is_small:
-            # Runs that fill all streams to their ends.
+            # Spreads at which the runs fill all streams to the end of the epoch.
             found = {-(-self._model.num_tiles // run) for run in range(2, 33)}
             lower = sorted((s for s in found if 2 < s < 0.95 * pace.spread), reverse=True)
             return lower[:_NUM_DESCENTS] or [int(pace.spread * 0.8)]
@@ -373,7 +383,7 @@ class CandidateSearch:
         return found
 
     def _confirmed(self, candidate_search: list[Candidate]) -> list[Candidate]:
-        """The first trials that stay within the amplification in other epochs too."""
+        """The first trials that stay within the amplification in other epochs, else the others."""
         found: list[Candidate] = []
         failed: list[Candidate] = []
         for trial in candidate_search:

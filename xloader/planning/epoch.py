@@ -1,4 +1,4 @@
-"""One epoch of a plan: the order and the schedule of each lane."""
+"""One epoch of a plan: the order and the schedule of each sub-lane."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from xloader.planning.schedule import Schedule, make_schedule
 
 @dataclass(frozen=True)
 class Lane:
-    """One lane of one epoch: its order, and what it loads when."""
+    """One sub-lane of one epoch.
+
+    Parameters
+    ----------
+    order : AnyOrder
+        The order of its samples.
+    schedule : Schedule
+        The blocks that it loads, and when.
+    """
 
     order: AnyOrder
     schedule: Schedule
@@ -28,19 +36,24 @@ class Lane:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of a plan, lane by lane.
+    """One epoch of a plan, made sub-lane by sub-lane.
+
+    Each lane has one sub-lane per worker. With one worker, sub-lanes are lanes.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     plan : Plan
+        The plan.
     seed, epoch : int
+        The seed of the shuffle and the number of the epoch. They fix the order, with the plan.
     drop_last : bool
-        Whether the samples that do not fill a global batch are left out.
+        Whether samples that do not fill a global batch are left out.
     spread_is_fixed : bool
-        Whether to keep the plan's spread even where its chunks do not fit.
+        Whether to keep the plan's spread even if its chunks do not fit.
     cut : Cohorts, optional
-        The cohorts of the plan's tiling, where they are known and the same in every epoch.
+        The cohorts of the plan's tiling, if they are known already and the same in every epoch.
     """
 
     footprint: Footprint
@@ -58,7 +71,7 @@ class Epoch:
 
     @cached_property
     def sublanes(self) -> SubLanes:
-        """How the line of samples is divided: a lane for each lane and worker."""
+        """The division of the epoch's samples into one sub-lane for each lane and worker."""
         plan = self.plan
         return SubLanes(
             self.footprint.num_samples,
@@ -69,24 +82,38 @@ class Epoch:
         )
 
     def num_steps_of(self, numbers: Sequence[int]) -> int:
-        """Steps that a process makes, given its sublanes."""
+        """Number of steps that a process makes, given the numbers of its sub-lanes."""
         return self.sublanes.num_steps_of(numbers[0])
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
-        """Lanes, by number as of `sublanes`.
+        """Make some sub-lanes, by their numbers in `sublanes`.
 
-        Each has the largest spread up to the plan's whose chunks fit.
-        Where runs are cut differs from epoch to epoch, and with it by a tile or two what must
-        be in memory at a time. An epoch that needs more than the pool takes a smaller spread.
+        Each has the largest spread whose chunks fit, at most the plan's. Runs are cut differently
+        in each epoch, so the bytes needed at a time vary by a tile or two. A sub-lane that needs
+        more than the plan's pool for a lane gets a smaller spread, unless ``spread_is_fixed`` is
+        set or the memory holds the whole selection.
+
+        Parameters
+        ----------
+        chosen : iterable of int
+            Numbers of the sub-lanes.
         """
         return self.drawn(self._number, chosen)
 
     def lane(self, number: int) -> Lane:
-        """One lane, as of `lanes`."""
+        """Make one sub-lane, as in `lanes`."""
         return self.lanes(range(number, number + 1))[0]
 
     def drawn(self, number: int, chosen: Iterable[int]) -> list[Lane]:
-        """Lanes as of `lanes`, with one of the lines of runs that the epoch may draw."""
+        """Make sub-lanes as in `lanes`, with a given draw of the line of runs.
+
+        Parameters
+        ----------
+        number : int
+            Number of the draw, in ``[0, plan.pace.draws)``.
+        chosen : iterable of int
+            Numbers of the sub-lanes.
+        """
         chosen, known = list(chosen), self._lines.setdefault(number, {})
         missing = [lane for lane in chosen if lane not in known]
         if missing:
@@ -96,12 +123,12 @@ class Epoch:
 
     @cached_property
     def _lines(self) -> dict[int, dict[int, Lane]]:
-        """The lanes that were asked for so far, by line of runs."""
+        """The sub-lanes made so far, by draw of the line of runs and by number."""
         return {}
 
     @cached_property
     def _number(self) -> int:
-        """The epoch's line of runs: the first that reads no more than is allowed, or the least."""
+        """The draw of the epoch: the first with few enough reads, else the one with fewest."""
         pace = self.plan.pace
         if pace.draws == 1:
             return 0
@@ -118,7 +145,7 @@ class Epoch:
         return best
 
     def _maker(self, number: int) -> Callable[[int], Lane]:
-        """What makes a lane with one of the lines of runs."""
+        """The function that makes a sub-lane from its number, with one draw of the line of runs."""
         pace, seed, epoch = self.plan.pace, self.seed, self.epoch
         if pace.is_shuffled:
             windows = self.footprint.windows

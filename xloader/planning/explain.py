@@ -1,4 +1,4 @@
-"""What an epoch will cost, before the first byte is read: counted on its own schedule."""
+"""Predicts the cost of an epoch before any data is read, by counting reads on its schedule."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Explanation(Figures):
-    """What an epoch will cost, before the first byte is read.
+    """The predicted cost of an epoch, computed before any data is read.
 
     Attributes
     ----------
     paths : dict of str to str
-        How each variable is read.
+        How each variable is read, in words.
     num_shared_reads : int
-        Of the reads of all ranks, or of all workers, those of a chunk that another of them reads
-        too; 0 for one process.
+        Extra reads because several ranks or workers need the same chunk. A (variable, chunk) pair
+        that ``k`` of them need counts ``k - 1`` times; 0 for one process.
     shared_chunks : tuple of (str, tuple of int)
-        Of all ranks, the chunks that several of them read: variable and index.
+        The chunks that several ranks read: variable and chunk index.
     irregular_steps : dict of str to str
-        Per windowed dimension whose labels do not go on by equal steps, how many do not, and where
-        first: windows run across them.
+        Per windowed dimension with irregular steps between its labels, the number of these steps
+        and the place of the first one. Windows run across them.
     notes : tuple of str
-        What else may come as a surprise, each a sentence.
+        Other facts that may surprise the user, each a sentence.
     """
 
     paths: Mapping[str, str]
@@ -82,19 +82,20 @@ def explain_epoch(
     cached: Sequence[Cached] = (),
     batch_nbytes: int | None = None,
 ) -> Explanation:
-    """What some processes will read and hold in one epoch.
+    """Predict the reads and the memory of some processes in one epoch.
 
     Parameters
     ----------
     epoch : Epoch or Remainder
+        The epoch, or the rest of it.
     processes : sequence of (sequence of int)
-        Per process, the numbers of its lanes: of one rank, of its workers, or of all.
+        The numbers of each process's sub-lanes: for the workers of one rank, or of all ranks.
     paths : mapping of str to str
-        How each variable is read.
+        How each variable is read, in words.
     cached : sequence of (set of (int, int)), optional
         Per process, blocks in memory from earlier epochs, as (group, block); none by default.
     batch_nbytes : int, optional
-        One batch of a process; by default, one as large as the plan has counted with.
+        Bytes of one batch of a process; by default, those of the plan's budget.
     """
     if batch_nbytes is None:
         batch_nbytes = epoch.plan.budget.batch_nbytes
@@ -123,18 +124,19 @@ def explain_epoch(
 
 @dataclass(frozen=True)
 class _Reads:
-    """What a process reads.
+    """The reads of one process.
 
     Parameters
     ----------
     num_reads, nbytes : int
-        Chunks, and their decoded bytes.
+        Number of (variable, chunk) pairs that are read, and their decoded bytes.
     most_nbytes : int
-        The same, were each chunk as large as its variable's largest.
+        Upper bound of ``nbytes``, with every chunk as large as its variable's largest.
     num_needed : int
-        Distinct chunks that are needed.
+        Number of distinct (variable, chunk) pairs that are needed.
     loaded_nbytes : int
-        Decoded bytes of all blocks that are ever in the pool.
+        Decoded bytes of all blocks that the pool holds at some time. Without a resident plan, a
+        block counts once for each load.
     """
 
     num_reads: int
@@ -170,7 +172,15 @@ def _count_reads(epoch: Epoch | Remainder, lanes: list[Lane], cached: Cached) ->
 
 
 def touched_blocks(epoch: Epoch | Remainder, numbers: Sequence[int]) -> set[tuple[int, int]]:
-    """Blocks that some sublanes of an epoch need, as (group, block)."""
+    """Blocks that some sub-lanes of an epoch need, as (group, block).
+
+    Parameters
+    ----------
+    epoch : Epoch or Remainder
+        The epoch, or the rest of it.
+    numbers : sequence of int
+        Numbers of the sub-lanes.
+    """
     lanes = epoch.lanes(numbers)
     return {
         (index, block)
@@ -188,8 +198,9 @@ def shared_blocks(
     Parameters
     ----------
     epoch : Epoch or Remainder
+        The epoch, or the rest of it.
     processes : sequence of (sequence of int)
-        Per process, the numbers of its sublanes of the epoch.
+        The numbers of each process's sub-lanes.
     """
     counts = Counter(block for own in processes for block in touched_blocks(epoch, own))
     return sorted(block for block, count in counts.items() if count > 1)
@@ -204,7 +215,7 @@ def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
 def _peak_nbytes(
     epoch: Epoch | Remainder, numbers: Sequence[int], reads: _Reads, batch_nbytes: int
 ) -> int:
-    """What a process may have in memory at a time, given its sublanes."""
+    """The most bytes that a process may have in memory at a time, given its sub-lanes."""
     plan = epoch.plan
     num_steps = epoch.num_steps_of(numbers)
     needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes)
@@ -212,13 +223,13 @@ def _peak_nbytes(
 
 
 def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
-    """The figures of an epoch that are the same for every rank, mixing among them."""
+    """The figures of an epoch that are the same for every rank, such as the mixing."""
     if isinstance(epoch, Remainder):
-        # A batch of what is left is as one of the whole.
+        # Batches of the rest mix like those of the whole epoch.
         epoch = epoch.whole
     plan, footprint, sublanes = epoch.plan, epoch.footprint, epoch.sublanes
     dim = region_dim(footprint)
-    # A batch comes from sublanes of one worker, and one worker's are like another's.
+    # A batch takes samples from the sub-lanes of one worker, and all workers mix alike.
     lanes = epoch.lanes(sublanes.of_one_batch)
     orders = [lane.order for lane in lanes]
     return {
@@ -235,7 +246,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
 
 
 def tile_sizes(footprint: Footprint, plan: Plan) -> dict[str, int]:
-    """Per windowed dimension, the elements of the plan's longest tile."""
+    """Number of elements of the plan's longest tile along each windowed dimension."""
     return {
         name: int(np.diff(tile_edges(footprint, dim, size)).max())
         for dim, (name, size) in enumerate(

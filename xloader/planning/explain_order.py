@@ -1,7 +1,8 @@
-"""The cost of an order that somebody else made: a list of ids, simulated sample by sample.
+"""The cost of reading samples in an order that the user gives as a list of ids.
 
-Either with the future known, as our own loader would carry it out, or through the caches of
-workers that get one batch after the other and know nothing of what comes.
+The cost is simulated sample by sample, for one of two readers. `explain_order` is for a loader
+that knows the whole order in advance. `explain_cached` is for workers with least-recently-used
+caches, which get one batch after another and do not know the later ones.
 """
 
 from __future__ import annotations
@@ -25,23 +26,30 @@ from xloader.planning.schedule import make_schedule
 from xloader.recipe.layout import FieldLayout
 
 _MOST_SAMPLES = 10_000_000
-"""Beyond so many ids, the first of them stand for all."""
+"""The number of ids that are simulated. A longer order is scaled up from its first part."""
 
 
 def explain_order(
     footprint: Footprint, plan: Plan, ids: Ints, expected: Explanation
 ) -> Explanation:
-    """What an order of ids costs within a plan's memory.
+    """Predict the cost of an order of ids within a plan's memory.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     plan : Plan
-        Its budget counts, its order does not.
-    ids : numpy.ndarray of int64
+        The plan whose memory budget and batch size are used. Its own order is not.
+    ids : numpy.ndarray of int64, shape (n,)
         Samples in the order of delivery.
     expected : Explanation
-        Of the plan's own order, for what is the same.
+        The explanation of the plan's own order. Figures that do not depend on the order are copied
+        from it.
+
+    Returns
+    -------
+    Explanation
+        The predicted cost.
 
     Raises
     ------
@@ -91,27 +99,34 @@ def explain_cached(
     prefetch: int,
     num_workers: int,
 ) -> Explanation:
-    """What an order of ids costs through least-recently-used caches that are empty at first.
+    """Predict the cost of an order of ids through least-recently-used caches that begin empty.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     layouts : tuple of FieldLayout
-    ids : numpy.ndarray of int64
+        The layouts of all fields, for the bytes of a batch.
+    ids : numpy.ndarray of int64, shape (n,)
         Samples in the order of delivery. Batch ``k`` of them goes to worker ``k % num_workers``.
     paths : mapping of str to str
-        How each variable is read.
+        How each variable is read, in words.
     memory_nbytes : int
-        Of all workers together.
+        Memory of all workers together.
     batch_size, prefetch, num_workers : int
-        Samples of a batch, batches that each worker makes ahead, and workers.
+        Samples of a batch, batches that each worker makes ahead, and number of workers.
+
+    Returns
+    -------
+    Explanation
+        The predicted cost.
 
     Raises
     ------
     EmptySamplesError
         If there are no ids.
     MemoryBudgetError
-        If the memory is too small, with the minimum that would do.
+        If the memory is too small. The error says the minimum that is enough.
     """
     _check_order(ids)
     budget = cache_budget(

@@ -1,4 +1,4 @@
-"""The prediction and the measurement, side by side: the same names, as text and HTML."""
+"""The figures that a prediction and a measurement share, shown as text and as HTML."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from xloader.core.nbytes import show_nbytes
 
 @dataclass(frozen=True)
 class Figures:
-    """What both an explanation and a report say. Of one rank and one epoch, unless said.
+    """The figures that an explanation and a report have in common.
+
+    They are of one rank and one epoch, except where noted.
 
     Attributes
     ----------
     num_samples : int
-        Samples delivered, padding left out.
+        Samples delivered, without padding.
     num_steps : int
         Batches of each rank.
     num_reads : int
@@ -25,23 +27,25 @@ class Figures:
     read_nbytes : int
         Decoded bytes of these chunks.
     read_amplification : float
-        ``num_reads`` over the distinct chunks needed; 1.00 is perfect.
+        ``num_reads`` divided by the number of distinct pairs needed; 1.00 is each once.
     peak_nbytes : int
-        The most bytes in use at a time. An explanation bounds what the epoch can come to use:
-        batches, chunks on their way, decoded chunks and the indexes of shards, never more than
-        ``memory``, and no more than there is to read. A report has measured it: the batches under
-        way and the one delivered last, chunks on their way (each as its stored bytes, or as its
-        decoded size where that is less or not known) and decoded chunks, but not indexes.
+        The most bytes in use at a time. In an explanation it is an upper bound for batches, chunks
+        in flight, decoded chunks and the indexes of shards. The bound is at most ``memory``, and
+        less if there is less to read. In a report it is measured: the batches in work and the one
+        delivered last, chunks in flight, and decoded chunks, but no indexes. A chunk in flight
+        counts with its stored bytes, or with its decoded size if that is less or the stored size is
+        not known.
     mixing, full_mixing : float
-        Distinct regions in a global batch on average, and what a full shuffle would have.
+        Mean number of distinct regions in a global batch, and its value for a full shuffle.
     num_dropped_windows : int
-        Windows left out that would reach elements which no window reaches: they leave the array.
+        Windows left out because they would leave the array, although they would reach elements
+        that no other window reaches.
     is_exact : bool
         Whether the counts are exact.
     tile : dict of str to int
-        Per windowed dimension, elements of a tile.
+        Elements of the longest tile, per windowed dimension.
     run, streams, spread, lanes : int
-        The plan's other numbers.
+        The other numbers of the plan's order, as in `Pace`.
     """
 
     num_samples: int

@@ -1,14 +1,14 @@
-"""A least-recently-used cache of decoded blocks: what it reads for an order that others made.
+"""Simulates a least-recently-used cache of decoded blocks for a given order of samples.
 
-Samples are looked at one by one, in the order given. The blocks that one needs become the most
-recently used, in ascending order of group and block; those that are not there are read, and
-before that the least recently used ones go until all fit. With room for two blocks::
+Samples are handled one by one. The blocks that a sample needs become the most recently used, in
+ascending order of group and block. Blocks that are not in the cache are read; before that, the
+least recently used ones are dropped until all fit. With room for two blocks::
 
     needed    0    1    0    2    1
     there     0   0 1  1 0  0 2  2 1       the most recently used on the right
     read      x    x         x    x
 
-`simulate` counts this, and `xloader.engine.cached_reader` does it, both by `Recent`.
+`simulate` counts these reads, and `xloader.engine.cached_reader` does them. Both use `Recent`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from xloader.core.footprint import Boxes, Footprint
 from xloader.order.listed import ListedOrder
 
 _PIECE_SIZE = 1 << 16
-"""Samples that are looked at together."""
+"""Number of samples that are simulated together."""
 
 
 class Recent:
-    """The blocks that a cache holds, by when they were last used. It holds no values.
+    """The numbers of the blocks in a cache, by their last use. It does not hold their values.
 
     Parameters
     ----------
     capacity_nbytes : int
-        What they may take together; at least what any one sample needs.
+        The most decoded bytes of all blocks together. It must hold the blocks of any one sample.
 
     Attributes
     ----------
     used_nbytes, peak_nbytes : int
-        What they take now, and took at most.
+        Decoded bytes of the blocks now, and the most so far.
 
     Examples
     --------
@@ -68,21 +68,22 @@ class Recent:
     def touch(
         self, keys: Iterable[int], nbytes: Iterable[int], is_last: Iterable[bool]
     ) -> tuple[list[int], list[int]]:
-        """Use what samples need, one sample after the other.
+        """Use the blocks that samples need, one sample after another.
 
         Parameters
         ----------
         keys : iterable of int
-            Their blocks, ascending for each sample.
+            Numbers of the blocks of all samples, ascending within each sample.
         nbytes : iterable of int
-            What each of them takes.
+            Decoded bytes of each block.
         is_last : iterable of bool
-            Whether each is the last that its sample needs.
+            Whether each block is the last that its sample needs.
 
         Returns
         -------
         missing, dropped : list of int
-            The blocks to read, and those that go; of one sample, before any is read.
+            The blocks to read, and the blocks that are dropped. The blocks that a sample displaces
+            are dropped before any of its own is read.
         """
         there, capacity = self._there, self.capacity_nbytes
         used, peak = self.used_nbytes, self.peak_nbytes
@@ -96,7 +97,7 @@ class Recent:
                 used += size
                 missing.append(key)
             if is_end:
-                # The sample's own blocks are the last in line, and all of them fit.
+                # The sample's own blocks are the most recently used, and they fit. None is dropped.
                 while used > capacity:
                     old, size = there.popitem(last=False)
                     used -= size
@@ -107,7 +108,7 @@ class Recent:
         return missing, dropped
 
     def forget(self, key: int) -> None:
-        """Let go of a block that could not be read."""
+        """Remove a block that could not be read."""
         self.used_nbytes -= self._there.pop(key)
 
 
@@ -118,11 +119,11 @@ class Touches:
     Parameters
     ----------
     begins : numpy.ndarray of int64, shape (num_samples + 1,)
-        Sample ``i`` needs ``keys[begins[i]:begins[i + 1]]``.
+        Sample ``i`` needs the blocks ``keys[begins[i]:begins[i + 1]]``.
     keys : numpy.ndarray of int64, shape (n,)
-        Ascending for each sample.
+        Numbers of the blocks, ascending within each sample.
     nbytes : numpy.ndarray of int64, shape (n,)
-        Decoded bytes of each.
+        Decoded bytes of each block, cut down to the selection.
     """
 
     begins: Ints
@@ -131,18 +132,24 @@ class Touches:
 
     @property
     def is_last(self) -> NDArray[np.bool_]:
-        """Whether each is the last that its sample needs."""
+        """Whether each block is the last that its sample needs."""
         is_last = np.zeros(len(self.keys), np.bool_)
         is_last[self.begins[1:] - 1] = True
         return is_last
 
 
 class BlockNumbers:
-    """Numbers the blocks of all groups in one row, group by group.
+    """Numbers the blocks of all groups consecutively, group by group.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need, as groups.
+
+    Attributes
+    ----------
+    bases : list of int
+        The number of each group's first block, and the number of all blocks at the end.
     """
 
     def __init__(self, footprint: Footprint) -> None:
@@ -150,7 +157,7 @@ class BlockNumbers:
         self.bases: list[int] = np.cumsum([0, *(g.num_blocks for g in footprint.groups)]).tolist()
 
     def touches(self, boxes: Boxes) -> Touches:
-        """What samples in some boxes need, one box after the other."""
+        """The blocks that the samples of each box need. A box counts as one sample there."""
         rows, keys, nbytes = [], [], []
         for base, group in zip(self.bases, self._footprint.groups, strict=False):
             own_rows, blocks = self._footprint.needs(group, boxes)
@@ -159,13 +166,13 @@ class BlockNumbers:
             nbytes.append(group.block_nbytes(blocks))
         joined = [np.concatenate(parts) for parts in (rows, keys, nbytes)]
         if len(rows) > 1:
-            # Each group's pairs are in order, and groups are: a stable sort keeps that.
+            # A stable sort keeps the blocks of each row in ascending order of group and block.
             line = np.argsort(joined[0], kind="stable")
             joined = [column[line] for column in joined]
         return Touches(np.searchsorted(joined[0], np.arange(len(boxes) + 1)), *joined[1:])
 
     def count_reads(self, keys: Ints) -> tuple[int, int]:
-        """Chunks of some blocks, and their decoded bytes, not cut down."""
+        """Number of chunks in some blocks, and their decoded bytes before any selection."""
         num_reads = read_nbytes = 0
         line = np.sort(keys)
         edges = np.searchsorted(line, self.bases).tolist()
@@ -178,7 +185,7 @@ class BlockNumbers:
 
 @dataclass(frozen=True)
 class CacheCount:
-    """What caches read and hold for an order, all workers together.
+    """The reads and the memory of the caches of all workers, for an order of samples.
 
     Attributes
     ----------
@@ -187,11 +194,12 @@ class CacheCount:
     read_nbytes : int
         Decoded bytes of these chunks.
     num_needed : int
-        Distinct (variable, chunk) pairs among them.
+        Number of distinct pairs among them.
     num_shared_reads : int
-        Reads of a chunk that another worker reads as well.
+        Extra reads because several workers need the same chunk. A pair that ``k`` workers need
+        counts ``k - 1`` times.
     peak_nbytes : int
-        Sum of the most decoded bytes that each worker holds.
+        The most decoded bytes in the cache of each worker, summed over workers.
     """
 
     num_reads: int
@@ -209,19 +217,20 @@ def simulate(
     batch_size: int = 1,
     num_workers: int = 1,
 ) -> CacheCount:
-    """What caches that are empty at first read for an order, exactly.
+    """Count exactly the reads of least-recently-used caches that begin empty.
 
     Parameters
     ----------
     footprint : Footprint
-    ids : numpy.ndarray of int64
+        The chunks that samples need.
+    ids : numpy.ndarray of int64, shape (n,)
         Samples in order. Batch ``k`` of them goes to worker ``k % num_workers``.
     capacity_nbytes : int
         Decoded bytes that the cache of each worker may hold.
     batch_size : int
         Samples of a batch.
     num_workers : int
-        Workers that take turns.
+        Number of workers, which take turns.
     """
     keys = BlockNumbers(footprint)
     worker = np.arange(len(ids)) // batch_size % num_workers
@@ -244,7 +253,8 @@ def _misses(footprint: Footprint, keys: BlockNumbers, recent: Recent, ids: Ints)
     """The blocks that one worker reads, in order."""
     missed = [np.zeros(0, np.int64)]
     for begin in range(0, len(ids), _PIECE_SIZE):
-        # What needs the same as the sample before it reads nothing and changes no order.
+        # A sample that needs the same blocks as the one before reads nothing and changes no
+        # order, so `ListedOrder` may join the two.
         boxes = ListedOrder.of(footprint, ids[begin : begin + _PIECE_SIZE]).boxes
         touches = keys.touches(boxes)
         columns = (touches.keys, touches.nbytes, touches.is_last)

@@ -1,4 +1,7 @@
-"""From options to a plan: the budget divided, and the best plan within it."""
+"""Makes the plan of a loader from its options.
+
+The memory is divided into a budget, and the best plan within that budget is searched.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,32 @@ def make_plan(
 ) -> Plan:
     """The plan of a loader, or of each of several workers that share its memory.
 
-    It is a function of samples, global batch, memory, prefetch, lanes, spread,
-    ``max_amplification`` and the number of workers only: where ``lanes`` is given, the world's
-    size does not matter.
+    The plan depends only on the samples, ``shuffle``, the global batch, ``memory``, ``prefetch``,
+    ``lanes``, ``spread``, ``max_amplification`` and the number of workers. If ``lanes`` is given,
+    the plan does not depend on the number of ranks.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    layouts : tuple of FieldLayout
+        The layouts of all fields, for the bytes of a batch.
+    options : LoaderOptions
+        The options of the loader.
+    workers : int
+        Worker processes of a rank. Each has an equal share of the memory.
+
+    Returns
+    -------
+    Plan
+        The plan, the same on every rank.
 
     Raises
     ------
     MemoryBudgetError
-        If the memory is too small, with the minimum that would do.
+        If the memory is too small. It says the minimum that is enough.
+    OptionError
+        If no plan with the given ``spread`` fits the memory.
     """
     budget = Budget(
         memory_nbytes=options.memory_nbytes // workers,
@@ -65,7 +86,11 @@ def make_plan(
 
 
 def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: int) -> Plan:
-    """The plan of a shuffle: with workers, that of as many lanes more, whose batches are one."""
+    """The plan of a shuffle. With several workers, each lane has a sub-lane for each worker.
+
+    A worker makes whole batches from its own sub-lanes. The search therefore sees ``workers`` times
+    the lanes and ``workers`` times the global batch, so that a lane's share of a batch is the same.
+    """
     several = dataclasses.replace(
         goal, global_batch=workers * goal.global_batch, lanes=workers * goal.lanes
     )
@@ -77,16 +102,29 @@ def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers:
 def batch_nbytes(
     footprint: Footprint, layouts: tuple[FieldLayout, ...], options: LoaderOptions
 ) -> int:
-    """One batch in bytes, as one process may have to hold it."""
-    # With lanes given, one process may come to carry all of them.
+    """Most bytes of one batch in one process.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    layouts : tuple of FieldLayout
+        The layouts of all fields.
+    options : LoaderOptions
+        The options of the loader.
+    """
+    # If `lanes` is given, a run may be resumed by one process that carries all of them.
     num_rows = options.global_batch if options.lanes else most_rows(footprint, options)
     return num_rows * sum(layout.sample_nbytes for layout in layouts)
 
 
 def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
-    """Rows of the largest batch of a rank: there may be fewer samples than were asked for."""
+    """Rows of the largest batch of a rank.
+
+    A single rank has fewer rows than ``batch_size`` if there are fewer samples.
+    """
     if options.world.world_size > 1:
-        # Padded to its full size.
+        # A batch of several ranks is padded to its full size.
         return options.batch_size
     return min(options.batch_size, footprint.num_samples)
 
@@ -97,12 +135,24 @@ def enough_memory(
     options: LoaderOptions,
     workers: int = 1,
 ) -> int:
-    """The first doubling of the memory that brings what was asked for, in bytes.
+    """The memory, in bytes, at which a plan mixes well enough and reads no more than allowed.
 
-    That is half of a full shuffle's mixing, within ``max_amplification``, with the spread left to
-    the plan. Memory that holds the whole selection always does.
+    The memory of the options is doubled until one of two things is true. Either the plan mixes
+    at least half as well as a full shuffle and reads no more than ``max_amplification`` allows,
+    with the spread left to the search. Or the memory holds the whole selection.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    layouts : tuple of FieldLayout
+        The layouts of all fields.
+    options : LoaderOptions
+        The options of the loader.
+    workers : int
+        Worker processes of a rank.
     """
-    # With a small spread of the user's own, no memory would ever be enough.
+    # With a small spread given by the user, no amount of memory would mix well enough.
     options = dataclasses.replace(options, spread=None)
     dim = region_dim(footprint)
     full = full_mixing(footprint, dim, options.global_batch)

@@ -1,8 +1,9 @@
-"""How well batches are mixed: the distinct regions that a global batch draws from.
+"""The mixing of batches: how many distinct regions a global batch draws from.
 
-A sample's region is the chunk index of its first needed element, in the grid of the variable
-with the most bytes, divided by four along the windowed dimension with the most chunks. It is
-the same for every plan, so plans can be compared by it, and with a full shuffle.
+A sample's region is the chunk index of its first needed element, along every windowed dimension,
+in the grid of the variable with the most bytes. Along the windowed dimension with the most chunks,
+four neighbouring chunks are one region. Regions are the same for every plan, so the mixing of plans
+can be compared with each other and with that of a full shuffle.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from xloader.order.cohorts import leading_axis
 from xloader.order.protocol import AnyOrder
 
 REGION_CHUNKS = 4
-"""Chunks of a region along its dimension."""
+"""Chunks of a region along `region_dim`."""
 
 _EXACT_SAMPLES = 1 << 17
 _NUM_SPOTS = 8
@@ -28,7 +29,7 @@ _PIECE_SIZE = 1 << 13
 
 
 def region_dim(footprint: Footprint) -> int:
-    """The windowed dimension along which four chunks make a region: the one with most chunks."""
+    """The number of the windowed dimension with the most chunks, along which four make a region."""
     counts = [
         axis.num_blocks if (axis := leading_axis(footprint, dim)) is not None else 0
         for dim in range(len(footprint.windows.dims))
@@ -37,7 +38,22 @@ def region_dim(footprint: Footprint) -> int:
 
 
 def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> Ints:
-    """The region of samples at ``positions``, one array for each windowed dimension."""
+    """The region of each sample.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    dim : int
+        The dimension that `region_dim` gives.
+    positions : tuple of numpy.ndarray of int64, shape (n,)
+        Positions of the samples, one array for each windowed dimension.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+        A number for each sample, equal for samples of the same region.
+    """
     region = np.zeros(len(positions[0]), np.int64)
     for d, (stride, first) in enumerate(
         zip(footprint.windows.strides, footprint.first_offsets, strict=True)
@@ -53,17 +69,23 @@ def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> I
 
 
 def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) -> Ints:
-    """Distinct regions of each batch.
+    """Count the distinct regions of each batch.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     dim : int
-        What `region_dim` gives.
+        The dimension that `region_dim` gives.
     positions : numpy.ndarray of int64, shape (n, num_dims)
-        Of samples, batch by batch.
-    edges : numpy.ndarray of int64
-        Where each batch begins, and the end of the last.
+        Positions of the samples, batch by batch.
+    edges : numpy.ndarray of int64, shape (num_batches + 1,)
+        The row at which each batch begins, and the end of the last batch.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (num_batches,)
+        Number of distinct regions in each batch.
     """
     regions = regions_of(footprint, dim, tuple(positions.T))
     batch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
@@ -73,9 +95,19 @@ def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) 
 
 
 def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
-    """Expected regions in a batch of a full shuffle."""
+    """Expected number of distinct regions in a batch of a full shuffle.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    dim : int
+        The dimension that `region_dim` gives.
+    batch_size : int
+        Samples of the batch.
+    """
     if footprint.subset is not None:
-        # Where weights draw how often a sample occurs, one epoch stands for all.
+        # Weights draw the samples anew in each epoch. Epoch 0 of seed 0 stands for all of them.
         ids = footprint.subset.drawn(0, 0)
         regions = regions_of(footprint, dim, tuple(footprint.positions_of(ids).T))
         sizes, repeats = np.unique(np.unique(regions, return_counts=True)[1], return_counts=True)
@@ -114,7 +146,19 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
 def _expected_regions(
     sizes: list[int], repeats: list[int], num_samples: int, batch_size: int
 ) -> float:
-    """Expected regions of a batch, given how many regions there are of each size."""
+    """Expected number of regions in a batch.
+
+    Parameters
+    ----------
+    sizes : list of int
+        The different numbers of samples that a region can have.
+    repeats : list of int
+        For each of ``sizes``, the number of regions of that size.
+    num_samples : int
+        Samples of all regions.
+    batch_size : int
+        Samples of the batch.
+    """
     num_draws = min(batch_size, num_samples)
     return sum(
         repeat * _chance_of_one(size, num_samples, num_draws)
@@ -130,38 +174,39 @@ def measure_mixing(
     most_samples: int = _EXACT_SAMPLES,
     num_spots: int = _NUM_SPOTS,
 ) -> float:
-    """Mean number of regions in the full global batches of an order.
+    """Mean number of distinct regions in the full global batches of an order.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     dim : int
-        See `region_dim`.
+        The dimension that `region_dim` gives.
     lanes : sequence of AnyOrder
-        All lanes of the epoch.
+        The orders of all lanes that a batch takes samples from.
     share : int
         Samples that each lane gives to a batch.
     most_samples : int
-        Up to so many samples every batch is looked at; beyond that, batches at a few places
-        drawn by a fixed key.
+        If the lanes have no more samples than this, every full batch is counted. Otherwise about
+        this many samples are counted, in batches at a few places drawn with a fixed key.
     num_spots : int
-        How many places those are.
+        The number of these places.
     """
     num_samples = max(lane.num_samples for lane in lanes)
-    # A batch may ask for more than there is.
+    # A batch may ask for more samples than there are.
     share = min(share, num_samples)
-    # A batch takes of every lane, and the shortest is the first that has no more to give. Where
-    # no batch is full, the one there is counts.
+    # A batch takes samples from every lane, so the shortest lane limits the number of full
+    # batches. If no batch is full, the only batch counts.
     num_batches = max(min(lane.num_samples for lane in lanes) // share, 1)
     spots, per_spot = np.zeros(1, np.int64), num_batches
     if num_samples * len(lanes) > most_samples:
         per_spot = max(most_samples // (num_spots * share * len(lanes)), 1)
         per_spot = min(per_spot, -(-num_batches // num_spots))
         bound = num_batches - per_spot + 1
-        # A draw below 2**32 is spread over longer epochs.
+        # `draw_below` gives numbers below 2**32, so they are stretched over longer epochs.
         stretch = -(-bound // (1 << 32))
         drawn = draw_below(derive_key(0), np.arange(num_spots), bound // stretch)
-        # One in each part of the epoch: how it ends is not how it goes in its middle.
+        # One place in each part of the epoch, as its end mixes differently from its middle.
         spots = (np.arange(num_spots) * (bound // stretch) + drawn) // num_spots * stretch
     rows = np.concatenate(
         [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
@@ -174,37 +219,38 @@ def measure_mixing(
 def _lane_rows(
     footprint: Footprint, dim: int, lane: AnyOrder, spots: Ints, num_batches: int, share: int
 ) -> Ints:
-    """Regions of one lane's part of the batches from each spot on; -1 where it ended.
+    """Regions of one lane's part of ``num_batches`` batches from each spot on.
 
     Returns
     -------
     numpy.ndarray of int64, shape (len(spots) * num_batches, share)
+        Regions, -1 for rows beyond the end of the lane.
     """
     size = num_batches * share
     found = [_places(lane, spot * share, size) for spot in spots.tolist()]
     entries, ranks = (np.concatenate(part) for part in zip(*found, strict=True))
     rows = np.full((len(spots), size), -1, np.int64)
     ends = np.array([len(part) for part, _ in found])
-    # All at once: of a few samples, drawing their positions costs as much as of many.
+    # All spots at once: drawing positions costs as much for a few samples as for many.
     rows[np.arange(size) < ends[:, None]] = _regions(footprint, dim, lane, entries, ranks)
     return rows.reshape(-1, share)
 
 
 def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
-    """The regions of samples, from their entries and ranks."""
+    """The regions of samples, given their entries and ranks."""
     boxes = lane.boxes
     of_entry = regions_of(footprint, dim, boxes.lo)
     last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
-    # The box of a visit is its first sample's, and says nothing of where the others lie.
+    # The box of a visit holds only its first sample, so it does not show where the others lie.
     if (of_entry == last).all() and (boxes.num_samples >= lane.count).all():
-        # Cohorts that lie within a region tell it without their samples being drawn.
+        # Each cohort lies within one region, so its samples need not be drawn.
         return of_entry[entries]
     positions = footprint.positions_of(lane.ids(entries, ranks))
     return regions_of(footprint, dim, tuple(positions.T))
 
 
 def _places(lane: AnyOrder, begin: int, size: int) -> tuple[Ints, Ints]:
-    """Entries and ranks of so many samples of a lane from a place on, or fewer at its end."""
+    """Entries and ranks of ``size`` samples of a lane from place ``begin`` on, fewer at its end."""
     entries: list[Ints] = []
     ranks: list[Ints] = []
     for some_entries, some_ranks in lane.places(begin, min(size, _PIECE_SIZE)):

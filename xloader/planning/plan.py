@@ -1,11 +1,11 @@
-"""The plan: the numbers that fix what an epoch reads, holds and delivers.
+"""The plan: the numbers that fix the order, the reads and the memory of every epoch.
 
-Memory is divided here, and nowhere else::
+A plan stores its `Budget`, which divides the memory of a process::
 
     memory = batches   (prefetch + 2) of them: one in work, one held by the user
            + in flight 1/16 of memory, at least two of the largest chunks
            + indexes   of shards, kept once they are read
-           + pool      per lane: what is at work and kept, and what is decoded ahead
+           + pool      per lane: chunks at work and kept, and chunks decoded ahead
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from xloader.planning.budget import Budget
 
 @dataclass(frozen=True)
 class Plan:
-    """How an epoch is ordered, and what it holds. A function of samples and options only.
+    """The order of an epoch and the memory it uses. It depends on samples and options only.
 
     Parameters
     ----------
     pace : Pace
         Tile, run, streams, spread and lanes.
     depth : int
-        Without a shuffle: how many leading dimensions go position by position.
+        Without a shuffle, the number of leading dimensions that go position by position.
     budget : Budget
+        The division of the memory of one process.
     global_batch : int
         Samples of a step, over all ranks.
     max_amplification : float
-        Where tiles are few, lines of runs are drawn until one reads no more than this.
+        Allowed reads per distinct chunk needed. If there are few tiles, an epoch draws its line of
+        runs again until it reads no more than this.
     lane_pool_nbytes : int
-        Decoded bytes that a lane may have at work and kept.
+        Decoded bytes that a lane may hold of chunks at work and chunks kept.
     ahead_nbytes : int
-        Decoded bytes that a lane may have ahead of need.
+        Decoded bytes that a lane may hold of chunks decoded ahead of need.
     is_resident : bool
-        Whether the pool holds the whole selection, so that later epochs read nothing.
+        Whether the pool holds the whole selection, so that later epochs read nothing again.
     workers : int
         Processes of a rank that make batches in turn, each with a budget like this one.
     """
@@ -60,19 +62,28 @@ class Plan:
         return self.global_batch // self.pace.lanes
 
     def pool_nbytes(self, num_lanes: int) -> int:
-        """Decoded bytes that a process with so many lanes may hold."""
+        """Decoded bytes that a process with ``num_lanes`` lanes may hold."""
         if self.is_resident:
-            # Whatever the lanes of this epoch, later ones bring the rest of the selection.
+            # The lanes of one process need other chunks in later epochs, so it comes to hold the
+            # whole selection.
             num_lanes = self.budget.num_lanes
         return num_lanes * (self.lane_pool_nbytes + self.ahead_nbytes)
 
     def num_steps(self, num_samples: int, *, drop_last: bool) -> int:
-        """Steps that every rank takes in an epoch of so many samples."""
+        """Steps that every rank takes in an epoch.
+
+        Parameters
+        ----------
+        num_samples : int
+            Samples of the epoch, over all ranks.
+        drop_last : bool
+            Whether samples that do not fill a global batch are left out.
+        """
         full, rest = divmod(num_samples, self.global_batch)
         return full + (rest > 0 and not drop_last)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values, which are the same after a file of JSON."""
+        """The plan as plain JSON values, which a round trip through JSON does not change."""
         values = dataclasses.asdict(self)
         # JSON has no tuples.
         values["pace"]["tiling"] = list(self.pace.tiling)
@@ -80,6 +91,6 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The plan that `to_dict` wrote."""
+        """The plan that `to_dict` has written."""
         pace = {**values["pace"], "tiling": tuple(values["pace"]["tiling"])}
         return cls(**{**values, "pace": Pace(**pace), "budget": Budget(**values["budget"])})

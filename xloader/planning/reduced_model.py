@@ -1,7 +1,8 @@
-"""A cut-down selection on which plans are measured before one is chosen.
+"""A reduced selection on which candidate plans are measured.
 
-It has the order and the schedule of a real epoch, on about a thousand tiles and at most four
-lanes: what is chosen by is what will be counted, and there is no formula to get wrong.
+It has the order and the schedule of a real epoch, on about a thousand tiles (more for a large
+spread) and at most two lanes. Plans are thus chosen by counting reads and regions, as in a real
+epoch, and not by a formula that could be wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +34,17 @@ _MOST_LANES = 2
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan, and what the model says of it."""
+    """A plan with its measured cost.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    amplification : float
+        Reads per distinct chunk needed.
+    mixing : float
+        Mean number of distinct regions in a global batch.
+    """
 
     plan: Plan
     amplification: float
@@ -41,30 +52,32 @@ class Candidate:
 
 
 class ReducedModel:
-    """Measures plans of one tiling.
+    """Measures plans of one tiling on a part of the selection.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that all samples need.
     cohorts : Cohorts
-        All of its cohorts.
+        The cohorts of the whole selection.
     tiling : tuple of int
-        As of `Pace`, and what the cohorts were cut with.
+        The tiling of the cohorts, as in `Pace`.
     run_dim : int
-        The dimension that keeps most of its length.
+        The windowed dimension along which runs go. It keeps most of its length.
     spread : int
         The most tiles at work that will be tried.
     lanes : int
-        The lanes of the plans.
+        The number of lanes of the plans.
 
     Attributes
     ----------
     num_tiles : int
         Tiles of a lane of the model.
     row_size : int
-        Tiles of the model along the runs.
+        Tiles of the model along ``run_dim``.
     run_factor : float
-        How many times as long runs are to be as on the model.
+        Tiles of a real lane, divided by those of a lane of the model. Real runs are made longer
+        than the model's by this factor.
     """
 
     def __init__(
@@ -88,22 +101,33 @@ class ReducedModel:
         self._latest: tuple[Plan, int, Epoch] | None = None
         self._reach = cohorts.pieces[run_dim].reach
         self._is_line = not any(p.reach for d, p in enumerate(cohorts.pieces) if d != run_dim)
-        # Where tiles are few, luck makes one epoch unlike another.
+        # With few tiles, epochs differ by chance, so the mixing of more of them is measured.
         self._is_cheap = (
             self.num_tiles < _FEW_TILES // 4 and self._footprint.num_samples <= _NUM_SAMPLES
         )
         self._num_epochs = max(8 // self._lanes, 3) if self.num_tiles < _LUCKY_TILES else 3
 
     def at_work_nbytes(self, plan: Plan) -> int:
-        """The most bytes that a lane of one epoch needs at a time, with one line of runs."""
+        """The most decoded bytes that a lane needs at a time, in one epoch with its first draw."""
         lanes = self._epoch(plan, 0).drawn(0, range(self._lanes))
         return max(lane.schedule.at_work_nbytes for lane in lanes)
 
     def measure(self, plan: Plan, hopeless: float, *, is_picky: bool = False) -> Candidate | None:
-        """Amplification and mixing of one epoch; ``None`` if its chunks do not fit.
+        """Measure amplification and mixing of a plan in one epoch.
 
-        Where the first line of runs reads more than ``hopeless``, no others are drawn; and if
-        one is picky, the plan is not looked at any further.
+        Parameters
+        ----------
+        plan : Plan
+            The plan.
+        hopeless : float
+            The amplification of the first draw of the line of runs from which no other is tried.
+        is_picky : bool
+            Whether to drop a plan whose amplification is above ``hopeless``.
+
+        Returns
+        -------
+        Candidate or None
+            ``None`` if the plan is dropped or its chunks do not fit.
         """
         trial = self._try_epoch(plan, 0, hopeless)
         if trial is None or (is_picky and trial[0] > hopeless):
@@ -111,11 +135,18 @@ class ReducedModel:
         return Candidate(plan, trial[0], self._mixing(plan, trial[1]))
 
     def confirm(self, candidate: Candidate) -> Candidate | None:
-        """The candidate by the worst of more epochs; the first beyond what is allowed ends it."""
+        """Measure a candidate in more epochs.
+
+        Returns
+        -------
+        Candidate or None
+            The candidate with its worst amplification and its mean mixing. Measuring stops at the
+            first epoch that reads more than allowed. ``None`` if the chunks of an epoch do not fit.
+        """
         plan = candidate.plan
         worst, mixing = candidate.amplification, [candidate.mixing]
         if worst == 1.0 and plan.pace.run == 1:
-            # With nothing that straddles there is no luck in it.
+            # No window straddles tiles, so every epoch reads as much.
             return candidate
         for index in range(1, self._num_epochs):
             trial = self._try_epoch(plan, index)
@@ -143,7 +174,7 @@ class ReducedModel:
         return found, [lane.order for lane in lanes]
 
     def _epoch(self, plan: Plan, index: int) -> Epoch:
-        """An epoch of a plan; the same as before for whoever asks on about the same one."""
+        """An epoch of a plan on the model. The latest one is kept, as it is often needed again."""
         if self._latest is None or self._latest[:2] != (plan, index):
             pace = dataclasses.replace(plan.pace, lanes=self._lanes)
             cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
@@ -152,10 +183,10 @@ class ReducedModel:
         return self._latest[2]
 
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
-        """Reads a chunk, with runs as long as they are to be.
+        """Reads per distinct chunk needed, with runs of their real length.
 
-        Along runs alone, chunks are read again at run ends only: there are as many fewer of them
-        as runs are longer than on the model.
+        If windows straddle tiles along runs only, chunks are read again only at the ends of runs.
+        Real runs are ``run_factor`` times as long, so there are as many times fewer such reads.
         """
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
         found = num_reads / self._footprint.num_needed
@@ -175,17 +206,17 @@ class ReducedModel:
 
 
 def model_lanes(lanes: int) -> int:
-    """Lanes that stand for all: each has an order of its own, and four show what they share."""
+    """Number of lanes of the model. Each has its own order; two show how lanes share chunks."""
     return min(lanes, _MOST_LANES)
 
 
 def _truncate(
     footprint: Footprint, all_pieces: tuple[Pieces, ...], run_dim: int, num_tiles: int
 ) -> Footprint:
-    """A part of a selection, about ``num_tiles`` tiles of it, longest along the runs.
+    """A part of a selection with about ``num_tiles`` tiles, longest along ``run_dim``.
 
-    It is the first part. Of a subset it is a part from one of its samples on, the first or the
-    middle one, whichever has more of them.
+    Without a subset it is the first part. With a subset it begins at one of the subset's samples:
+    the first or the middle one, whichever gives a part with more samples.
     """
     if footprint.subset is None:
         return _cut_out(footprint, all_pieces, run_dim, num_tiles, None, [0] * len(all_pieces))
@@ -206,14 +237,17 @@ def _cut_out(
     drawn: Ints | None,
     begins: list[int],
 ) -> Footprint:
-    """The part of a selection that begins at some position."""
+    """The part of a selection that begins at the positions ``begins``.
+
+    Where a dimension is kept whole, ``begins`` is set to 0 in place.
+    """
     windows = footprint.windows
     left = num_tiles
     parts = [slice(0, size) for size in windows.dim_sizes]
     for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
         pieces, edges, stride = all_pieces[dim], all_pieces[dim].tile_edges, windows.strides[dim]
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
-        # Tiles that strides pass over make no epoch longer.
+        # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
         if keep < pieces.num_homes - home:
             position = pieces.starts[np.searchsorted(pieces.home, home + keep)]
@@ -235,7 +269,7 @@ def _cut_out(
 
 
 def _cut_subset(positions: Ints, windows: Windows) -> Subset:
-    """The samples of a subset that lie within a part of a selection."""
+    """The samples of a subset whose windows lie within a part of a selection."""
     is_within = ((positions >= 0) & (positions < np.asarray(windows.num_positions))).all(axis=1)
     return Subset(len(windows), windows.ids_of(positions[is_within]))
 

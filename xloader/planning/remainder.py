@@ -1,6 +1,6 @@
-"""What is left of an epoch from a step on: what comes, and what has to be read for it.
+"""The rest of an epoch from a step on: the samples that are left, and the chunks they need.
 
-Which samples came before a place is arithmetic, so nothing is walked through::
+The samples before a place are found by arithmetic, without walking through the epoch::
 
     place      0 . . . . . . begin . . . . . .
     entry a    * * * *       |                      done: nothing is read for it
@@ -25,15 +25,18 @@ from xloader.planning.schedule import make_schedule
 
 @dataclass(frozen=True)
 class RemainingOrder:
-    """An order from a place on.
+    """The order of a lane from a place on.
+
+    Entries, slots and ranks are those of the whole order.
 
     Parameters
     ----------
     whole : AnyOrder
+        The whole order.
     begin : int
         The first place that is left.
     end : int
-        Places from here on are left out.
+        The end of the places that are delivered. Samples from here on are left out.
     """
 
     whole: AnyOrder
@@ -42,7 +45,7 @@ class RemainingOrder:
 
     @property
     def num_samples(self) -> int:
-        """Samples that are left."""
+        """Samples from ``begin`` on, those after ``end`` included."""
         return max(self.whole.num_samples - self.begin, 0)
 
     @property
@@ -52,57 +55,70 @@ class RemainingOrder:
 
     @cached_property
     def count(self) -> Ints:
-        """Per entry, the samples that are left and not left out."""
+        """Samples of each entry between ``begin`` and ``end``."""
         return self.whole.counts_before(self.end) - self.whole.counts_before(self.begin)
 
     @property
     def boxes(self) -> Boxes:
-        """Per entry, the positions of its cohort."""
+        """Positions of each entry's samples in the whole order."""
         return self.whole.boxes
 
     @property
     def first_slot(self) -> Ints:
-        """Per entry, the slot of the first sample that it has in the whole order."""
+        """Slot of each entry's first sample in the whole order."""
         return self.whole.first_slot
 
     @property
     def last_slot(self) -> Ints:
-        """Per entry, the slot of its last sample."""
+        """Slot of each entry's last sample in the whole order."""
         return self.whole.last_slot
 
     def ids(self, entries: Ints, ranks: Ints) -> Ints:
-        """The sample id at a rank of an entry, of all that it has in the whole order."""
+        """The sample ids at the given ranks of entries. Ranks count from the start of the epoch.
+
+        Parameters
+        ----------
+        entries, ranks : numpy.ndarray of int64, shape (n,)
+            The entry of each sample, and its rank there.
+        """
         return self.whole.ids(entries, ranks)
 
     def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
-        """As `ids`, and which time in the whole epoch it is that each comes."""
+        """The sample ids as `ids` gives them, and which of its sample's occurrences each one is.
+
+        Occurrences of a sample in the whole epoch are numbered from 0. The second value is ``None``
+        if no sample occurs twice.
+        """
         return self.whole.identify(entries, ranks)
 
     def segments(self, begin: int = 0) -> Iterator[tuple[Ints, Ints]]:
-        """The ids from place ``begin`` of the remainder on, with the entry of each."""
+        """The ids from place ``begin`` of the remainder on, with the entry of each, in pieces."""
         return self.whole.segments(self.begin + begin)
 
     def places(self, begin: int = 0, size: int = 1 << 14) -> Iterator[tuple[Ints, Ints]]:
-        """As `segments`, with the entry and the rank of each sample, about ``size`` at a time."""
+        """Entry and rank of each sample from place ``begin`` on, about ``size`` at a time."""
         return self.whole.places(self.begin + begin, size)
 
     def counts_before(self, place: int) -> Ints:
-        """Per entry, how many of the samples that are left come before ``place``."""
+        """Number of each entry's remaining samples before ``place`` of the remainder."""
         begun = self.whole.counts_before(self.begin)
         return self.whole.counts_before(self.begin + place) - begun
 
 
 @dataclass(frozen=True)
 class Remainder:
-    """An epoch from a step on, or what a slab of its samples needs; it answers as an `Epoch` does.
+    """An epoch from a step on, with the properties and methods of `Epoch` that loaders use.
+
+    It also serves a rank that reads slabs of the samples, from any step on.
 
     Parameters
     ----------
     whole : Epoch
+        The whole epoch.
     first_step : int
         The first step of each rank that is left.
     footprint : Footprint
-        What samples need, as far as they are read here.
+        The chunks that this rank reads. For a slab they differ from those of ``whole``.
     """
 
     whole: Epoch
@@ -126,15 +142,15 @@ class Remainder:
 
     @property
     def sublanes(self) -> SubLanes:
-        """How the line of samples is divided, and where each part goes on."""
+        """The division of the epoch's samples into sub-lanes, with the first step that is left."""
         return replace(self.whole.sublanes, first_step=self.first_step)
 
     def num_steps_of(self, numbers: Sequence[int]) -> int:
-        """Steps that a process has left, given its sublanes."""
+        """Number of steps that a process has left, given the numbers of its sub-lanes."""
         return self.sublanes.num_steps_of(numbers[0])
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
-        """What is left of lanes, by number as of `sublanes`."""
+        """The rest of some sub-lanes, by their numbers in `sublanes`."""
         numbers = list(chosen)
         for number, lane in zip(numbers, self.whole.lanes(numbers), strict=True):
             if number not in self._lanes:

@@ -1,4 +1,4 @@
-"""When each chunk is loaded and dropped: residences of blocks, as arrays.
+"""The schedule of a lane: when each block of chunks is loaded and when it is dropped.
 
 ::
 
@@ -6,10 +6,11 @@
                                 |------|
     residence of block 7   |--------------|   gap      |---|    two reads; one, if kept
 
-A residence runs from the first to the last slot in which some entry needs the block. Over a
-gap the block is kept if there is room, what is needed farthest ahead being dropped first
-(Belady, "A study of replacement algorithms", 1966), or else read again. There is no event per
-batch and none per sample: the cost grows with the number of chunks.
+A residence runs from the first to the last slot in which some entry needs the block. During a gap
+the block is kept in memory if there is room. Otherwise it is dropped and read again after the gap.
+If there is too little room, the blocks whose next use is farthest ahead are dropped first (Belady,
+"A study of replacement algorithms", 1966). Residences are stored in arrays, without an event per
+batch or per sample, so the cost grows with the number of chunks only.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ class Residences:
     Parameters
     ----------
     group : Group
+        The variables whose chunks form the blocks.
     block : numpy.ndarray of int64, shape (num_residences,)
-        Which block.
-    first_slot, last_slot : numpy.ndarray of int64
-        The slots over which it is in memory, both included.
-    num_samples : numpy.ndarray of int64
-        Samples of the entries that need it.
-    offsets, members : numpy.ndarray of int64
+        The block of each residence.
+    first_slot, last_slot : numpy.ndarray of int64, shape (num_residences,)
+        The slots over which the block is in memory, both included.
+    num_samples : numpy.ndarray of int64, shape (num_residences,)
+        Samples of the entries that need the residence.
+    offsets, members : numpy.ndarray of int64 and int32
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
     """
 
@@ -56,7 +58,7 @@ class Residences:
 
     @property
     def num_reads(self) -> int:
-        """(variable, chunk) pairs that are read."""
+        """Number of (variable, chunk) pairs that are read."""
         return len(self.block) * self.group.num_reads_per_block
 
     @property
@@ -67,10 +69,24 @@ class Residences:
 
 @dataclass(frozen=True)
 class _Stays:
-    """Residences of one group before gaps are closed, sorted by block and then slot.
+    """The stays of one group's blocks: residences before gaps are bridged, by block and then slot.
 
-    ``rows`` is the entry of each pair of entry and block, by entry; ``by_block`` puts the pairs
-    in the order of the stays, and ``is_new`` marks where one begins.
+    Parameters
+    ----------
+    group : Group
+        The variables whose chunks form the blocks.
+    block : numpy.ndarray of int64, shape (num_stays,)
+        The block of each stay.
+    first, last : numpy.ndarray of int, shape (num_stays,)
+        The slots over which the block is needed, both included.
+    nbytes : numpy.ndarray of int64, shape (num_stays,)
+        Decoded bytes of the block, cut down to the selection.
+    rows : numpy.ndarray of int64, shape (num_pairs,)
+        The entry of each pair (entry, block it needs), ascending.
+    by_block : numpy.ndarray of int64, shape (num_pairs,)
+        The indices that sort the pairs into the order of the stays.
+    is_new : numpy.ndarray of bool, shape (num_pairs,)
+        Whether a stay begins at each of the sorted pairs.
     """
 
     group: Group
@@ -85,7 +101,17 @@ class _Stays:
 
 @dataclass(frozen=True)
 class _Gaps:
-    """Of each group, the stays that follow one of the same block, and the gaps before them."""
+    """The gaps between two stays of the same block.
+
+    Parameters
+    ----------
+    row : tuple of numpy.ndarray of int64
+        Per group, the stays that follow a gap.
+    begin, end : numpy.ndarray of int64, shape (num_gaps,)
+        The slots ``[begin, end)`` of each gap, group by group.
+    nbytes : numpy.ndarray of int64, shape (num_gaps,)
+        Decoded bytes of the gap's block.
+    """
 
     row: tuple[Ints, ...]
     begin: Ints
@@ -94,6 +120,7 @@ class _Gaps:
 
     @classmethod
     def of(cls, stays: Sequence[_Stays]) -> _Gaps:
+        """Find the gaps in the stays of all groups."""
         rows = tuple(np.flatnonzero(stay.block[1:] == stay.block[:-1]) + 1 for stay in stays)
         pairs = list(zip(stays, rows, strict=True))
         return cls(
@@ -109,24 +136,25 @@ class _Gaps:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one lane loads in one epoch, and when.
+    """The blocks that one lane loads in one epoch, with the time of each.
 
-    Only what is at work is worked out at once. Which gaps are kept, and with it the reads, are
-    when they are asked for, since most plans that are tried do not fit; residences are, when the
-    lane is carried out.
+    Making a schedule only computes the bytes needed in each slot, because most plans that are tried
+    do not fit. The gaps to keep and the reads are computed when they are first used, and the
+    residences when the lane is read.
 
     Parameters
     ----------
     stays : tuple of _Stays
-        Per group of the footprint.
-    count : numpy.ndarray of int64
+        One for each group of the footprint.
+    count : numpy.ndarray of int64, shape (num_entries,)
         Samples of each entry.
-    busy : numpy.ndarray of int64
+    busy : numpy.ndarray of int64, shape (num_slots,)
         Decoded bytes that are needed in each slot.
     pool_nbytes : int
-        Decoded bytes that may be kept; what is at work at a time is kept in any case.
+        Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
+        memory, even beyond this limit.
     is_resident : bool
-        Whether whatever was read stays until the end.
+        Whether every block is kept over all its gaps, whatever the pool.
     """
 
     stays: tuple[_Stays, ...]
@@ -137,19 +165,19 @@ class Schedule:
 
     @cached_property
     def at_work_nbytes(self) -> int:
-        """The most decoded bytes that are needed at a time."""
+        """The most decoded bytes that are needed in one slot."""
         return int(self.busy.max(initial=0))
 
     @cached_property
     def peak_nbytes(self) -> int:
-        """The most decoded bytes in memory at a time."""
+        """The most decoded bytes in memory in one slot, blocks that are kept over gaps included."""
         gaps, is_kept = self._kept
         held = _held(len(self.busy), gaps.begin[is_kept], gaps.end[is_kept], gaps.nbytes[is_kept])
         return int((self.busy + held).max(initial=0))
 
     @property
     def loaded_nbytes(self) -> int:
-        """Decoded bytes of all blocks that are loaded, each as often as it is."""
+        """Decoded bytes of all blocks that are loaded, counted once for each load."""
         return sum(
             int(stay.nbytes[_others(len(stay.block), rows)].sum())
             for stay, rows in zip(self.stays, self._kept_rows, strict=True)
@@ -157,7 +185,7 @@ class Schedule:
 
     @property
     def most_read_nbytes(self) -> int:
-        """Decoded bytes of the chunks that are read, were all of a variable's equally large."""
+        """Upper bound of `read_nbytes`, with every chunk as large as its variable's largest."""
         return sum(
             (len(stay.block) - len(rows)) * stay.group.most_read_nbytes
             for stay, rows in zip(self.stays, self._kept_rows, strict=True)
@@ -165,7 +193,7 @@ class Schedule:
 
     @property
     def num_reads(self) -> int:
-        """(variable, chunk) pairs that are read."""
+        """Number of (variable, chunk) pairs that are read."""
         return sum(
             (len(stay.block) - len(rows)) * stay.group.num_reads_per_block
             for stay, rows in zip(self.stays, self._kept_rows, strict=True)
@@ -181,13 +209,13 @@ class Schedule:
 
     @cached_property
     def residences(self) -> tuple[Residences, ...]:
-        """Per group of the footprint, what is in memory from when to when."""
+        """The residences of each group of the footprint."""
         pairs = zip(self.stays, self._kept_rows, strict=True)
         return tuple(_close_gaps(stay, rows, self.count) for stay, rows in pairs)
 
     @cached_property
     def _kept(self) -> tuple[_Gaps, NDArray[np.bool_]]:
-        """All gaps, and which of them are bridged."""
+        """All gaps, and whether the block is kept over each of them."""
         gaps = _Gaps.of(self.stays)
         is_kept = np.ones(len(gaps), np.bool_)
         if len(gaps) and not self.is_resident:
@@ -197,7 +225,7 @@ class Schedule:
 
     @cached_property
     def _kept_rows(self) -> list[Ints]:
-        """Per group, the stays whose block is still there from the stay before."""
+        """Per group, the stays whose block is still in memory from the stay before."""
         gaps, is_kept = self._kept
         parts = np.split(is_kept, np.cumsum([len(row) for row in gaps.row])[:-1])
         return [row[part] for row, part in zip(gaps.row, parts, strict=True)]
@@ -211,20 +239,23 @@ def make_schedule(
     is_resident: bool = False,
     is_needed: NDArray[np.bool_] | None = None,
 ) -> Schedule:
-    """Find the residences of every block that an order needs.
+    """Make the schedule of an order.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     entries : Entries
+        The entries of the order, with their slots.
     pool_nbytes : int
-        Decoded bytes that may be kept; what is at work at a time is kept in any case.
+        Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
+        memory, even beyond this limit.
     is_resident : bool
-        Whether whatever was read stays until the end.
-    is_needed : numpy.ndarray of bool, optional
-        Per entry, whether it hands out anything; if not given, all do.
+        Whether every block is kept over all its gaps, whatever the pool.
+    is_needed : numpy.ndarray of bool, shape (num_entries,), optional
+        Whether each entry hands out any sample; by default, all do.
     """
-    # There are never as many slots as int32 holds, and a large epoch has many entries.
+    # Slots always fit int32, which saves memory in a large epoch with many entries.
     first_slot = entries.first_slot.astype(np.int32, copy=False)
     last_slot = entries.last_slot.astype(np.int32, copy=False)
     num_slots = int(last_slot.max(initial=-1)) + 1
@@ -239,7 +270,7 @@ def make_schedule(
 
 
 def _held(num_slots: int, begins: Ints, ends: Ints, nbytes: Ints) -> Ints:
-    """Bytes in each slot of what is held from its begin up to its end."""
+    """Bytes in each slot of blocks held over the slots ``[begins, ends)``."""
     change = np.zeros(num_slots + 1, np.int64)
     np.add.at(change, begins, nbytes)
     np.subtract.at(change, ends, nbytes)
@@ -270,7 +301,8 @@ def _find_stays(
     blocks, first, last = blocks[by_block], first_slot[entry], last_slot[entry]
     is_new = is_first(blocks)
     if not is_new.all():
-        # One running maximum for all blocks: each one's slots are lifted above those before it.
+        # Raising each block's slots above those of the block before it lets a single running
+        # maximum serve all blocks.
         lift = np.cumsum(is_new) * (num_slots + 1)
         last = np.maximum.accumulate(last + lift) - lift
         is_new[1:] |= first[1:] > last[:-1] + 1
@@ -281,21 +313,27 @@ def _find_stays(
 
 
 def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
-    """Which gaps to keep so that they fit the room of every slot.
+    """Choose the gaps to keep so that the kept blocks fit the room of every slot.
 
     Parameters
     ----------
     gaps : _Gaps
-    wanted : numpy.ndarray of int64
-        Bytes in each slot if all of them were kept. Where that fits, nothing need be dropped.
-    room : numpy.ndarray of int64
-        Bytes of each slot that are not at work.
+        All gaps.
+    wanted : numpy.ndarray of int64, shape (num_slots,)
+        Bytes in each slot if all gaps were kept.
+    room : numpy.ndarray of int64, shape (num_slots,)
+        Bytes of the pool that are free in each slot. It may be negative.
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (num_gaps,)
+        Whether each gap is kept.
     """
     is_kept = np.ones(len(gaps), np.bool_)
     excess = wanted - np.maximum(room, 0)
     full = np.flatnonzero(excess > 0)
     num_full = np.concatenate([[0], np.cumsum(excess > 0)])
-    # Only these can be dropped: the others are over where there is too little room.
+    # Dropping any other gap frees no bytes in a slot with too little room.
     in_full = np.flatnonzero(num_full[gaps.begin] < num_full[gaps.end])
     by_begin = in_full[digit_order(gaps.begin[in_full], len(room))]
     begins = np.searchsorted(gaps.begin[by_begin], full, side="right")

@@ -1,8 +1,8 @@
-"""Finding the plan: the best mixing that a byte budget and an amplification allow.
+"""Finds the plan that mixes best within a memory budget and an allowed amplification.
 
-Where no window straddles tiles and no chunk is shared by them, every order reads each chunk
-once, and the largest spread that fits is the best. Elsewhere candidates are measured on a
-model of the selection, and the best of them is taken.
+If no window straddles tiles and tiles share no chunk, every order reads each chunk once, and the
+largest spread that fits is the best. Otherwise candidate plans are measured on a reduced model of
+the selection, and the best of them is taken.
 """
 
 from __future__ import annotations
@@ -36,18 +36,28 @@ from xloader.planning.schedule import make_schedule
 
 _DRAWS = 32
 _MOST_SPREAD = 4096
-"""Tiles beyond which more of them at work no longer changes what batches are made of."""
+"""The spread, in tiles, beyond which a larger one no longer improves the mixing."""
 
 _AS_GOOD = 0.95
-"""Of the best mixing so far, what a tiling must show at first sight for a closer look."""
+"""The fraction of the best mixing so far that the first candidates of a tiling must reach."""
 
 _MAX_STRETCHES = 1 << 22
-"""Entries that an order without a shuffle may have; beyond that a plan would not fit memory."""
+"""The most entries of an order without a shuffle. More would not fit memory while planning."""
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A tiling, its cohorts, and the most bytes that the samples of one tile need together."""
+    """A tiling and its cohorts.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Per windowed dimension, the blocks of a tile; 0 for all of them.
+    cohorts : Cohorts
+        The cohorts of the tiling.
+    need_nbytes : int
+        The most bytes that the samples of one tile need together.
+    """
 
     sizes: tuple[int, ...]
     cohorts: Cohorts
@@ -55,13 +65,14 @@ class _Tiling:
 
     @classmethod
     def of(cls, footprint: Footprint, sizes: tuple[int, ...]) -> _Tiling:
+        """Cut the cohorts of a tiling."""
         cohorts = cut_cohorts(footprint, sizes)
         return cls(sizes, cohorts, tile_nbytes(footprint, cohorts))
 
     def candidate_search(
         self, footprint: Footprint, budget: Budget, goal: PlanGoal, run_dim: int, full: float
     ) -> CandidateSearch:
-        """The plans of this tiling, to be tried."""
+        """The search among the plans of this tiling."""
         need = self.need_nbytes
         return CandidateSearch(
             footprint, budget, goal, self.sizes, self.cohorts, need, run_dim, full
@@ -69,16 +80,28 @@ class _Tiling:
 
 
 def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
-    """The best shuffle within a budget.
+    """The best plan with a shuffle within a budget.
 
-    Among the plans that fit, those within ``max_amplification``; of these the greatest mixing;
-    of those within 1 % of it, the fewest reads. If none is within, the fewest reads among
-    those that mix at least half as well as a full shuffle; else the greatest mixing.
+    Plans within ``max_amplification`` are preferred. Among them, the plan with the greatest mixing
+    is taken, and of those within 1 % of its mixing the one with the fewest reads. If no plan is
+    within, the plan with the fewest reads is taken among those that mix at least half as well as a
+    full shuffle. If there is none of these either, the plan with the greatest mixing is taken.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    budget : Budget
+        The memory of one process.
+    goal : PlanGoal
+        The batch, the lanes and the limits.
 
     Raises
     ------
     MemoryBudgetError
-        If not even the chunks of one tile fit.
+        If the chunks of one tile, or of as many tiles as the given spread, do not fit.
+    OptionError
+        If no plan with the given spread fits.
     """
     finest = _Tiling.of(footprint, (1,) * len(footprint.windows.dims))
     cohorts = finest.cohorts
@@ -105,7 +128,8 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
         if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
             break
     if not candidates and goal.spread is None:
-        # Tile by tile, an order needs at a time what one tile does, and that has been checked.
+        # With a spread of 0, only the chunks of one tile are needed at a time. The check at the
+        # top has shown that they fit.
         least = dataclasses.replace(goal, spread=0)
         candidates = finest.candidate_search(footprint, budget, least, run_dim, full).find()
     if not candidates:
@@ -121,10 +145,10 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
 
 
 def _resident_pace(footprint: Footprint, finest: _Tiling, goal: PlanGoal) -> Pace:
-    """A full shuffle. With several lanes, neighbours that share samples mostly go to one of them.
+    """A full shuffle. With several lanes, most neighbours that share samples go to the same lane.
 
-    Lanes of other processes read their chunks anew where runs end, so runs are as short as
-    ``max_amplification`` allows.
+    Each lane may be in another process, which reads the chunks at the ends of its runs again. Runs
+    are therefore as short as ``max_amplification`` allows.
     """
     cohorts, near = finest.cohorts, _neighbour_dims(footprint, finest.cohorts)
     full = Pace(finest.sizes, spread=cohorts.num_tiles, lanes=goal.lanes)
@@ -138,21 +162,26 @@ def _resident_pace(footprint: Footprint, finest: _Tiling, goal: PlanGoal) -> Pac
 
 
 def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: int = 1) -> Plan:
-    """The plan without a shuffle: the largest slabs that fit, or else the fewest reads.
+    """The plan without a shuffle that reads least within the budget.
+
+    Without a subset, the plan chooses how many leading dimensions go position by position. Of two
+    choices with as many reads, the one with larger slabs is taken.
 
     Parameters
     ----------
     footprint : Footprint
+        The chunks that samples need.
     budget : Budget
-        Of one worker.
+        The memory of one worker.
     goal : PlanGoal
+        The batch, the lanes and the limits.
     workers : int
         Sub-lanes of a lane.
 
     Raises
     ------
     MemoryBudgetError
-        If not even the chunks of one sample fit.
+        If not even the smallest slab fits; with a subset, if the chunks of one tile do not fit.
     """
     if footprint.subset is not None:
         return _find_listed(footprint, budget, goal)
@@ -192,7 +221,7 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
 
 
 def _ways_to_cut(footprint: Footprint, goal: PlanGoal, workers: int) -> list[SubLanes]:
-    """How the line of samples may be divided: with the last batch, and where that is dropped."""
+    """The divisions into sub-lanes that must fit: with the incomplete last batch and without it."""
     full, rest = divmod(footprint.num_samples, goal.global_batch)
     share = goal.global_batch // goal.lanes
     most = full + (rest > 0)
@@ -204,7 +233,7 @@ def _ways_to_cut(footprint: Footprint, goal: PlanGoal, workers: int) -> list[Sub
 
 
 def _find_listed(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
-    """The plan of a subset without a shuffle: samples one after the other, as they are listed."""
+    """The plan of a subset without a shuffle: samples are delivered in the order of the list."""
     budget.check(_Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
     is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     ahead = 0 if is_resident else min(budget.ahead_nbytes, budget.lane_nbytes // 4)
@@ -214,7 +243,10 @@ def _find_listed(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
 
 
 def _best(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
-    """The first by preference; of those of its kind that mix as well within 1 %, fewest reads."""
+    """The candidate with the fewest reads among those nearly as good as the preferred one.
+
+    Nearly as good are candidates of the same class of `preference` that mix within 1 % of it.
+    """
     rank = preference(goal, full)
     best = min(candidates, key=rank)
     alike = [
@@ -226,14 +258,14 @@ def _best(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate
 def _plain_plan(
     footprint: Footprint, cohorts: Cohorts, tile: int, budget: Budget, goal: PlanGoal
 ) -> Plan:
-    """The plan where no tile has a neighbour that it must meet."""
+    """The plan if no tile shares a window or a chunk with a neighbour."""
     num_tiles = cohorts.num_used_tiles
     fitting = min(max(budget.lane_nbytes // tile - 1, 0), max(_MOST_SPREAD, goal.global_batch))
     if goal.spread is not None:
         budget.check(tile * min(max(goal.spread, 1), num_tiles))
         spread = goal.spread
     elif footprint.num_samples == num_tiles and not footprint.is_weighted:
-        # A permutation of tiles is already a full shuffle of their samples.
+        # Each tile has one sample, so a permutation of tiles is already a full shuffle.
         spread = 0
     else:
         spread = fitting if fitting <= num_tiles // goal.lanes else cohorts.num_tiles
@@ -245,12 +277,12 @@ def _plain_plan(
 def _tile_sizes(
     footprint: Footprint, cohorts: Cohorts, near: tuple[int, ...], run_dim: int
 ) -> Iterator[tuple[int, ...]]:
-    """Tile sizes worth a try: grown along dimensions with neighbours, or along all but one."""
+    """Tile sizes to try: larger along all dimensions with neighbours, or along all but one."""
     axes = [leading_axis(footprint, dim) for dim in range(len(cohorts.shape))]
     num_blocks = [1 if axis is None else axis.num_blocks for axis in axes]
 
     def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
-        # All of a dimension has one name, so that no tiling is tried twice.
+        # A tile that takes a whole dimension always has size 0, so that no tiling is tried twice.
         return tuple(
             (size if size < num_blocks[dim] else 0) if dim in dims else 1
             for dim in range(len(num_blocks))
@@ -259,7 +291,8 @@ def _tile_sizes(
     others = tuple(dim for dim in near if dim != run_dim)
     sizes = [grown(0, others)]
     if any(count > 1 for dim, count in enumerate(cohorts.home_shape) if dim not in near):
-        # Else it would be one tile, which does not fit, or all would be resident.
+        # Otherwise all samples would be in one tile, which does not fit: if it did, the plan
+        # would already hold the whole selection.
         sizes.insert(0, grown(0, near))
     if others:
         sizes += [grown(1, ()), grown(4, others)]
@@ -269,7 +302,7 @@ def _tile_sizes(
 
 
 def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
-    """Dimensions along which tiles of one block share a window or a chunk."""
+    """Dimensions along which neighbouring tiles of one block share a window or a chunk."""
     found = []
     for dim, pieces in enumerate(cohorts.pieces):
         shares = any(

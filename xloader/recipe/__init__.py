@@ -1,1 +1,1 @@
-"""The frozen data behind samples: what is selected, which windows, which fields, which steps."""
+"""The frozen data behind samples: the selection, the windows, the fields and the transforms."""

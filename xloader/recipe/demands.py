@@ -1,4 +1,4 @@
-"""What the fields of a recipe ask of each variable."""
+"""The chunks of each variable that the fields of a recipe need."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from xloader.recipe.recipe import Recipe
 
 
 def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprint:
-    """The chunks that samples need, for planning.
+    """Find the chunks that samples need, for planning.
 
     Parameters
     ----------
     recipe : Recipe
         A recipe with windows.
     layouts : tuple of FieldLayout
-        Its layouts.
+        The layouts of its fields.
+
+    Returns
+    -------
+    Footprint
+        The chunks, as groups that are needed together.
 
     Raises
     ------
     OptionError
-        If a variable has more chunks along the windowed dimensions than can be planned for, or
-        a sample needs more than that along the others.
+        If a variable has more than `xloader.core.axis.MOST_BLOCKS` chunks along the windowed
+        dimensions together, or along the other dimensions together.
     """
     accesses: dict[str, set[Access]] = {}
     for layout in layouts:
@@ -53,7 +58,7 @@ def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprin
 
 
 def _check_num_chunks(variable: str, axes: dict[str, Axis]) -> None:
-    """Refuse more chunks than can be listed, before any is."""
+    """Refuse more chunks than can be listed, before they are listed."""
     num_chunks = math.prod(axis.num_blocks for axis in axes.values())
     if num_chunks <= MOST_BLOCKS:
         return
@@ -75,6 +80,6 @@ def _check_num_chunks(variable: str, axes: dict[str, Axis]) -> None:
 
 
 def _num_chunks(axis: Axis, chunks: int) -> int:
-    """How many chunks of another size would be touched, at most."""
+    """Most chunks that the selection could touch if the chunks were of size ``chunks``."""
     extent = axis.selection[-1] - axis.selection[0] + 1
     return min(axis.size, -(-extent // chunks) + 1)

@@ -1,4 +1,4 @@
-"""How variables lie in the stacked arrays of the fields, as views: pure arithmetic on shapes.
+"""The place of each variable in the stacked array of a field, as a view of that array.
 
 A field of two variables, windows along ``time``, two levels of ``z``::
 
@@ -8,8 +8,9 @@ A field of two variables, windows along ``time``, two levels of ``z``::
                                             1  z_500        part 1: channels [1, 3), seen as
                                             2  z_850                (time, level, lat, lon)
 
-A part's *view* of a batch has the axes that its variable is stored with, so that a decoded
-chunk is copied into place by plain indexing, transposed, stacked and broadcast on the way.
+A part is one variable of a field. Its *view* of a batch has the variable's axes in stored order.
+Copying a decoded chunk into the view by plain indexing therefore also transposes, stacks and
+broadcasts it. This file only computes shapes: it reads no chunks.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from xloader.recipe.recipe import Field, Recipe
 
 @dataclass(frozen=True)
 class FieldPart:
-    """One variable of a field, and where it lies in the field's array.
+    """One variable of a field, and its place in the field's array.
 
     Parameters
     ----------
     variable : str
         The variable's name.
     accesses : tuple of ((int, int, int) or None)
-        Per windowed dimension, ``(first, step, count)`` in elements from the window's first
-        one; ``None`` where the variable lacks the dimension.
+        Per windowed dimension, ``(first, step, count)`` in elements, counted from the window's
+        first element; ``None`` where the variable lacks the dimension.
     channels : (int, int) or None
-        The field's channels ``[begin, end)`` that it fills; ``None`` without channels.
+        The range of channels ``[begin, end)`` of the variable; ``None`` for a field without
+        channels.
     flat_sizes : tuple of int
-        Sizes of its dimensions that are flattened into channels.
+        Sizes of the variable's dimensions that are flattened into channels.
     axes : tuple of (int or None)
-        Per axis of the view after the first: the axis that it is in the array once the channels
-        are unfolded, or ``None`` for an axis of size 1.
+        For each axis of the view after the first, the matching axis of the array with its
+        channels unfolded into the flattened dimensions; ``None`` for a new axis of size 1.
     """
 
     variable: str
@@ -65,8 +67,8 @@ class FieldPart:
         Returns
         -------
         numpy.ndarray
-            A writable view. Its axes are ``n``, the field's dimensions that the variable lacks,
-            then the variable's dimensions in stored order, those that are dropped with size 1.
+            A writable view. Its axes are ``n``, then the field's dimensions that the variable
+            lacks, then the variable's dimensions in stored order. Dropped dimensions have size 1.
         """
         unfolded = array
         if self.channels is not None:
@@ -79,7 +81,7 @@ class FieldPart:
 
 @dataclass(frozen=True)
 class FieldLayout:
-    """A field's array: dimensions, shape and dtype of one sample, and the parts it is made of.
+    """A field's array: the dimensions, shape and dtype of one sample, and the parts of the array.
 
     Parameters
     ----------
@@ -92,13 +94,14 @@ class FieldLayout:
     dtype : numpy.dtype
         The dtype in which the batch is gathered.
     channels : tuple of str, or None
-        Names of the channels, ``None`` for a field without a ``channel`` dimension.
+        Names of the channels; ``None`` for a field without a ``channel`` dimension.
     windowed : tuple of str
-        The windowed dimensions, as the windows name them.
+        The windowed dimensions, in the order of the windows.
     accesses : tuple of ((int, int, int) or None)
-        Along each of them as in :class:`FieldPart`, for the field as a whole.
+        The access of the whole field along each of ``windowed``, as in :class:`FieldPart`;
+        ``None`` where no variable of the field has the dimension.
     dropped : tuple of str
-        Windowed dimensions that an int offset has dropped.
+        The windowed dimensions that an int offset drops.
     parts : tuple of FieldPart
         One for each variable.
     """
@@ -119,7 +122,7 @@ class FieldLayout:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def access_of(self, dim: str) -> tuple[int, int, int] | None:
-        """The access along a dimension, ``None`` where it is not windowed or not the field's."""
+        """The access along a dimension; ``None`` if it is not windowed or the field lacks it."""
         return dict(zip(self.windowed, self.accesses, strict=True)).get(dim)
 
 
@@ -139,13 +142,13 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
     Raises
     ------
     OptionError
-        If there are no windows, or an offset lies outside the window.
+        If there are no windows, a field has no variables, or an offset lies outside the window.
     StackError
-        If the variables of a field cannot share one array.
+        If the variables of a field cannot share one array, or one is named twice.
     UnsupportedDataError
-        If a variable holds no numbers.
+        If a variable holds no numbers, or has a dimension twice.
     EmptySamplesError
-        If a field has no elements, or none has a variable with a windowed dimension.
+        If a field has no elements, or no field has a variable with a windowed dimension.
     """
     layouts = tuple(layout_of(recipe, field) for field in recipe.gathered_fields)
     if not any(any(layout.accesses) for layout in layouts):
@@ -159,7 +162,20 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
 
 
 def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
-    """Lay out one field. Raises as :func:`make_layouts`."""
+    """Lay out one field.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    field : Field
+        A field of the recipe, or one that may be added to it.
+
+    Raises
+    ------
+    OptionError, StackError, UnsupportedDataError, EmptySamplesError
+        As for :func:`make_layouts`.
+    """
     if not field.variables:
         raise OptionError(
             f"the field {field.name!r} has no variables",
@@ -256,7 +272,7 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
     longest = max(kept, key=lambda name: len(kept[name]))
     dims = kept[longest]
     for name, own in kept.items():
-        # A dimension that one variable keeps and another turns into channels is refused as well.
+        # This also refuses a dimension that one variable keeps and another turns into channels.
         if tuple(dim for dim in dims if dim in recipe.dims_of(name)) != own:
             raise StackError(
                 f"the variables of the field {field.name!r} cannot share one array",
@@ -288,7 +304,7 @@ def _make_parts(
     for name in field.variables:
         flat = recipe.channel_dims(name) if field.has_channels else ()
         own = recipe.variable(name).dims
-        # Axes of the array once the channel axis is unfolded: n, flat dims, the field's dims.
+        # Axes of the array with its channel axis unfolded: n, the flattened dims, the field's dims.
         place = {dim: axis for axis, dim in enumerate((*flat, *dims), start=1)}
         missing = [place[dim] for dim in dims if dim not in own]
         begin = len(channels)
@@ -348,7 +364,20 @@ def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:
 
 
 def window_offsets(first: Ints | int, access: tuple[int, int, int]) -> Ints:
-    """Offsets that an access takes of windows that begin at `first`; one more axis at the end."""
+    """Offsets of the elements that an access takes of windows.
+
+    Parameters
+    ----------
+    first : int or numpy.ndarray of int64
+        The first element of each window.
+    access : (int, int, int)
+        ``(first, step, count)`` in elements, as in :class:`FieldPart`.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (*first.shape, count)
+        The offsets.
+    """
     begin, step, count = access
     taken = begin + step * np.arange(count, dtype=np.int64)
     return np.asarray(first, np.int64)[..., None] + taken

@@ -1,4 +1,4 @@
-"""From what a user passes to `window` and `field` to windows and offsets."""
+"""Conversion of the arguments of `window` and `field` to windows and offsets."""
 
 from __future__ import annotations
 
@@ -21,27 +21,34 @@ def make_windows(
     stride: Mapping[str, int] | int | None,
     dilation: Mapping[str, int] | int,
 ) -> Windows:
-    """Windows over the dimensions as selected.
+    """Make the windows over the selected dimensions of a recipe.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe to window.
     sizes : int or mapping of str to int
-        Elements of a window along each dimension; an int stands for every dimension.
+        Elements of a window along each dimension; an int applies to every dimension.
     stride : int or mapping of str to int, optional
-        Elements between windows; where not given, the window's size.
+        Distance in elements from one window's start to the next; by default, the window's size.
     dilation : int or mapping of str to int
-        Elements between a window's elements; where not given, 1.
+        Distance in elements between neighbouring elements of a window; 1 for a dimension that a
+        mapping does not name.
+
+    Returns
+    -------
+    Windows
+        The windows.
 
     Raises
     ------
     OptionError
-        If no dimension or no whole number is given.
+        If no dimension is given, or a number is not whole.
     UnknownNameError
-        If a dimension is not there, or a stride or dilation is for one without windows.
+        If a dimension does not exist, or a stride or dilation is for one without windows.
     WindowError
-        If a number is below 1, or a window is longer than its dimension.
+        If a number is below 1, a window is longer than its dimension, or there are more windows
+        than `xloader.core.windows.MOST_WINDOWS`.
     """
     if isinstance(sizes, Mapping):
         for dim in sizes:
@@ -69,29 +76,37 @@ def make_windows(
 def make_field(
     recipe: Recipe, name: str, variables: tuple[str, ...], offsets: Mapping[str, Any]
 ) -> Field:
-    """A field, checked against what there is.
+    """Make a field and check that the recipe can provide it.
 
     Parameters
     ----------
     recipe : Recipe
-        The recipe that is to have the field.
+        The recipe that the field is for.
     name : str
-        Its name.
+        The field's name.
     variables : tuple of str
-        Its variables.
+        The field's variables.
     offsets : mapping of str to (int, slice or sequence of int)
         Positions within the window along windowed dimensions.
+
+    Returns
+    -------
+    Field
+        The field.
 
     Raises
     ------
     OptionError
-        If the name is taken or an offset does not fit the window.
+        If the name is empty or taken, there are no variables or no windows, or an offset does not
+        fit the window.
     UnknownNameError
-        If a variable or a dimension is not there.
+        If a variable or a dimension does not exist.
     StackError
-        If the variables cannot share one array.
+        If the variables cannot share one array, or one is named twice.
     UnsupportedDataError
-        If a variable holds no numbers.
+        If a variable holds no numbers, or has a dimension twice.
+    EmptySamplesError
+        If the field has no elements.
     """
     taken = {field.name for field in recipe.fields}
     if not name or name in {*taken, *recipe.dim_sizes, SAMPLE, CHANNEL}:

@@ -1,6 +1,7 @@
-"""What the samples are, as frozen data: the source, what is kept of it, windows, fields, steps.
+"""The recipe of samples, as frozen data: source, selection, windows, fields, transforms and subset.
 
-A recipe says everything that fixes the values of the samples and nothing of how they are read.
+A recipe fixes the value of every sample. It does not say how the values are read: that is the
+job of the plan and the loader.
 """
 
 from __future__ import annotations
@@ -22,30 +23,38 @@ from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNa
 from xloader.sources.base import Source, Variable
 
 Kept = range | tuple[int, ...] | int
-"""What is kept of a dimension: increasing stored elements, or one, which drops the dimension."""
+"""The stored elements kept of a dimension: increasing ones, or a single one, which drops it."""
 
 Offsets = range | int
-"""Positions within a window: a range with a positive step, or one, which drops the dimension."""
+"""Positions within a window: a range with a positive step, or a single one, which drops it."""
 
 
 class Transform(Protocol):
-    """A transform of whole batches, as a recipe knows it."""
+    """The interface that a recipe needs of a transform of whole batches."""
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the gathered arrays themselves are changed, names and shapes kept."""
+        """Whether the gathered arrays themselves are changed, with names and shapes kept."""
         ...
 
     def describe(self) -> str:
-        """The step as a line of text, the same in every process."""
+        """Describe the transform in one line of text, which is the same in every process."""
         ...
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype that a field of ``variables`` needs for this step to work in place."""
+        """The dtype that a field of ``variables`` needs so that the transform can work in place.
+
+        Parameters
+        ----------
+        variables : tuple of str
+            The variables of the field.
+        dtype : numpy.dtype
+            The dtype of the field before the transform.
+        """
         ...
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Whether values of a field of ``variables`` are no longer in their units after it."""
+        """Whether the transform changes the units of a field of ``variables``."""
         ...
 
 
@@ -58,12 +67,17 @@ class Field:
     name : str
         The field's name.
     variables : tuple of str
-        The variables it is made of, in the order of its channels.
+        The variables of the field, in the order of its channels.
     offsets : tuple of (str, range or int)
-        Per windowed dimension that is not taken whole, positions within the window. They count
-        the window's elements, so ``0 .. window_size - 1`` whatever the dilation.
+        Positions within the window, for each windowed dimension that is not taken whole. They
+        count the window's elements: they lie in ``[0, window_size)``, whatever the dilation.
     has_channels : bool
         Whether the variables are stacked on a leading ``channel`` dimension.
+
+    Raises
+    ------
+    StackError
+        If there are no channels and not exactly one variable.
     """
 
     name: str
@@ -83,16 +97,16 @@ class Field:
 
 @dataclass(frozen=True)
 class Slab:
-    """What a recipe is one rank's part of, in a group of ranks that share the samples.
+    """The cut that makes a recipe the slab of one rank, in a group of ranks that share the samples.
 
     Parameters
     ----------
     whole : Recipe
-        The samples that the group shares.
+        The recipe of the samples that the group shares.
     dim : str
         The dimension that is cut.
     part : range
-        The rank's positions in what the whole has selected of it.
+        The rank's positions along ``dim``, counted in the selection of ``whole``.
     """
 
     whole: Recipe
@@ -104,29 +118,35 @@ class Slab:
 class Recipe:
     """The frozen data behind :class:`xloader.Samples`.
 
-    Two recipes are equal where everything but the source is, and the sources have the same
-    fingerprint.
+    Two recipes are equal if their sources have the same fingerprint and everything else but
+    ``retry_policy`` is equal.
 
     Parameters
     ----------
     source : Source
-        Where the values come from.
+        The data set that the values are read from.
     variables : tuple of str
-        The variables on offer, all of the source's by default.
+        The variables that fields may use; all of the source's by default.
     selection : tuple of (str, range or tuple of int or int)
-        Per dimension that is not kept whole, the stored elements that are kept.
+        The stored elements that are kept, for each dimension that is not kept whole.
     windows : Windows, optional
-        The windows over the dimensions as selected.
+        The windows over the selected dimensions.
     fields : tuple of Field
-        The fields that were named; see `gathered_fields` for those that count.
+        The fields that the user has named. `gathered_fields` gives the fields that are read.
     steps : tuple of Transform
-        Transforms, in the order they run.
+        The transforms, in the order in which they run.
     subset : Subset, optional
-        Which windows are samples, and how often; by default, each is one.
+        The windows that are samples, and how often each occurs; by default, every window once.
     slab : Slab, optional
-        What it is cut from, where this is what one rank of a group reads.
+        The samples that this recipe is cut from, if it is the slab of one rank.
     retry_policy : RetryPolicy, optional
-        How long reads are waited for, unless a loader is told otherwise. Not compared.
+        The time that reads may take and the number of retries, unless a loader sets its own. It
+        is not compared.
+
+    Raises
+    ------
+    UnknownNameError
+        If the source lacks one of ``variables``.
     """
 
     source: Source
@@ -152,7 +172,7 @@ class Recipe:
         return hash(self.fingerprint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The caches of cached_property stay behind, which keeps pickles small.
+        # The values cached by cached_property are left out, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
         own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
         return Recipe, (*parts, *own)
@@ -164,12 +184,12 @@ class Recipe:
 
     @property
     def whole(self) -> Recipe | None:
-        """What it is cut from, where it is a slab."""
+        """The recipe that this one is cut from if it is a slab, else ``None``."""
         return None if self.slab is None else self.slab.whole
 
     @property
     def planned(self) -> Recipe:
-        """What is planned for: the same for all ranks of a group."""
+        """The recipe that plans are made for: the same on every rank of a group."""
         return self.whole or self
 
     @property
@@ -178,13 +198,24 @@ class Recipe:
         return len(self.require_windows() if self.subset is None else self.subset)
 
     def positions_of(self, ids: Ints) -> Ints:
-        """Positions, shape ``(len(ids), num_dims)``, of samples."""
+        """Positions of samples along the windowed dimensions.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray of int64, shape (n,)
+            Sample ids.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n, num_dims)
+            The position of each sample's window, counted in windows.
+        """
         windows = self.require_windows()
         return windows.positions_of(ids if self.subset is None else self.subset.windows_of(ids))
 
     @cached_property
     def dim_sizes(self) -> Mapping[str, int]:
-        """Number of selected elements of each dimension that is left.
+        """Number of selected elements of each dimension, without the dropped dimensions.
 
         Raises
         ------
@@ -212,7 +243,7 @@ class Recipe:
 
     @cached_property
     def gathered_fields(self) -> tuple[Field, ...]:
-        """The fields that are gathered: those named, else one for each windowed variable.
+        """The fields that are gathered: the named ones or, without any, one per windowed variable.
 
         Raises
         ------
@@ -241,12 +272,12 @@ class Recipe:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether some step may change the names and shapes of the fields."""
+        """Whether a transform may change the names and shapes of the fields."""
         return not all(step.is_in_place for step in self.steps)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of all that fixes which samples there are and what they hold."""
+        """SHA-256, in hex, of everything that fixes which samples there are and their values."""
         digest = hashlib.sha256(self.source.fingerprint.encode())
         steps = [step.describe() for step in self.steps]
         parts = (self.variables, self.selection, self.windows, self.fields, steps)
@@ -256,7 +287,13 @@ class Recipe:
         return digest.hexdigest()
 
     def kept_of(self, dim: str) -> Kept:
-        """What is kept of a dimension, in stored elements."""
+        """The stored elements that are kept of a dimension.
+
+        Raises
+        ------
+        UnknownNameError
+            If no variable has the dimension.
+        """
         for name, kept in self.selection:
             if name == dim:
                 return kept
@@ -269,7 +306,7 @@ class Recipe:
     def axes_of(self, variable: str) -> tuple[Axis, ...]:
         """One axis for each stored dimension of a variable.
 
-        A dimension of which one element was selected has an axis of size 1 here.
+        A dimension that the selection drops has an axis of size 1.
         """
         stored = self.variable(variable)
         kept = [self.kept_of(dim) for dim in stored.dims]
@@ -284,28 +321,28 @@ class Recipe:
         Raises
         ------
         UnknownNameError
-            If the recipe has none.
+            If the recipe has no such variable.
         """
         find(name, self.variables, "variable")
         return self.source.variables[name]
 
     def dims_of(self, variable: str) -> tuple[str, ...]:
-        """Dimensions of a variable that the selection leaves, in stored order."""
+        """The dimensions of a variable that the selection does not drop, in stored order."""
         dims = self.variable(variable).dims
         return tuple(dim for dim in dims if not isinstance(self.kept_of(dim), int))
 
     def channel_dims(self, variable: str) -> tuple[str, ...]:
-        """Dimensions that a field flattens into channels: not windowed, not the last two."""
+        """The dimensions that a field flattens into channels: neither windowed nor the last two."""
         windowed = self.require_windows().dims
         return tuple(dim for dim in self.dims_of(variable)[:-2] if dim not in windowed)
 
     def require_windows(self) -> Windows:
-        """The windows.
+        """The windows of the recipe.
 
         Raises
         ------
         OptionError
-            If there are none yet.
+            If there are no windows yet.
         """
         if self.windows is None:
             raise OptionError(
@@ -317,12 +354,21 @@ class Recipe:
 
 
 def find(name: str, known: Iterable[str], kind: str) -> None:
-    """Check that a name is there.
+    """Check that a name is known.
+
+    Parameters
+    ----------
+    name : str
+        The name to look for.
+    known : iterable of str
+        The names that exist.
+    kind : str
+        The kind of thing that is named, for the error's text, such as ``"variable"``.
 
     Raises
     ------
     UnknownNameError
-        If it is not, with the names that are and the closest of them.
+        If the name is not known. It lists the known names and suggests the closest one.
     """
     known = list(known)
     if name not in known:
@@ -330,7 +376,17 @@ def find(name: str, known: Iterable[str], kind: str) -> None:
 
 
 def unknown(name: object, known: Iterable[str], kind: str) -> UnknownNameError:
-    """The error for a name that is not there, with the closest one that is."""
+    """The error for a name that is not known, with the closest name that is.
+
+    Parameters
+    ----------
+    name : object
+        The name that was given.
+    known : iterable of str
+        The names that exist.
+    kind : str
+        The kind of thing that is named, such as ``"variable"``.
+    """
     known = list(known)
     close = closest(name, known)
     return UnknownNameError(

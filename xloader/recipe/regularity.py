@@ -1,7 +1,9 @@
-"""Whether the labels along windowed dimensions go on by equal steps: windows run across gaps.
+"""A check for irregular steps between the labels of windowed dimensions.
 
-Labels are numbers, times or spans of time, of NumPy or of cftime. Steps are equal where they differ
-by no more than 1 %, as those of rounded or Gaussian latitudes do; months of the calendar are equal.
+Windows run across irregular steps, such as gaps in time, so an explanation names them. Labels are
+numbers, times or time spans, of NumPy or of cftime. A step is regular if it differs from the
+median step by no more than 1 %, as the steps of rounded or Gaussian latitudes do. Steps of
+calendar months or years also count as equal.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from numpy.typing import NDArray
 from xloader.recipe.recipe import Kept, Recipe
 
 _TOLERANCE = 0.01
-"""By how much of a step another one may differ and still be equal."""
+"""The relative difference from the median step up to which a step is regular."""
 
 _LEAST_MONTH = 27.5 * 86_400e6
-"""In microseconds: shorter steps are no months."""
+"""The shortest step that may be a calendar month, in microseconds."""
 
 _UNITS = (
     ("day", 86_400e6),
@@ -33,14 +35,15 @@ _UNITS = (
 _known: weakref.WeakKeyDictionary[Any, dict[tuple[str, Hashable], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""By source, what was found of the labels that were kept of a dimension."""
+"""Descriptions that were found, per source, for a dimension and the elements kept of it."""
 
 
 def irregular_steps(recipe: Recipe) -> dict[str, str]:
-    """Say of each windowed dimension with irregular steps how many there are, and where first.
+    """Describe the irregular steps of each windowed dimension that has any.
 
-    Labels are read once for each source. A dimension without labels, or whose labels are no
-    numbers and no times, or whose windows have one element, is left out.
+    The labels of a dimension are read once for each source and selection. A dimension is left out
+    if its windows have one element, if fewer than three labels are kept, or if it has no labels
+    that are numbers or times.
 
     Parameters
     ----------
@@ -50,7 +53,8 @@ def irregular_steps(recipe: Recipe) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        By dimension, such as ``"3 of 364 are not 1 day (first after 2001-03-05)"``.
+        The number of irregular steps and the place of the first one, by dimension, such as
+        ``"3 of 364 are not 1 day (first after 2001-03-05)"``.
 
     Examples
     --------
@@ -72,7 +76,7 @@ def irregular_steps(recipe: Recipe) -> dict[str, str]:
 
 
 def _labels(recipe: Recipe, dim: str, kept: Kept) -> NDArray[Any] | None:
-    """The labels that are kept of a dimension, by way of NumPy alone; None without any."""
+    """The labels that are kept of a dimension, read without an index; ``None`` without any."""
     assert not isinstance(kept, int)
     coordinates = recipe.source.coordinates(is_indexed=False)
     if dim not in coordinates.coords or not len(kept):
@@ -83,13 +87,13 @@ def _labels(recipe: Recipe, dim: str, kept: Kept) -> NDArray[Any] | None:
     try:
         stored = labels[kept[0] : kept[-1] + 1].values
     except Exception:
-        # Training needs no labels: of what cannot be read, nothing is said.
+        # Training needs no labels, so labels that cannot be read are no error here.
         return None
     return stored[:: kept.step] if isinstance(kept, range) else stored[np.array(kept) - kept[0]]
 
 
 def _describe(labels: NDArray[Any] | None) -> str:
-    """The irregular steps of labels in words; nothing where there are none."""
+    """Describe the irregular steps of labels in words; an empty text if there are none."""
     if labels is None or len(labels) < 3:
         return ""
     is_time = labels.dtype.kind in "mMO"
@@ -114,9 +118,9 @@ def _number_steps(labels: NDArray[Any]) -> NDArray[np.float64] | None:
 
 
 def _time_steps(labels: NDArray[Any]) -> NDArray[np.float64] | None:
-    """The steps in microseconds, NaN beside a missing time; None where labels are no times."""
+    """The steps in microseconds, NaN beside a missing time; ``None`` if labels are not times."""
     if labels.dtype.kind in "mM":
-        # A time that is counted in months has no steps in microseconds before.
+        # NumPy cannot convert a difference in months to microseconds, so times are converted first.
         fine = labels.astype(f"{labels.dtype.kind}8[us]") if _is_coarse(labels) else labels
         return np.asarray(np.diff(fine) / np.timedelta64(1, "us"), np.float64)
     if not hasattr(labels[0], "calendar"):
@@ -124,7 +128,7 @@ def _time_steps(labels: NDArray[Any]) -> NDArray[np.float64] | None:
     try:
         spans = (labels[1:] - labels[:-1]).astype("m8[us]")
     except (TypeError, ValueError):
-        # Not all of them are times of cftime.
+        # Some of the objects are not cftime times.
         return None
     return np.asarray(spans / np.timedelta64(1, "us"), np.float64)
 
@@ -134,17 +138,17 @@ def _is_coarse(labels: NDArray[Any]) -> bool:
 
 
 def _months(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """The month of each time, counted on from year to year."""
+    """The month of each time, counted through all years."""
     if labels.dtype.kind == "M":
         return labels.astype("M8[M]").astype(np.int64)
     return np.array([12 * label.year + label.month for label in labels], np.int64)
 
 
 def _odd_ones(steps: NDArray[np.float64]) -> tuple[float, NDArray[np.bool_]]:
-    """The step in the middle of all by size, and which ones differ from it."""
-    # One of the steps themselves, which a mean of two would not be.
+    """The lower median of the steps, and which steps differ from it."""
+    # The lower median is a step that occurs; the mean of the two middle ones may not be.
     step = float(np.partition(steps, (len(steps) - 1) // 2)[(len(steps) - 1) // 2])
-    # Not the other way round: NaN differs from everything.
+    # Negated, so that NaN counts as different.
     return step, ~(np.abs(steps - step) <= _TOLERANCE * abs(step))
 
 

@@ -1,6 +1,7 @@
-"""Choosing along a dimension, by position or by label, as stored elements.
+"""Selections along a dimension, by position or by label, as stored elements.
 
-Choices compose without a look at the data: the second choice counts in what the first has left.
+Selections compose without reading data: a second selection counts positions in what the first
+one has kept.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _INCREASING = "elements in the order they are stored in, each once"
 
 
 def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by position with the recipe's own.
+    """Compose a selection by position with the selection of a recipe.
 
     Parameters
     ----------
     recipe : Recipe
-        The recipe to choose from.
+        The recipe to select from.
     indexers : mapping of str to (int, slice, sequence of int, boolean mask)
-        Per dimension, positions in what is selected so far. An int drops the dimension.
+        Positions per dimension, counted in the present selection. An int drops the dimension.
 
     Returns
     -------
@@ -37,11 +38,11 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
     Raises
     ------
     UnknownNameError
-        If a dimension is not there.
+        If a dimension does not exist.
     OptionError
-        If positions leave the dimension, or do not increase.
+        If positions lie outside the dimension, do not increase, or are not whole numbers.
     EmptySamplesError
-        If nothing is left.
+        If nothing is selected.
     """
     chosen = dict(recipe.selection)
     for dim, indexer in indexers.items():
@@ -55,14 +56,14 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
 def sel(
     recipe: Recipe, indexers: Mapping[str, Any], *, method: str | None, tolerance: Any
 ) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by label with the recipe's own, with xarray's own semantics.
+    """Compose a selection by label with the selection of a recipe, as xarray selects labels.
 
     Parameters
     ----------
     recipe : Recipe
-        The recipe to choose from.
+        The recipe to select from.
     indexers : mapping of str to (label, slice of labels, sequence of labels)
-        Per dimension, what to keep. A dimension without labels is chosen from by position.
+        Labels to keep, per dimension. For a dimension without labels, positions.
     method, tolerance : optional
         As in :meth:`xarray.Dataset.sel`.
 
@@ -74,11 +75,12 @@ def sel(
     Raises
     ------
     UnknownNameError
-        If a dimension or a label is not there.
+        If a dimension or a label does not exist.
     OptionError
-        If xarray refuses the request, or the elements do not increase.
+        If xarray refuses the request, the selected elements do not increase, or ``method`` is given
+        for a dimension without labels.
     EmptySamplesError
-        If nothing is left.
+        If nothing is selected.
     """
     coords = recipe.source.coordinates()
     chosen: dict[str, Any] = {}
@@ -99,14 +101,49 @@ def sel(
 
 
 def stored(kept: Selection, offsets: Ints) -> Ints:
-    """Stored elements at offsets into a selection, in the offsets' shape."""
+    """Convert offsets into a selection to stored elements.
+
+    Parameters
+    ----------
+    kept : range or tuple of int
+        The selection, in stored elements.
+    offsets : numpy.ndarray of int64
+        Offsets into the selection.
+
+    Returns
+    -------
+    numpy.ndarray of int64
+        The stored elements, in the shape of ``offsets``.
+    """
     if isinstance(kept, range):
         return np.asarray(kept.start + kept.step * offsets, np.int64)
     return np.asarray(kept, np.int64)[offsets]
 
 
 def take(dim: str, kept: Selection, indexer: Any) -> Kept:
-    """Stored elements at positions into a selection of the dimension ``dim``."""
+    """Select from one dimension by position.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension, for error messages.
+    kept : range or tuple of int
+        The present selection, in stored elements.
+    indexer : int, slice, sequence of int or boolean mask
+        Positions in ``kept``. Negative ones count from the end.
+
+    Returns
+    -------
+    range, tuple of int or int
+        The stored elements that are selected.
+
+    Raises
+    ------
+    OptionError
+        If positions lie outside the dimension, do not increase, or are not whole numbers.
+    EmptySamplesError
+        If nothing is selected.
+    """
     if isinstance(indexer, slice):
         return _take_slice(dim, kept, indexer)
     positions = np.asarray(indexer)
@@ -138,7 +175,7 @@ def take(dim: str, kept: Selection, indexer: Any) -> Kept:
 
 
 def as_selection(elements: Ints) -> Selection:
-    """A range where the elements are equally spaced, else a tuple."""
+    """A range if the elements are equally spaced, else a tuple."""
     steps = np.diff(elements)
     step = int(steps[0]) if len(steps) else 1
     if len(elements) and (steps == step).all():
@@ -167,25 +204,31 @@ def _take_slice(dim: str, kept: Selection, indexer: slice) -> Selection:
 def positions_at(
     recipe: Recipe, labels: Mapping[str, Any], *, method: str | None, tolerance: Any
 ) -> list[Ints]:
-    """Positions of the windows that begin at labels, along each windowed dimension.
+    """Positions of the windows that begin at given labels, along each windowed dimension.
 
     Parameters
     ----------
     recipe : Recipe
         A recipe with windows.
     labels : mapping of str to (label, slice of labels, sequence of labels)
-        Per dimension, where windows begin; all of them where not given.
+        Labels of the windows' first elements, per dimension. A dimension that is not named keeps
+        all its windows. For a dimension without labels, offsets of the first elements.
     method, tolerance : optional
         As in :meth:`xarray.Dataset.sel`.
+
+    Returns
+    -------
+    list of numpy.ndarray of int64
+        Positions, one array for each windowed dimension.
 
     Raises
     ------
     UnknownNameError
-        If a dimension is not there, or no window begins at a label.
+        If a dimension does not exist, or no window begins at a label.
     OptionError
         If a dimension has no windows, or xarray refuses the request.
     EmptySamplesError
-        If no window begins there.
+        If no window begins within the labels of a slice or list.
     """
     windows = recipe.require_windows()
     coords = recipe.source.coordinates()
@@ -219,7 +262,7 @@ def _positions(
 ) -> Any:
     kept = recipe.kept_of(dim)
     assert not isinstance(kept, int)
-    # The coordinate is in memory as an index already, so a number beside each label is cheap.
+    # The coordinate is already in memory as an index, so looking up its labels is cheap.
     where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
     found = _look_up(dim, coords.indexes[dim][where], label, method, tolerance)
     if found.ndim and (np.diff(found) <= 0).any():
@@ -230,7 +273,10 @@ def _positions(
 def _look_up(
     dim: str, index: Any, label: Any, method: str | None, tolerance: Any, why: str = ""
 ) -> Ints:
-    """Positions of labels in an index, as xarray finds them."""
+    """Positions of labels in an index, as xarray finds them.
+
+    ``why`` is added to the error messages as a second possible reason.
+    """
     probe = xr.DataArray(np.arange(len(index)), dims=dim, coords={dim: index})
     index = probe.indexes[dim]
     allowed = f"labels from {index[0]} to {index[-1]}"
