@@ -1,5 +1,13 @@
-"""Carries a plan out: loads blocks, gathers rows into batches, delivers batches in order.
+"""The engine: reads the chunks of a planned epoch and makes its batches.
 
-Knows no torch. From the ground up: `pool` (memory), `blocks` (reading), `gather` (copying),
-`steps` (who needs what), `run` (threads).
+It loads blocks of decoded chunks, copies rows of them into batches, and delivers the batches in
+order. It does not import torch. The main modules, each built on those before it:
+
+- `buffers`: memory of chunks and batches
+- `block_reader`, `block_table`, `block_loads`: reading blocks and keeping them in memory
+- `gather`: copying rows into batches
+- `steps`: which blocks each step needs
+- `run`: the threads
+
+`cached_reader` and `sample_reader` read samples without a plan.
 """

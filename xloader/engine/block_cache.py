@@ -1,4 +1,4 @@
-"""Decoded blocks in memory, the least recently used of which go."""
+"""A cache of decoded blocks, from which the least recently used ones are dropped."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from xloader.planning.lru_simulation import BlockNumbers, Recent
 
 
 class BlockCache:
-    """What `Recent` says is there, with its values. Not safe for threads by itself.
+    """The decoded values of the blocks that `Recent` lists. It is not thread-safe.
 
     Parameters
     ----------
     footprint : Footprint
+        The groups of variables that samples need.
     keys : BlockNumbers
+        Numbers the blocks of all groups.
     reader : BlockReader
+        Gives the shapes of the blocks. The caller reads them.
     capacity_nbytes : int
-        Decoded bytes that are held at most.
+        The most decoded bytes that are held.
 
     Attributes
     ----------
     recent : Recent
-        Who touches it drops here what has to go, and then adds what is missing.
+        The blocks in order of their last use. After `Recent.touch`, first `drop` the dropped
+        blocks, then `add` the missing ones.
     block_table : BlockTable
-        Where the blocks are.
+        The blocks by slot.
     """
 
     def __init__(
@@ -44,16 +48,27 @@ class BlockCache:
         self._pool = BlockPool(capacity_nbytes)
         self._blocks: dict[int, LoadedBlock] = {}
         self.recent = Recent(capacity_nbytes)
-        # Blocks are found by key: what the shelf would know of residences need have no room.
+        # Blocks are found by key here, so the table's arrays of residences need only one element.
         self.block_table = BlockTable(self._groups, [1] * len(self._groups))
 
     @property
     def peak_nbytes(self) -> int:
-        """The most decoded bytes that were held at a time."""
+        """The most decoded bytes held at any time."""
         return self._pool.peak_nbytes
 
     def add(self, keys: Iterable[int]) -> list[list[LoadedBlock]]:
-        """Make room for blocks that are missing. Per group, they have memory and no values yet."""
+        """Make blocks with memory, whose values are not read yet.
+
+        Parameters
+        ----------
+        keys : iterable of int
+            Keys of blocks that are not in the cache.
+
+        Returns
+        -------
+        list of (list of LoadedBlock)
+            The new blocks of each group.
+        """
         line = np.sort(np.fromiter(keys, np.int64))
         edges = np.searchsorted(line, self._keys.bases).tolist()
         return [
@@ -79,11 +94,11 @@ class BlockCache:
         return added
 
     def slots_of(self, keys: Ints) -> Ints:
-        """The slot of each block."""
+        """The slot of each block in the table, given the blocks' keys."""
         return np.array([self._blocks[key].slot for key in keys.tolist()], np.int64)
 
     def drop(self, key: int) -> None:
-        """Give the memory of a block back."""
+        """Drop the block with a key, and return its memory to the pool."""
         block = self._blocks.pop(key)
         self.block_table.take_off(block)
         assert block.buffer is not None
@@ -91,7 +106,10 @@ class BlockCache:
         block.places, block.buffer = {}, None
 
     def mend(self) -> None:
-        """Forget blocks without values, after some could not be read and nobody reads any more."""
+        """Remove all blocks without values, after some could not be read.
+
+        No thread may be reading any more.
+        """
         for key, block in list(self._blocks.items()):
             if not block.is_loaded or key not in self.recent:
                 self.drop(key)

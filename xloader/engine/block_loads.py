@@ -1,18 +1,18 @@
-"""Loading blocks: bytes fetched ahead, memory given in order, chunks decoded.
+"""Loading blocks. Bytes are fetched ahead, memory is given in order, and chunks are decoded.
 
 ::
 
     added      in the order of the first row that needs each
-    fetched    ahead of memory, where a store has to be waited for: many requests at a time,
-               bounded in number and by the bytes in flight
-    given      memory, strictly in order: of the pool, or of a batch's row
-    decoded    on the workers
+    fetched    ahead of memory, if the store has to be waited for: many requests at a time,
+               limited in number and by the bytes in flight
+    given      memory, strictly in order: from the pool, or in a row of a batch
+    decoded    by the workers
 
-The plan has made room for all that is needed at any place, so the block at the head of the
-queue can always be given memory once the rows before it are gathered. What is fetched ahead is
-fetched in the same order, so that a block with memory never waits for room in flight.
+The plan reserves enough memory for every moment of the epoch. So the first block in the queue
+always gets memory once the rows before it are gathered. Blocks are fetched ahead in the same order,
+so that a block with memory never waits for others to make room in flight.
 
-A thread that waits too long for a store is given up, and another one reads the same anew.
+A thread that waits too long for a store is given up, and another thread repeats the read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from xloader.errors import CorruptChunkError
 from xloader.sources.attempts import Abandoned, Attempts
 
 MOST_REQUESTS = 64
-"""Bundles that are fetched at a time."""
+"""Most bundles that are fetched at the same time."""
 
 _CLAIM_NBYTES = 1 << 20
-"""Small chunks are decoded several at a time, so that taking the lock costs little beside."""
+"""Small chunks are claimed several at a time, up to this many bytes, to take the lock less
+often."""
 
 
 class BlockLoads:
@@ -46,14 +47,17 @@ class BlockLoads:
     Parameters
     ----------
     job : Job
+        The work of the run.
     tally : Tally
+        Counts the reads.
     run_lock : RunLock
+        The lock of the run.
     deadlines : Deadlines
         Gives up threads that wait too long.
     on_loaded : callable
-        Called with the lock held, once for each block.
+        Called once for each loaded block, with its batch. The lock is held.
     on_stuck : callable
-        Called with the lock held for a worker that was given up.
+        Called with a worker thread that was given up. The lock is held.
     """
 
     def __init__(
@@ -82,16 +86,24 @@ class BlockLoads:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to be given memory, or to be fetched."""
+        """Whether no block waits for memory or for being fetched."""
         return not self._without_memory and not self._to_fetch
 
     @property
     def can_fetch(self) -> bool:
-        """Whether more blocks would be of use to fetch ahead."""
+        """Whether more blocks could be fetched ahead now, if there were any."""
         return self._fetchers is not None and not self._to_fetch and self._has_room(0)
 
     def add(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
-        """Load blocks of one group, which begin with a row of a batch."""
+        """Queue blocks to be loaded.
+
+        Parameters
+        ----------
+        blocks : list of LoadedBlock
+            Blocks of one group that the same row is the first to need.
+        open_batch : OpenBatch
+            The batch of that row.
+        """
         load = Load(blocks, open_batch)
         self._without_memory.append(load)
         if self._fetchers is not None:
@@ -100,7 +112,7 @@ class BlockLoads:
             self._fetch()
 
     def next_task(self) -> Callable[[], None] | None:
-        """Chunks to decode, claimed for the caller."""
+        """A task for the calling worker that decodes chunks; None if there is nothing to decode."""
         self._give_memory()
         if not self._to_decode:
             return None
@@ -110,38 +122,49 @@ class BlockLoads:
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
-        # A thread reads one after the other.
+        # The thread reads one bundle after the other, so the largest one counts.
         largest = max((b.room_nbytes for _, b in claimed if not b.is_waiting), default=0)
         self._weigh(largest)
         return partial(self._decode, Claim(claimed, largest))
 
     def close(self) -> None:
-        """Begin nothing more. The lock is held."""
+        """Begin no more fetches. The lock must be held."""
         if self._fetchers is not None and not self._is_closed:
             self._fetchers.close()
-        # What was to come stays listed: a garbage collection may close in the midst of anything.
+        # The queues stay as they are: a garbage collection may call this in the middle of a change.
         self._is_closed = True
 
     def has(self, thread: threading.Thread) -> bool:
-        """Whether a thread fetches ahead here."""
+        """Whether the thread is one of those that fetch ahead."""
         return self._fetchers is not None and thread in self._fetchers
 
     def give_up(self, thread: threading.Thread) -> None:
-        """Wait no more for a thread that fetches ahead, and is stuck."""
+        """Do not wait any more for a stuck thread that fetches ahead."""
         if self._fetchers is not None:
             self._fetchers.give_up(thread)
 
     def join(self, until: float) -> bool:
-        """Wait until nothing is fetched any more, as `Threads.join` does; without the lock."""
+        """Wait until all threads that fetch ahead have ended. The lock must not be held.
+
+        Parameters
+        ----------
+        until : float
+            The end of the wait, by `time.monotonic`.
+
+        Returns
+        -------
+        bool
+            Whether they have ended.
+        """
         return self._fetchers is None or self._fetchers.join(until)
 
     def clear(self) -> None:
-        """Forget what was to come, once no thread works on it."""
+        """Empty the queues. No thread may work on them any more."""
         for waiting in (self._without_memory, self._to_fetch, self._to_decode):
             waiting.clear()
 
     def _list(self, load: Load) -> None:
-        """Find the bundles of blocks that begin together."""
+        """List the bundles of a load."""
         begins = [block.begin for block in load.blocks]
         group = self._job.groups[begins[0].group]
         load.bundles = self._job.reader.bundles(group, [begin.block for begin in begins])
@@ -149,7 +172,7 @@ class BlockLoads:
             block.num_reads_left = group.num_reads_per_block
 
     def _give_memory(self) -> None:
-        """Give memory to the blocks at the head of the queue, as far as there is any."""
+        """Give memory to the first blocks in the queue, as far as there is enough."""
         while self._without_memory and len(self._to_decode) < self._job.num_threads:
             load = self._without_memory[0]
             if not self._take_memory(load):
@@ -187,7 +210,7 @@ class BlockLoads:
         return True
 
     def _weigh(self, flight_nbytes: int) -> None:
-        """Count more or fewer bytes in flight, beside what the pool holds now."""
+        """Add to the bytes in flight, and update the peak of memory in use."""
         self._tally.flight_nbytes += flight_nbytes
         self._tally.weigh(self._job.pool)
 
@@ -196,7 +219,7 @@ class BlockLoads:
     def _has_room(self, nbytes: int) -> bool:
         if self._num_fetching >= MOST_REQUESTS or self._is_closed:
             return False
-        # One that is larger than all the room there is must still come.
+        # A bundle larger than the limit is fetched when nothing else is in flight.
         is_within = self._in_flight_nbytes + nbytes <= self._job.in_flight_nbytes
         return is_within or not self._in_flight_nbytes
 
@@ -230,7 +253,7 @@ class BlockLoads:
             self._go_on(load, bundle, attempts)
 
     def _on_left_fetch(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
-        """Fetch anew what a thread was given up for; called by the thread of deadlines."""
+        """Repeat a fetch whose thread was given up. Called by the thread of `Deadlines`."""
         with self._run_lock.lock:
             assert self._fetchers is not None
             self._fetchers.give_up(attempts.thread)
@@ -238,7 +261,7 @@ class BlockLoads:
             self._go_on(load, bundle, attempts)
 
     def _go_on(self, load: Load, bundle: Bundle, attempts: Attempts) -> None:
-        """Go on after a fetch that has ended, one way or another. The lock is held."""
+        """Continue after a fetch that succeeded, failed or was given up. The lock must be held."""
         try:
             self._on_fetched(load, bundle, attempts)
         except BaseException as problem:
@@ -259,7 +282,7 @@ class BlockLoads:
         self._fetch()
 
     def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
-        """Count an attempt that hung; after the last one, the bundle has an error."""
+        """Count an attempt that hung. After the last allowed one, set the bundle's error."""
         bundle.num_hung = attempts.num_failed
         if bundle.num_hung > self._deadlines.retry_policy.max_retries:
             bundle.error = attempts.timeout_error(bundle.num_hung)
@@ -289,7 +312,7 @@ class BlockLoads:
                 self._finish(load, bundle)
 
     def _on_left_decode(self, claim: Claim, attempts: Attempts) -> None:
-        """Let others do what a worker was given up for; called by the thread of deadlines."""
+        """Have other workers do the work of a given-up one. Called by the thread of `Deadlines`."""
         with self._run_lock.lock:
             try:
                 self._take_over(claim, attempts)
@@ -299,7 +322,7 @@ class BlockLoads:
     def _take_over(self, claim: Claim, attempts: Attempts) -> None:
         number = len(claim.done)
         _, bundle = claim.claimed[number]
-        # What was held may be half decoded, and is fetched anew.
+        # Its bytes may be half decoded, so they are fetched again.
         held = bundle.held_nbytes
         bundle.fetched = None
         self._note_hung(bundle, attempts)
@@ -320,7 +343,8 @@ class BlockLoads:
 
     def _decode_one(self, load: Load, bundle: Bundle, on_left: Callable[[Attempts], None]) -> Done:
         begin, outcome = time.perf_counter(), NOTHING
-        # What is fetched once more, here, is held beside: it must not wait for others' room.
+        # A bundle that is fetched here has no bytes counted: it must not wait for room that others
+        # hold.
         held = bundle.held_nbytes
         attempts = self._deadlines.begin(bundle.reads, bundle.num_hung, on_left)
         try:
@@ -340,7 +364,10 @@ class BlockLoads:
         return Done(outcome, attempts, held, time.perf_counter() - begin)
 
     def _is_fetched_again(self, bundle: Bundle) -> bool:
-        """Whether the bytes of a bundle did not decode, and may have come short over a network."""
+        """Whether to fetch a bundle again, because its bytes did not decode. Mark it if so.
+
+        The bytes may have been cut short on a network. A bundle is fetched again at most once.
+        """
         is_worth = bundle.is_waiting and isinstance(bundle.error, CorruptChunkError)
         if not is_worth or bundle.is_refetched or not self._deadlines.retry_policy.max_retries:
             return False
@@ -349,7 +376,7 @@ class BlockLoads:
         return True
 
     def _read_singly(self, load: Load, bundle: Bundle) -> None:
-        """Read chunks one by one, so that only those are skipped that cannot be had."""
+        """Read a failed bundle's chunks one by one, so that only unreadable ones are skipped."""
         parts = bundle.singles()
         load.bundles.extend(parts)
         self._tally.num_requests += bundle.num_requests
@@ -364,9 +391,9 @@ class BlockLoads:
         tally, outcome, seconds = self._tally, done.outcome, done.seconds
         tally.num_reads += len(bundle.reads)
         tally.num_missing += outcome.num_missing
-        # A source that asks in ways of its own says itself how often.
+        # If the source makes requests without `Attempts`, it counts them itself.
         tally.num_requests += bundle.num_requests or outcome.num_requests
-        # Of what was not fetched ahead, the source says how long it waited.
+        # If the bundle was not fetched ahead, the source gives the time that it waited.
         inside = 0.0 if bundle.is_waiting else outcome.fetch_seconds
         tally.fetch_seconds += inside
         tally.decode_seconds += seconds - inside

@@ -1,4 +1,4 @@
-"""Reading blocks: which chunks make one, and where each is decoded to."""
+"""Reading blocks: which chunks belong to a block, and where in memory each is decoded to."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Stored:
     Parameters
     ----------
     axes : tuple of Axis
-        Of its dimensions.
+        The axis of each dimension.
     windowed : tuple of (int or None)
-        Per dimension, which of the windowed ones it is.
+        Per dimension, its index among the windowed dimensions; None if it has no windows.
     dtype : numpy.dtype
-        Of a decoded block: packed where the values are.
+        The dtype of a decoded block. For a packed variable, that of the packed values.
     packing : Packing or None
+        How the values are packed; None if they are not.
     """
 
     axes: tuple[Axis, ...]
@@ -42,7 +43,7 @@ class Stored:
 
     @cached_property
     def kind(self) -> Hashable:
-        """Equal for variables whose parts of a block always have one shape and dtype."""
+        """A key: equal for variables whose parts of a block always have one shape and dtype."""
         sizes = [
             (axis.size, None) if dim is None else (None, dim)
             for axis, dim in zip(self.axes, self.windowed, strict=True)
@@ -51,14 +52,14 @@ class Stored:
 
 
 class BlockSlot(NamedTuple):
-    """Where a variable's part of a block lies: among others of its shape.
+    """The place of a variable's part of a block, in an array with other parts of the same shape.
 
     Parameters
     ----------
     joint : numpy.ndarray
         Parts of one shape, stacked on axis 0.
     number : int
-        Which of them it is.
+        Index of the variable's part on axis 0.
     """
 
     joint: NDArray[Any]
@@ -66,38 +67,40 @@ class BlockSlot(NamedTuple):
 
     @property
     def values(self) -> NDArray[Any]:
-        """The part itself."""
+        """The variable's part, as a view."""
         part: NDArray[Any] = self.joint[self.number, ...]
         return part
 
 
 @dataclass(eq=False, slots=True)
 class Bundle:
-    """Some chunks that are read together.
+    """Chunks that are read together, and the state of that read.
 
     Parameters
     ----------
     reads : list of Read
+        The chunks to read.
     places : list of (int, tuple)
-        Per read, which of the blocks it is for, and where in the variable's part of that block
-        the values go.
+        Per read, the number of its block, and the index of its values in the variable's part of
+        that block.
     nbytes : int
-        Decoded bytes.
+        Decoded bytes that are used.
     room_nbytes : int
-        Decoded bytes of the chunks, not cut down: what has to be got of them, at most.
+        Upper limit of the decoded bytes of the whole chunks.
     is_waiting : bool
         Whether its bytes are fetched ahead.
     fetched : Fetched, optional
-        What came of that.
+        The bytes that were fetched ahead.
     fetch_seconds : float
+        Time spent on fetching ahead.
     error : BaseException, optional
-        Why it cannot be decoded.
+        The reason why it cannot be decoded.
     num_requests : int
         Requests made for it so far.
     num_hung : int
-        Attempts at it that a thread was given up in.
+        Number of attempts at it whose threads were given up.
     is_refetched : bool
-        Whether its bytes were fetched once more, because they had not decoded.
+        Whether its bytes were fetched a second time, because they did not decode.
     """
 
     reads: list[Read]
@@ -114,11 +117,11 @@ class Bundle:
 
     @property
     def held_nbytes(self) -> int:
-        """Memory that its fetched bytes hold, until they are decoded."""
+        """Memory that the fetched bytes take until they are decoded."""
         return 0 if self.fetched is None else self.fetched.nbytes
 
     def singles(self) -> list[Bundle]:
-        """The same chunks, each to be read by itself. What came of them so far is forgotten."""
+        """The same chunks as bundles of one chunk each, as if they had never been read."""
         count = len(self.reads)
         nbytes, room_nbytes = self.nbytes // count, self.room_nbytes // count
         return [
@@ -128,26 +131,28 @@ class Bundle:
 
 
 _Choice = tuple[int, slice | Ints, slice, int]
-"""Along one dimension: a stored chunk, the part of it that is wanted, its place, its size."""
+"""Along one dimension: the index of a stored chunk, the elements taken of it, their place in the
+block, and their number."""
 
 
 class BlockReader:
-    """Lists the reads of a block, and does them.
+    """Reader of blocks: it lists the chunks of each, and fetches them.
 
     Parameters
     ----------
     source : Source
+        The source that is read.
     stored : mapping of str to Stored
-        Every variable that samples need.
+        How each variable that samples need is stored.
     most_nbytes : int
-        Stored chunks of more decoded bytes are read in parts, though they are of one bundle.
+        Upper limit of the decoded bytes of a bundle. Only a single chunk may be larger.
     retry_policy : RetryPolicy, optional
         How long looks at the store are waited for.
 
     Attributes
     ----------
     change_watch : ChangeWatch
-        Whether what is read is still what was opened.
+        Checks whether the store is still as it was when it was opened.
     """
 
     def __init__(
@@ -166,16 +171,24 @@ class BlockReader:
 
     @property
     def name(self) -> str:
-        """Where the data comes from, for messages."""
+        """Name of the source, for messages."""
         return self._source.name
 
     @property
     def is_waiting(self) -> bool:
-        """Whether some variable is fetched ahead."""
+        """Whether any variable is fetched ahead."""
         return any(self._is_waiting.values())
 
     def shapes(self, group: Group, block: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """The shape of each variable's part of a block."""
+        """The shape of each variable's part of a block.
+
+        Parameters
+        ----------
+        group : Group
+            The group of the block.
+        block : tuple of int
+            Index of the block along each windowed dimension.
+        """
         sizes = [
             1 if axis is None else int(axis.edges[index + 1] - axis.edges[index])
             for axis, index in zip(group.axes, block, strict=True)
@@ -191,7 +204,15 @@ class BlockReader:
     def values(
         self, shapes: Mapping[str, tuple[int, ...]], buffer: NDArray[np.uint8]
     ) -> dict[str, BlockSlot]:
-        """Where each variable lies in one buffer, of which `nbytes` says how long it must be."""
+        """The place of each variable in a buffer for one block.
+
+        Parameters
+        ----------
+        shapes : mapping of str to (tuple of int)
+            The shape of each variable's part.
+        buffer : numpy.ndarray of uint8, shape (nbytes,)
+            The memory. `nbytes` gives its size.
+        """
         kinds: dict[Hashable, list[str]] = {}
         for name in shapes:
             kinds.setdefault(self._stored[name].kind, []).append(name)
@@ -206,13 +227,24 @@ class BlockReader:
         return places
 
     def nbytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        """Decoded bytes of a block."""
+        """Decoded bytes of a block, given the shape of each variable's part."""
         return sum(
             math.prod(shape) * self._stored[name].dtype.itemsize for name, shape in shapes.items()
         )
 
     def bundles(self, group: Group, blocks: Sequence[tuple[int, ...]]) -> list[Bundle]:
-        """Every chunk of some blocks, those together that are read with less effort so."""
+        """The bundles that read all chunks of some blocks.
+
+        Chunks are bundled if the source reads them with less effort together, as those of one
+        shard.
+
+        Parameters
+        ----------
+        group : Group
+            The group of the blocks.
+        blocks : sequence of (tuple of int)
+            Index of each block along each windowed dimension.
+        """
         bundles: dict[Hashable, list[Bundle]] = {}
         chunk_nbytes = {demand.variable: demand.max_chunk_nbytes for demand in group.demands}
         for number, read, place, nbytes in self._reads(group, blocks):
@@ -228,7 +260,10 @@ class BlockReader:
         return [part for parts in bundles.values() for part in parts]
 
     def fetch(self, bundle: Bundle) -> Fetched:
-        """Get the bytes of some chunks, as far as their source gets them ahead."""
+        """Fetch a bundle.
+
+        If its source does not fetch ahead, the chunks are only read when they are decoded.
+        """
         return self._source.fetch(bundle.reads)
 
     def _reads(
@@ -245,7 +280,8 @@ class BlockReader:
                 chunk = tuple(choice[0] for choice in picked)
                 cut = tuple(choice[1] for choice in picked)
                 nbytes = math.prod(choice[3] for choice in picked) * stored.dtype.itemsize
-                # The ellipsis keeps a variable without dimensions an array.
+                # Without the ellipsis, indexing a variable that has no dimensions would give a
+                # scalar.
                 place = (*(choice[2] for choice in picked), ...)
                 yield number, Read(name, chunk, cut), place, nbytes
 

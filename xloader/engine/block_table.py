@@ -1,4 +1,8 @@
-"""Blocks in memory or on their way, by slot: one by one, and as arrays for many rows at once."""
+"""The blocks that are in memory or being loaded.
+
+Each has a *slot*, an index into arrays, so that many rows find their blocks at once. A *residence*
+is one stay of a block in memory, from its load until it is dropped.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +22,29 @@ from xloader.engine.steps import Begin
 
 @dataclass(eq=False)
 class LoadedBlock:
-    """A residence under way: where its values are, and what is still to be read.
+    """A block that is in memory or being loaded.
 
     Parameters
     ----------
     begin : Begin
+        Which residence it is, and of which block.
     slot : int
+        Its slot in the table.
+    is_row : bool
+        Whether it is decoded straight into the only row that needs it.
     buffer : Buffer, optional
         Its memory in the pool.
     places : mapping of str to BlockSlot
-        Per variable, where it is decoded to.
+        Per variable, where its values are decoded to.
     num_reads_left : int
-        Chunks to come; -1 where they are not known yet.
+        Chunks that are not read yet; -1 until they are listed.
     error : BaseException, optional
-        Why it has no values.
-    is_row : bool
-        Whether it is decoded straight into the only row that needs it.
+        The reason why it has no values.
     waiting : list
-        What can be gathered once it is loaded.
+        The hits that can be gathered once it is loaded.
     is_over : bool
-        Whether no row needs it any more: so it is for a lane that shares samples of an entry
-        with another one, whose blocks it loads as well.
+        Whether no row needs it any more. This may be so before it is loaded. If two lanes share a
+        cohort, each loads all blocks of the cohort, also those that only the other's samples need.
     """
 
     begin: Begin
@@ -53,29 +59,33 @@ class LoadedBlock:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether its rows can be gathered."""
+        """Whether all its chunks have been read, or have failed."""
         return self.num_reads_left == 0
 
 
 class BlockTable:
     """The blocks of a run, by residence and by slot.
 
-    Not safe for threads by itself: whoever changes it holds a lock. What belongs to a loaded
-    block does not change until it is taken off, and is read without one.
+    The table is not thread-safe. Change it only while holding a lock. The entries of a loaded block
+    do not change until it is taken off, and may be read without the lock.
 
     Parameters
     ----------
     groups : sequence of Group
+        The groups of variables that samples need.
     num_residences : sequence of int
-        Per group.
+        Number of residences of each group.
 
     Attributes
     ----------
     blocks : list of (LoadedBlock or None)
-        Per slot.
+        The block in each slot.
     is_loaded : numpy.ndarray of bool, shape (num_slots,)
+        Whether the block in each slot can be gathered from.
     addresses : numpy.ndarray of int64, shape (num_slots, num_columns)
-        Per slot and variable of its group, where its values lie.
+        Per slot and variable of its group, the memory address of the values.
+    num_failed : int
+        Number of blocks in ``is_loaded`` that have an error.
     """
 
     def __init__(self, groups: Sequence[Group], num_residences: Sequence[int]) -> None:
@@ -89,15 +99,31 @@ class BlockTable:
         self.num_failed = 0
 
     def slots_of(self, group: int, residences: Ints) -> Ints:
-        """The slot of each residence; -1 for one that is not there."""
+        """The slot of each residence; -1 if it is not in the table.
+
+        Parameters
+        ----------
+        group : int
+            Index of the group.
+        residences : numpy.ndarray of int64, shape (n,)
+            Residences of the group.
+        """
         return self._slots[group][residences]
 
     def known(self) -> list[NDArray[np.bool_]]:
-        """Per group and residence, whether it is there."""
+        """Per group, a boolean array: whether each residence is in the table."""
         return [slots >= 0 for slots in self._slots]
 
     def put(self, begin: Begin, is_row: bool) -> LoadedBlock:
-        """Make a block, which is not loaded."""
+        """Add a block that is not loaded yet.
+
+        Parameters
+        ----------
+        begin : Begin
+            Its residence.
+        is_row : bool
+            Whether it will be decoded straight into the only row that needs it.
+        """
         if not self._free:
             self._grow()
         block = LoadedBlock(begin, self._free.pop(), is_row)
@@ -106,7 +132,10 @@ class BlockTable:
         return block
 
     def set_loaded(self, block: LoadedBlock) -> None:
-        """Let a block's rows be gathered."""
+        """Mark a block as loaded, so that rows can be gathered from it.
+
+        Its ``places`` must be set.
+        """
         for column, demand in enumerate(self._groups[block.begin.group].demands):
             joint, number = block.places[demand.variable]
             address = joint.__array_interface__["data"][0] + number * joint.strides[0]
@@ -115,12 +144,18 @@ class BlockTable:
         self.num_failed += block.error is not None
 
     def find(self, group: int, residence: int) -> LoadedBlock | None:
-        """The block of a residence, where it is there."""
+        """The block of a residence; None if it is not in the table.
+
+        Parameters
+        ----------
+        group, residence : int
+            The group, and the residence within it.
+        """
         slot = self._slots[group][residence]
         return None if slot < 0 else self.blocks[slot]
 
     def take_off(self, block: LoadedBlock) -> None:
-        """Forget a block."""
+        """Remove a block from the table."""
         self.num_failed -= self.is_loaded[block.slot] and block.error is not None
         self.is_loaded[block.slot] = False
         self.blocks[block.slot] = None
@@ -128,11 +163,14 @@ class BlockTable:
         self._free.append(block.slot)
 
     def there(self) -> list[LoadedBlock]:
-        """All blocks."""
+        """All blocks in the table."""
         return [block for block in self.blocks if block is not None]
 
     def loaded(self) -> set[tuple[int, int]]:
-        """The loaded blocks, by group and residence. A run may add to them meanwhile."""
+        """The blocks whose chunks are all read, as (group, residence).
+
+        A run on another thread may add blocks during the call.
+        """
         begins = [b.begin for b in list(self.blocks) if b is not None and b.is_loaded]
         return {(begin.group, begin.residence) for begin in begins}
 

@@ -1,4 +1,8 @@
-"""Memory that is used again: fresh pages cost as much as decoding into them."""
+"""Pools of reusable memory for decoded chunks and for batches.
+
+Memory is reused because touching fresh pages for the first time takes as long as decoding into
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +19,33 @@ from xloader.recipe.layout import FieldLayout
 Buffer = NDArray[np.uint8]
 
 _ALIGNMENT = 64
-"""Bytes; a cache line, and what vector instructions like."""
+"""Bytes. The size of a cache line, which also suits vector instructions."""
 
 
 def allocate(nbytes: int) -> Buffer:
-    """Uninitialised bytes that begin at a multiple of 64."""
+    """An uninitialised buffer of `nbytes` bytes whose address is a multiple of 64."""
     raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
     shift = -raw.ctypes.data % _ALIGNMENT
     return raw[shift : shift + nbytes]
 
 
 class BlockPool:
-    """Buffers of decoded chunks, never more than a capacity in use.
+    """A pool of buffers for decoded chunks, with a limit on the bytes in use.
 
-    Not safe for threads by itself: its user holds a lock.
+    `take` does not check the limit: call `has_room` first. The pool is not thread-safe, so its user
+    holds a lock.
 
     Parameters
     ----------
     capacity : int
-        Bytes.
+        The most bytes that may be in use.
+
+    Attributes
+    ----------
+    used_nbytes, peak_nbytes : int
+        Bytes in use now, and the most at any time.
+    is_spoilt : bool
+        Whether a thread of an ended run may still write to buffers.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -45,11 +57,11 @@ class BlockPool:
         self._free_nbytes = 0
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether so many more bytes may be taken."""
+        """Whether `nbytes` more bytes may be taken."""
         return self.used_nbytes + nbytes <= self.capacity
 
     def take(self, nbytes: int) -> Buffer:
-        """A buffer of exactly so many bytes, an old one where there is one."""
+        """A buffer of exactly `nbytes` bytes, a free one of that size if there is one."""
         self.used_nbytes += nbytes
         self.peak_nbytes = max(self.peak_nbytes, self.used_nbytes)
         if self._free[nbytes]:
@@ -59,45 +71,54 @@ class BlockPool:
         return allocate(nbytes)
 
     def give_back(self, buffer: Buffer) -> None:
-        """Return a buffer that nobody looks at any more."""
+        """Return a buffer that nothing refers to any more."""
         self.used_nbytes -= buffer.nbytes
         self._free[buffer.nbytes].append(buffer)
         self._free_nbytes += buffer.nbytes
 
     def spoil(self) -> None:
-        """Note that some thread may still write to buffers: a later run needs another pool."""
+        """Note that a thread may still write to buffers, so that a later run needs another pool."""
         self.is_spoilt = True
 
     def clear(self) -> None:
-        """Let go of all free buffers."""
+        """Release all free buffers."""
         self._free.clear()
         self._free_nbytes = 0
 
     def _shrink(self) -> None:
-        """Let go of free buffers of other sizes until all of them are within the capacity."""
+        """Release free buffers until used and free bytes together are within the capacity."""
         for buffers in self._free.values():
             while buffers and self.used_nbytes + self._free_nbytes > self.capacity:
                 self._free_nbytes -= buffers.pop().nbytes
 
 
 class BatchPool:
-    """Buffers of batches. Each comes back when the last reference to its array is gone.
+    """A pool of buffers for batches. A buffer comes back when no array refers to it any more.
 
-    A user who keeps batches gets more of them: nothing waits for a buffer.
+    There is no limit on the buffers in use. A user who keeps batches gets newly allocated ones, and
+    nothing waits for a buffer.
 
     Parameters
     ----------
     most_free : mapping of int to int
-        Per size in bytes, how many buffers are kept for later; others are not.
+        Per size in bytes, how many free buffers are kept. Others are released.
     """
 
     def __init__(self, most_free: Mapping[int, int]) -> None:
         self._most_free = most_free
-        # No lock: a lease may end in a garbage collection, in the middle of what would hold it.
+        # No lock: a garbage collection may end a lease while this thread already holds the lock.
         self._free: dict[int, deque[Buffer]] = {}
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
-        """An uninitialised array."""
+        """An uninitialised, C-contiguous array.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Its shape.
+        dtype : numpy.dtype
+            Its dtype.
+        """
         nbytes = math.prod(shape) * dtype.itemsize
         try:
             buffer = self._free[nbytes].pop()
@@ -107,13 +128,13 @@ class BatchPool:
         return np.asarray(lease).view(dtype).reshape(shape)
 
     def give_back(self, buffer: Buffer) -> None:
-        """Keep a buffer for later."""
+        """Keep a buffer for later, up to the number of free buffers of its size."""
         most = self._most_free.get(buffer.nbytes, 0)
         self._free.setdefault(buffer.nbytes, deque(maxlen=most)).append(buffer)
 
 
 class _Lease:
-    """What an array's memory belongs to: NumPy and torch hold it for as long as they look."""
+    """The owner of an array's memory. NumPy and torch refer to it while they use the memory."""
 
     def __init__(self, buffer: Buffer, pool: BatchPool) -> None:
         self._buffer = buffer
@@ -125,23 +146,25 @@ class _Lease:
 
 
 Arrays = dict[str, NDArray[Any]]
+"""The arrays of a batch, by field name."""
 
 
 class Fields:
-    """Allocates the fields of batches.
+    """Allocator of the field arrays of batches.
 
     Parameters
     ----------
     layouts : sequence of FieldLayout
+        The layout of each field.
     batch_size : int
         Rows of a full batch.
     num_batches : int
-        Batches that are in memory at a time, whose memory is used again.
+        Number of batches in memory at a time, whose memory is reused.
 
     Attributes
     ----------
     batch_nbytes : int
-        The memory of one batch: that of a full one, for short ones too.
+        The memory of one batch. A short batch takes as much as a full one.
     """
 
     def __init__(self, layouts: Sequence[FieldLayout], batch_size: int, num_batches: int) -> None:
@@ -158,11 +181,11 @@ class Fields:
         self.batch_nbytes = batch_size * sum(layout.sample_nbytes for layout in layouts)
 
     def take(self, num_rows: int) -> Arrays:
-        """Uninitialised arrays of so many rows, by field, C-contiguous."""
+        """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
         arrays: Arrays = {}
         for alike in self._alike.values():
             shape = (len(alike), self._batch_size, *alike[0].shape)
-            # A short batch is a part of a full one's buffer, which then serves again.
+            # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
             joint = self._pool.take(shape, alike[0].dtype)
             arrays.update({own.name: joint[at, :num_rows] for at, own in enumerate(alike)})
         return {name: arrays[name] for name in self._names}

@@ -1,8 +1,8 @@
 """Reads batches of any ids through a least-recently-used cache of decoded blocks.
 
-It reads, and drops, what `xloader.planning.lru_simulation.simulate` says for the same ids. A batch
-is read in *waves*: as many rows as fit before a block that they need has to be dropped. The missing
-blocks of a wave are read by several threads, and then its rows are copied.
+It reads and drops the same blocks as `xloader.planning.lru_simulation.simulate` does for the same
+ids. A batch is read in *waves*: as many rows as can be copied before one of their blocks has to be
+dropped. Several threads read the missing blocks of a wave, and then its rows are copied.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from xloader.sources.attempts import Attempts
 from xloader.sources.base import Outcome
 
 _GATHER_NBYTES = 4 << 20
-"""What a thread gathers at a time, about."""
+"""Approximate number of bytes that a thread gathers at a time."""
 
 _Found = list[list[tuple[Hits, Ints]]]
-"""Per group and access, what rows take, and the key of the block that each hit is of."""
+"""Per group and access, the hits of the rows, and the key of the block of each hit."""
 
 
 @dataclass
 class CacheTally:
-    """What was read in this process.
+    """Counts of what was read in this process.
 
     Attributes
     ----------
     num_reads : int
         (variable, chunk) pairs that were read.
     read_nbytes : int
-        Decoded bytes of these chunks, not cut down.
+        Decoded bytes of these chunks, not cut down to the selection.
     num_missing : int
-        Chunks that were absent and were read as the fill value.
+        Absent chunks, read as the fill value.
     num_requests : int
         Requests made of the store.
     peak_nbytes : int
-        The most decoded bytes that were held at a time.
+        The most decoded bytes held at any time.
     """
 
     num_reads: int = 0
@@ -67,27 +67,30 @@ class CacheTally:
 
 
 class CachedReader:
-    """Reads batches of any ids. Memory and threads are made at the first one, in each process.
+    """Reader of batches of any ids. Each process makes its own memory and threads on first use.
 
-    Safe for threads, which read one after the other. It pickles as None: what it holds stays
-    behind, and its owner makes another where there is none.
+    Several threads may call `read`; one read follows the other. A reader pickles as None, because
+    its memory and threads cannot be sent to another process. Its owner makes a new one there.
 
     Parameters
     ----------
     footprint : Footprint
+        The groups of variables that samples need.
     reader : BlockReader
+        Reads the blocks.
     gatherer : Gatherer
+        Copies rows of blocks into batches.
     fields : Fields
-        Those that the gatherer was made with.
+        Allocates the batches. The gatherer must have been made with the same ones.
     batch_size : int
-        Rows of a full batch, as the fields were told.
+        Rows of a full batch, as in `fields`.
     capacity_nbytes : int
         The most decoded bytes held: see `xloader.planning.cache_budget.cache_budget`.
     in_flight_nbytes : int
-        Decoded bytes of chunks that are being read at a time.
+        Most decoded bytes of chunks that are being read at a time.
     num_threads : int
-        Threads that decode; where reading waits for a network, there are as many as there may be
-        requests.
+        Number of threads that read and decode, and number that copy. If reads wait for a network,
+        up to `MOST_REQUESTS` threads read instead.
     retry_policy : RetryPolicy, optional
         How long reads are waited for.
 
@@ -136,26 +139,26 @@ class CachedReader:
 
     @property
     def tally(self) -> CacheTally:
-        """What was read so far, in this process."""
+        """Counts of what was read so far in this process."""
         return self._here().tally
 
     def read(self, ids: Ints) -> Arrays:
-        """Read some samples, no transform applied.
+        """Read some samples, without transforms.
 
         Parameters
         ----------
         ids : numpy.ndarray of int64, shape (n,)
-            Any sample ids, in any order and number, also repeated ones.
+            Sample ids in any order and number. They may repeat.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            By field, shape ``(n, *layout.shape)``. They are the caller's.
+            By field, shape ``(n, *layout.shape)``. The caller may keep and change the arrays.
 
         Raises
         ------
         ChunkError
-            If a chunk cannot be had. A later read tries again.
+            If a chunk cannot be read. A later read tries again.
         StoreChangedError
             If the store is no longer what was opened.
         SampleIndexError
@@ -180,7 +183,8 @@ class CachedReader:
                 held.cache.mend()
                 raise
             except BaseException:
-                # Some thread may still write to a block, or a count be half done.
+                # Some thread may still write to a block, or the counts of the cache may be
+                # incomplete.
                 held.begin_anew()
                 raise
         if len(parts) == 1:
@@ -188,7 +192,7 @@ class CachedReader:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def close(self) -> None:
-        """Give the memory back and end the threads. More than once is fine."""
+        """Release the memory and end the threads. It may be called more than once."""
         held = self._here()
         with held.lock:
             self._is_closed = True
@@ -206,8 +210,9 @@ class CachedReader:
         return _nothing, ()
 
     def _here(self) -> _Held:
-        """What this process holds."""
-        # A forked child begins anew: its parent's threads are not there, nor ever release a lock.
+        """The cache and threads of this process."""
+        # A forked child starts afresh. It lacks its parent's threads, so a lock that they held
+        # would never be released.
         pid = os.getpid()
         held = self._held.get(pid) or self._held.setdefault(pid, self._make_held())
         for other in [own for own in self._held if own != pid]:
@@ -224,12 +229,13 @@ class CachedReader:
             self._gather(held, found, rows, views)
         held.tally.peak_nbytes = max(held.tally.peak_nbytes, held.cache.peak_nbytes)
         if 2 * len(ids) <= self._batch_size:
-            # They lie in memory for a full batch, which somebody who collects samples would keep.
+            # The arrays are views of a full batch's buffer, which a user who collects samples would
+            # keep.
             return {name: array.copy() for name, array in arrays.items()}
         return arrays
 
     def _find(self, firsts: Ints) -> _Found:
-        """What rows take of which blocks."""
+        """The hits of all rows, and the keys of their blocks."""
         found: _Found = []
         accesses = zip(
             self._footprint.groups, self._keys.bases, self._gatherer.accesses, strict=False
@@ -240,7 +246,15 @@ class CachedReader:
         return found
 
     def _waves(self, cache: BlockCache, positions: Ints) -> Iterator[tuple[range, list[int]]]:
-        """Rows that can be read together, and the blocks that they miss. What goes is gone."""
+        """Divide the rows into waves, and drop blocks between them.
+
+        Yields
+        ------
+        rows : range
+            Rows that are copied together.
+        missed : list of int
+            Keys of the blocks that must be read before.
+        """
         touches = self._keys.touches(Boxes.at(positions))
         keys, nbytes, is_last = (
             column.tolist() for column in (touches.keys, touches.nbytes, touches.is_last)
@@ -258,7 +272,7 @@ class CachedReader:
         yield range(begin, len(positions)), missed
 
     def _load(self, held: _Held, keys: list[int]) -> None:
-        """Read blocks that are not there."""
+        """Read blocks that are not in the cache."""
         jobs: list[tuple[Bundle, list[LoadedBlock]]] = [
             (bundle, blocks)
             for group, blocks in zip(self._footprint.groups, held.cache.add(keys), strict=True)
@@ -291,7 +305,7 @@ class CachedReader:
         return self._reader.fetch(bundle).decode(outs)
 
     def _gather(self, held: _Held, found: _Found, rows: range, views: Views) -> None:
-        """Copy what rows take of blocks, all of which are there."""
+        """Copy the parts of blocks that rows take. All these blocks are in the cache."""
         tasks = []
         for group, accesses in enumerate(found):
             per_task = max(1, _GATHER_NBYTES // max(self._row_nbytes[group], 1))
@@ -315,7 +329,7 @@ class CachedReader:
 
 
 class _Held:
-    """What a process holds of a reader."""
+    """The cache, threads and counts of one process."""
 
     def __init__(
         self, make_cache: Callable[[], BlockCache], make_readers: Callable[[], Readers]
@@ -327,13 +341,13 @@ class _Held:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget all blocks, and leave threads to end by themselves."""
+        """Replace the cache and the threads by new ones. The old threads end by themselves."""
         self.cache = self._make_cache()
         self.worker_threads = WorkerThreads("xloader-cache")
         self.readers = self._make_readers()
 
     def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:
-        """Count what was read."""
+        """Count a bundle that was read, and mark the blocks that it completes as loaded."""
         self.tally.num_reads += len(bundle.reads)
         self.tally.num_missing += outcome.num_missing
         self.tally.num_requests += outcome.num_requests
@@ -346,4 +360,4 @@ class _Held:
 
 
 def _nothing() -> None:
-    """What a reader is elsewhere."""
+    """The value that a pickled reader has in another process: None."""

@@ -1,4 +1,4 @@
-"""Checks the watches of a source when an epoch begins and before batches are delivered."""
+"""Checks whether a store changed: when an epoch begins, and before batches are delivered."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from xloader.sources.base import Source
 from xloader.sources.store_watch import Watch
 
 _MOST_REQUESTS: Final = 16
-"""Requests of looks at the same time."""
+"""Most watches that look at the same time, if each look needs a request."""
 
 
 class ChangeWatch:
-    """Raises before anything is delivered from a store that changed.
+    """A check that raises an error before anything is delivered from a store that changed.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class ChangeWatch:
         ------
         StoreChangedError
             If the store changed.
-        SourceAccessError
+        SourceAccessError, ReadTimeoutError
             If the store does not answer.
         """
         self._find()
@@ -73,8 +73,8 @@ class ChangeWatch:
     def check(self, *, is_last: bool = False) -> None:
         """Look at the watches of the arrays that were read since their last look.
 
-        Call it after the last read of a batch. If a look needs a request, the next one follows
-        after `store_watch.LOOK_SECONDS`, so that looks cost next to nothing.
+        Call it after the last read of a batch. If looks need requests, at least ``LOOK_SECONDS`` of
+        `xloader.sources.store_watch` pass between them, so that they cost next to nothing.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class ChangeWatch:
         ------
         StoreChangedError
             If the store changed.
-        SourceAccessError
+        SourceAccessError, ReadTimeoutError
             If the store does not answer and this is the last batch.
         """
         self._find()
@@ -120,10 +120,10 @@ class ChangeWatch:
         self._pid = os.getpid()
 
     def _look_at(self, watches: Sequence[Watch]) -> None:
-        """Look at some watches at once, each of which waits for an answer."""
+        """Look at some watches at the same time. Each look waits for an answer of the store."""
         if not watches:
             return
-        # On threads that can be given up where the store does not answer.
+        # On threads that can be given up if the store does not answer.
         with Readers(self._retry_policy, self._source.name) as readers:
             readers.do([ReadTask((), partial(_look, watch)) for watch in watches], _MOST_REQUESTS)
 

@@ -1,4 +1,4 @@
-"""What loads are made of: blocks that begin together, and what one thread decodes of them."""
+"""Records of loads: blocks that are loaded together, and the chunks that one thread decodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,23 @@ from xloader.sources.attempts import Attempts
 from xloader.sources.base import Outcome
 
 NOTHING = Outcome(num_missing=0, num_requests=0)
+"""The outcome of a read that was not carried out."""
 
 
 class Done(NamedTuple):
-    """What came of a bundle, the bytes that were held for it, and how long it took."""
+    """The result of decoding one bundle.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Counts of absent chunks and requests, as the source gives them.
+    attempts : Attempts
+        The attempts at the read.
+    held_nbytes : int
+        Bytes that were fetched ahead for the bundle and held until it was decoded.
+    seconds : float
+        Time that the thread spent on it.
+    """
 
     outcome: Outcome
     attempts: Attempts
@@ -24,7 +37,24 @@ class Done(NamedTuple):
 
 
 class Load:
-    """Blocks that begin together: their memory and their bundles, whichever come first."""
+    """Blocks of one group that the same row is the first to need, so that they are loaded together.
+
+    The bundles may be listed before the blocks have memory, or after.
+
+    Parameters
+    ----------
+    blocks : list of LoadedBlock
+        The blocks.
+    open_batch : OpenBatch
+        The batch of that row.
+
+    Attributes
+    ----------
+    bundles : list of Bundle
+        The chunks to read; empty until they are listed.
+    has_memory : bool
+        Whether the blocks have memory to be decoded into.
+    """
 
     def __init__(self, blocks: list[LoadedBlock], open_batch: OpenBatch) -> None:
         self.blocks = blocks
@@ -35,7 +65,17 @@ class Load:
 
 @dataclass(eq=False)
 class Claim:
-    """Chunks that one thread decodes, and what has come of those before the present one."""
+    """Bundles that one thread decodes one after the other.
+
+    Parameters
+    ----------
+    claimed : list of (Load, Bundle)
+        The bundles, each with its load.
+    flight_nbytes : int
+        Bytes that are counted as in flight while the thread reads them.
+    done : list of Done
+        The results so far. The bundle at index ``len(done)`` is being decoded.
+    """
 
     claimed: list[tuple[Load, Bundle]]
     flight_nbytes: int

@@ -1,7 +1,7 @@
-"""Copying what rows take of blocks: row by row, or many that are alike at once.
+"""Copying the parts of decoded blocks that rows take into the fields of a batch.
 
-Wide rows are copied one by one, which is as fast as memory is. Narrow ones of many blocks are
-copied in one call::
+Wide rows are copied one by one, which is as fast as the memory allows. Narrow rows of many blocks
+are copied in one call::
 
     block 7   |. . . x x x . . .|             one view of memory, from the lowest block on:
     block 2       |. x x x . . . . .|         its row i is what a row would take that
@@ -28,18 +28,32 @@ from xloader.engine.overlaps import Hits
 from xloader.engine.targets import Stack
 
 MANY_ROWS = 12
-"""Narrow rows are copied at once where there are so many of a kind: the second copy that this
-takes then costs less than a call for each."""
+"""Narrow rows are copied in one call if at least this many take the same part of blocks of one
+shape. That call copies twice, which then costs less than a call for each row."""
 
 _PART_NBYTES = 1 << 18
-"""Copied in one call at most: what lies between its two copies stays in the processor's cache."""
+"""Most bytes copied in one call. The intermediate copy then stays in the processor's cache."""
 
 _MOST_NBYTES = 1 << 62
-"""NumPy makes no array that seems to have more, though its rows may be the same memory."""
+"""Most apparent bytes of a view. NumPy makes no larger array, even if its rows overlap in
+memory."""
 
 
 def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
-    """Which hits are many of a kind, kind by kind, and which ones are left."""
+    """Sort out the hits of which many are of one kind.
+
+    Parameters
+    ----------
+    hits : Hits
+        The hits.
+
+    Returns
+    -------
+    alike : list of (numpy.ndarray of int or slice)
+        For each kind with at least `MANY_ROWS` hits, the indices of its hits.
+    rest : numpy.ndarray of int, slice or None
+        The indices of all other hits; None if there are none.
+    """
     everything = slice(None)
     if len(hits) < MANY_ROWS:
         return [], everything
@@ -62,7 +76,21 @@ def copy_each(
     slots: Ints,
     pairs: Sequence[tuple[Stack, NDArray[Any]]],
 ) -> None:
-    """Copy row by row."""
+    """Copy row by row.
+
+    Parameters
+    ----------
+    hits : Hits
+        Which rows take which parts of blocks.
+    spans : tuple of ((int, int, int) or None)
+        The access that the hits belong to.
+    block_table : BlockTable
+        Gives the blocks.
+    slots : numpy.ndarray of int64, shape (n,)
+        Per hit, the slot of its block.
+    pairs : sequence of (Stack, numpy.ndarray)
+        The variables to copy, and the views of the batch's fields that they go to.
+    """
     rows = hits.rows.tolist()
     blocks = [block_table.blocks[slot] for slot in slots.tolist()]
     cuts = _cuts(hits, spans)
@@ -83,12 +111,12 @@ def _unpack(packing: Packing, values: NDArray[Any], place: NDArray[Any]) -> None
     if values.shape == place.shape:
         packing.unpack_into(values, place)
     else:
-        # Along dimensions that the variable lacks, one value goes to many places.
+        # Along dimensions that the variable lacks, one value fills several elements.
         place[...] = packing.unpack(values)
 
 
 def _cuts(hits: Hits, spans: Access) -> list[list[tuple[slice, slice]] | None]:
-    """Per windowed dimension, where each hit takes from and where to."""
+    """Per windowed dimension, the slices of the block and of the window for each hit."""
     cuts: list[list[tuple[slice, slice]] | None] = []
     for dim, span in enumerate(spans):
         if span is None:
@@ -110,7 +138,7 @@ def _indices(
     rows: list[int],
     cuts: list[list[tuple[slice, slice]] | None],
 ) -> list[tuple[Any, Any]]:
-    """Per hit, the index into a block and that into the view of a field."""
+    """Per hit, the index into the block and the index into the view of the fields."""
     whole = slice(None)
     every = [(whole, whole)] * len(rows)
     along = [every if d is None else cuts[d] or every for d in windowed]
@@ -130,7 +158,23 @@ def copy_alike(
     stack: Stack,
     view: NDArray[Any],
 ) -> None:
-    """Copy rows that take the same part of their windows, of blocks of one shape, at once."""
+    """Copy rows that take the same part of their windows, of blocks of one shape, in few calls.
+
+    Parameters
+    ----------
+    hits : Hits
+        Hits of one kind.
+    spans : tuple of ((int, int, int) or None)
+        The access that the hits belong to.
+    block_table : BlockTable
+        Gives the blocks and their addresses.
+    slots : numpy.ndarray of int64, shape (n,)
+        Per hit, the slot of its block.
+    stack : Stack
+        The variables to copy.
+    view : numpy.ndarray
+        The view of the batch's fields that they go to.
+    """
     first = block_table.blocks[int(slots[0])]
     assert first is not None
     values = stack.source(first)
@@ -167,7 +211,7 @@ def copy_alike(
 
 
 class _Memory:
-    """What NumPy takes for the memory from an address on."""
+    """An object that NumPy takes for the memory from an address on."""
 
     def __init__(self, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
@@ -176,7 +220,7 @@ class _Memory:
 def _memory(
     values: NDArray[Any], origin: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> NDArray[Any]:
-    """A view from an address on, whose rows only holders of blocks read."""
+    """A read-only view of the memory from an address on. Read only the rows that lie in blocks."""
     interface = {
         "version": 3,
         "typestr": values.dtype.str,

@@ -1,4 +1,4 @@
-"""Looks after reads under way: tells of those that take long, gives up those that take too long."""
+"""Time limits of reads under way: warns of slow reads, and gives up threads that wait too long."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from xloader.sources.attempts import Attempts
 from xloader.sources.base import Read
 
 LONG_SECONDS = 30.0
-"""A read that takes longer is told of."""
+"""Seconds after which a read under way is reported as slow."""
 
 Left = Callable[[Attempts], None]
-"""Called for a read whose thread was given up."""
+"""Called with the attempts at a read whose thread was given up."""
 
 
 class Deadlines:
-    """Looks after the reads of one owner, on a thread of its own.
+    """Time limits of the reads of one owner, checked by a thread of its own.
 
     Parameters
     ----------
     retry_policy : RetryPolicy
+        How long an attempt may take, and how many attempts there are.
     store : str
         Name of the source, for messages.
     on_long : callable
-        Called with the words for a read that takes long, once for each attempt.
+        Called with a message about a slow read, once for each attempt.
     """
 
     def __init__(
@@ -42,19 +43,27 @@ class Deadlines:
         self._threads = Threads("xloader-deadline")
 
     def has(self, thread: threading.Thread) -> bool:
-        """Whether it is the thread that looks."""
+        """Whether the given thread is the one that checks the time limits."""
         return thread in self._threads
 
     def begin(self, reads: Sequence[Read], num_hung: int, on_left: Left) -> Attempts:
-        """Read some chunks on this thread, within what is returned; `end` is to follow.
+        """Put a time limit on a read that the calling thread is about to do.
+
+        The caller reads within the returned context manager, and then calls `end`.
 
         Parameters
         ----------
         reads : sequence of Read
+            The chunks to read. Messages name the first one.
         num_hung : int
-            Attempts at them that other threads were given up in.
+            Number of earlier attempts at them whose threads were given up.
         on_left : callable
-            Called, on another thread, if this one is given up.
+            Called on another thread, with the attempts, if the calling thread is given up.
+
+        Returns
+        -------
+        Attempts
+            The attempts at the read.
         """
         attempts = Attempts(self.retry_policy, self._store, next(iter(reads), None), num_hung)
         self._under_way[attempts] = on_left
@@ -63,27 +72,45 @@ class Deadlines:
         return attempts
 
     def end(self, attempts: Attempts) -> None:
-        """Look after a read no more."""
+        """Remove the time limit of a read.
+
+        Parameters
+        ----------
+        attempts : Attempts
+            The object that `begin` returned.
+        """
         self._under_way.pop(attempts, None)
 
     def start(self) -> None:
-        """Begin to look, if that has not begun."""
+        """Start the thread that checks the time limits, if there is none.
+
+        Raises
+        ------
+        RuntimeError
+            If the system cannot start another thread.
+        """
         if not self._threads:
             self._threads.begin(self._look)
 
     def close(self) -> None:
-        """Let nobody begin to wait for a store any more."""
+        """Stop checking, and let no thread begin another wait for a store."""
         self._is_closed.set()
-        # A read that begins meanwhile sees that by itself.
+        # A read that begins meanwhile is ended in `begin`.
         for attempts in self._under_way.copy():
             attempts.end()
 
     def abandon(self) -> list[threading.Thread]:
-        """Give up all threads that wait for a store, and say which they are."""
+        """Give up all threads that wait for a store at this moment, and return them."""
         return [own.thread for own in self._under_way.copy() if own.abandon()]
 
     def join(self, until: float) -> None:
-        """Wait until it looks no more, as `Threads.join` does."""
+        """Wait until the checking thread has ended, unless it is the caller.
+
+        Parameters
+        ----------
+        until : float
+            The end of the wait, by `time.monotonic`.
+        """
         if threading.current_thread() not in self._threads:
             self._threads.join(until)
 
@@ -92,7 +119,7 @@ class Deadlines:
         pause = 0.0
         while not self._is_closed.wait(pause):
             now = time.monotonic()
-            # No read that begins from now on is due before that.
+            # A read that begins after this cannot be due earlier.
             pause = min(timeout, LONG_SECONDS)
             for attempts, on_left in list(self._under_way.copy().items()):
                 since = attempts.since
@@ -108,7 +135,7 @@ class Deadlines:
             pause = max(pause, 0.001)
 
     def _tell(self, attempts: Attempts, since: float, now: float) -> float:
-        """Tell of a read that takes long; the seconds until it does."""
+        """Report a slow read, once for each attempt. Return the seconds until the next check."""
         if now - since < LONG_SECONDS:
             return since + LONG_SECONDS - now
         if self._told.get(attempts) != since:

@@ -1,4 +1,4 @@
-"""Gathering: what rows take of decoded blocks goes into the arrays of a batch."""
+"""Gathering: copying the parts of decoded blocks that rows take into the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from xloader.engine.targets import Stack, Target, stacked
 from xloader.recipe.layout import FieldLayout
 
 _NARROW_NBYTES = 1 << 14
-"""Rows of fewer bytes are copied many at once, where there are many."""
+"""Rows of fewer bytes are narrow: if there are many, they are copied many in one call."""
 
 Views = Sequence[Sequence[Sequence[NDArray[Any]]]]
-"""Per group, access and stack, the view of a batch's fields that is written to."""
+"""Per group, access and stack, the view of the batch's fields that the stack is copied to."""
 
 
 class Gatherer:
-    """Knows where every variable goes.
+    """Copier of decoded values to their places in the fields of a batch.
 
     Parameters
     ----------
     footprint : Footprint
+        The groups of variables that samples need.
     layouts : tuple of FieldLayout
+        The layout of each field.
     fields : Fields
-        What allocates batches.
+        Allocates the batches.
     stored : mapping of str to Stored
         Per variable, how it is stored.
     """
@@ -46,7 +48,8 @@ class Gatherer:
         stored: Mapping[str, Stored],
     ) -> None:
         parts = [(layout, part) for layout in layouts for part in layout.parts]
-        # A batch to see how fields lie to each other: of two rows, so that rows count too.
+        # An example batch shows how the fields lie in memory. Two rows, so that the stride of rows
+        # counts.
         example = fields.take(2)
         self._stacks: list[dict[Access, list[Stack]]] = []
         for group in footprint.groups:
@@ -63,27 +66,50 @@ class Gatherer:
 
     @cached_property
     def accesses(self) -> list[tuple[Access, ...]]:
-        """Per group, what fields take of its variables."""
+        """Per group, the accesses with which fields take its variables."""
         return [tuple(stacks) for stacks in self._stacks]
 
     def row_nbytes(self, group: int) -> int:
-        """What the variables of a group give to a sample."""
+        """Stored bytes that one sample takes of a group's variables.
+
+        Parameters
+        ----------
+        group : int
+            Index of the group.
+        """
         return sum(target.row_nbytes for target in self._targets(group))
 
     def views(self, arrays: Arrays) -> Views:
-        """The place of each stack in a batch's fields, made once for all blocks."""
+        """Views of the place of each stack in a batch, made once for all blocks.
+
+        Parameters
+        ----------
+        arrays : dict of str to numpy.ndarray
+            The batch's fields, by name.
+
+        Returns
+        -------
+        sequence
+            Per group, access and stack, a writable view.
+        """
         return [
             [[stack.view(arrays) for stack in stacks] for stacks in group.values()]
             for group in self._stacks
         ]
 
     def is_direct(self, group: int) -> bool:
-        """Whether a chunk that is a window may be decoded straight into its row."""
+        """Whether a block that is exactly one window may be decoded straight into its row.
+
+        Parameters
+        ----------
+        group : int
+            Index of the group.
+        """
         return self._is_direct[group]
 
     @cached_property
     def _is_direct(self) -> list[bool]:
-        # Asked for each block that begins, with the run's lock held.
+        # Cached: asked for each block that is added, while the run's lock is held.
         found = []
         for group, stacks in enumerate(self._stacks):
             targets = self._targets(group)
@@ -93,7 +119,22 @@ class Gatherer:
         return found
 
     def rows_of(self, group: int, views: Views, row: int) -> dict[str, BlockSlot]:
-        """Per variable of a group, one row of the field that it alone fills."""
+        """Places in one row of a batch for decoding a block straight into it.
+
+        Parameters
+        ----------
+        group : int
+            Index of a group for which `is_direct` is true.
+        views : sequence
+            The views of the batch, from `views`.
+        row : int
+            The row.
+
+        Returns
+        -------
+        dict of str to BlockSlot
+            Per variable of the group, its place.
+        """
         (stacks,) = self._stacks[group].values()
         return {
             target.part.variable: BlockSlot(view[:, row], number)
@@ -110,19 +151,20 @@ class Gatherer:
         slots: Ints,
         views: Views,
     ) -> None:
-        """Copy what some rows take of loaded blocks.
+        """Copy the parts of loaded blocks that some rows take into a batch.
 
         Parameters
         ----------
         group, access : int
-            What the hits are of.
+            Indices of the group and of the access that the hits belong to.
         hits : Hits
+            Which rows take which parts of blocks.
         block_table : BlockTable
-            Where the blocks are.
+            Gives the blocks.
         slots : numpy.ndarray of int64, shape (n,)
             Per hit, the slot of its block.
         views : sequence
-            What `views` made of the batch's fields.
+            The views of the batch, from `views`.
         """
         spans = self.accesses[group][access]
         pairs = list(zip(self._stacks[group][spans], views[group][access], strict=True))

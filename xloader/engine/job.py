@@ -1,4 +1,4 @@
-"""What a run is given, what it counts, and what it delivers."""
+"""The data types of a run: its job, its lock, its batches under way and the batches it delivers."""
 
 from __future__ import annotations
 
@@ -22,50 +22,75 @@ from xloader.engine.steps import BatchRows, Walker
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
-"""What is done about a chunk that cannot be had."""
+"""What happens if a chunk cannot be read: an error, or its rows are skipped."""
 
 
 class Finish(Protocol):
-    """What is done to a gathered batch before it is delivered."""
+    """A function that turns a gathered batch into what is delivered: transforms and the like."""
 
     def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
-        """Give what is delivered; without occurrences, each sample comes for the first time."""
+        """Finish a batch.
+
+        Parameters
+        ----------
+        arrays : dict of str to numpy.ndarray
+            The gathered arrays, by field name.
+        ids : numpy.ndarray of int64, shape (n,)
+            The sample of each row.
+        occurrences : numpy.ndarray of int64, shape (n,), optional
+            Which time in the epoch each sample occurs. By default, every sample occurs for the
+            first time.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            The arrays to deliver.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a run carries out.
+    """The work of one run: the steps to make, and everything that is needed to make them.
 
     Parameters
     ----------
     walker : Walker
+        Gives the steps in order.
     groups : tuple of Group
+        The groups of variables that samples need.
     fields : Fields
+        Allocates the batches.
     reader : BlockReader
+        Reads the blocks.
     gatherer : Gatherer
+        Copies rows of blocks into batches.
     finish : callable
-        Takes gathered arrays, ids and, where samples may come more than once, their
-        occurrences; gives what is delivered. Runs on the workers.
+        Takes gathered arrays, ids and, where samples may occur more than once, their occurrences.
+        Returns the arrays to deliver. Called on the workers.
     batch_size : int
         Rows of a full batch.
     is_padded : bool
         Whether short batches are filled up with their last row.
     prefetch : int
-        Batches that are filled or wait for delivery while the consumer is busy.
+        Number of batches that are being filled, or wait for delivery, while the consumer is busy.
     num_threads : int
+        Number of workers.
     pool : BlockPool
+        Memory of the decoded chunks.
     block_table : BlockTable
-        Blocks that stay from run to run, where the pool holds the whole selection; else empty.
+        The blocks in memory. If the pool holds the whole selection, they stay from run to run.
+        Otherwise the table is empty before and after a run.
     is_resident : bool
+        Whether the pool holds the whole selection, so that blocks stay in memory.
     in_flight_nbytes : int
-        Bytes that may be fetched ahead.
+        Most bytes that are fetched ahead at a time. A larger single bundle is fetched alone.
     retry_policy : RetryPolicy
         How long reads are waited for.
     on_nan : {"warn", "count", "raise", "ignore"}
-        In which batches NaN is looked for.
+        In which batches NaN is looked for, and what happens if there is any.
     on_error : {"raise", "skip"}
-        What is done about a chunk that cannot be had.
+        What happens if a chunk cannot be read.
     """
 
     walker: Walker
@@ -87,15 +112,21 @@ class Job:
     on_error: OnError = "raise"
 
     def skips(self, error: BaseException | None) -> bool:
-        """Whether rows that meet an error are left out, and the epoch goes on."""
+        """Whether rows that meet this error are skipped, so that the epoch goes on.
+
+        Parameters
+        ----------
+        error : BaseException or None
+            The error, if there is one.
+        """
         return self.on_error == "skip" and isinstance(error, ChunkError)
 
 
 class Signal:
-    """What one thread waits for, and Ctrl-C may interrupt at any time.
+    """A signal that one thread waits for. Ctrl-C may interrupt the wait at any time.
 
-    A condition of `threading` is Python code, which loses its lock if it is interrupted at the
-    wrong place. Whoever notifies, or begins to wait, holds a lock.
+    A `threading.Condition` is Python code. It loses its lock if it is interrupted at the wrong
+    place. Call `begin` and `notify` with the same lock held.
     """
 
     def __init__(self) -> None:
@@ -103,25 +134,38 @@ class Signal:
         self._is_awaited = False
 
     def begin(self) -> None:
-        """Be woken by what comes from now on; `wait` is to follow, without the lock."""
+        """Register for the next notification. Call `wait` afterwards, without the lock."""
         self._is_awaited = True
 
     def wait(self) -> None:
-        """Wait until somebody notifies."""
+        """Wait for the notification."""
         self._tokens.get()
 
     def notify(self) -> None:
-        """Wake who waits."""
+        """Wake the waiting thread, if there is one."""
         if self._is_awaited:
             self._is_awaited = False
             self._tokens.put(None)
 
 
 class RunLock:
-    """The lock of a run, and who waits: its workers for work, its consumer for a batch.
+    """The lock of a run, and two signals: workers wait for work, the consumer for a batch.
 
-    They wait apart, so that nobody is woken for what is not for him. Who holds the lock may take
-    it again: a garbage collection that comes meanwhile may end the run's iterator.
+    The signals are separate, so that no thread is woken without need. The lock is reentrant: a
+    garbage collection may end the run's iterator on a thread that holds it.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Guards the state of the run.
+    work : threading.Condition
+        Notified when there is work.
+    batch : Signal
+        Notified when the consumer must look again.
+    failure : BaseException or None
+        A bug in the engine that ended the iteration.
+    notice : str
+        A warning for the consumer that was not given yet.
     """
 
     def __init__(self) -> None:
@@ -132,21 +176,34 @@ class RunLock:
         self.notice = ""
 
     def tell(self, notice: str) -> None:
-        """Have the consumer warned, if it waits or once it does. The lock is not held."""
+        """Give the consumer a warning, now if it waits for a batch, or else when it next waits.
+
+        The lock must not be held.
+
+        Parameters
+        ----------
+        notice : str
+            The text. It replaces an earlier one that was not given yet.
+        """
         with self.lock:
             self.notice = notice
             self.batch.notify()
 
     def fail(self, error: BaseException) -> None:
-        """End the iteration with a bug of the engine itself, rather than leave it waiting.
+        """End the iteration because of an unexpected error in the engine itself.
 
-        The lock is held.
+        Otherwise the consumer would wait for ever. The lock must be held.
+
+        Parameters
+        ----------
+        error : BaseException
+            The error that the consumer gets.
         """
         self.failure = error
         self.ring()
 
     def ring(self) -> None:
-        """Wake everybody."""
+        """Wake all waiting threads. The lock must be held."""
         self.work.notify_all()
         self.batch.notify()
 
@@ -158,14 +215,17 @@ class Delivery:
     Parameters
     ----------
     step : BatchRows
+        The rows of the batch.
     arrays : dict of str to numpy.ndarray
+        The finished arrays, by field name.
     ids : numpy.ndarray of int64, shape (n,)
-        Those of the step, and of the rows that fill the batch up.
+        The sample of each row, including the rows that fill the batch up.
     is_padding : numpy.ndarray of bool, shape (n,)
+        Whether the row repeats another one: it fills the batch up, or replaces a skipped row.
     nans : tuple of FieldNans
-        The NaN that it holds, as far as it was looked for.
+        The NaN values found, if they were looked for.
     num_skipped : int
-        Rows whose chunks could not be had. Others of the batch are in their place.
+        Rows whose chunks could not be read. Other rows of the batch replace them.
     """
 
     step: BatchRows
@@ -177,27 +237,39 @@ class Delivery:
 
     @property
     def occurrences(self) -> Ints | None:
-        """Which time in the epoch it is that each of ``ids`` comes; None: always the first."""
+        """Which time in the epoch each of ``ids`` occurs; None if all occur for the first."""
         return self.step.occurrences_in(len(self.ids))
 
 
 @dataclass(eq=False)
 class OpenBatch:
-    """A batch under way, and what it waits for.
+    """A batch under way.
 
     Parameters
     ----------
     step : BatchRows
+        The rows of the batch.
     num_missing : int
-        Hits that are not gathered yet, and blocks that begin with it and are not loaded.
-    arrays, views
-        Its fields, once it is open.
+        Hits that are not gathered yet, plus blocks that begin with this batch and are not loaded.
+    arrays : dict of str to numpy.ndarray, optional
+        The arrays of its fields, from the time when it is opened.
+    views : sequence
+        The views that rows are copied to, from its opening until it is finished.
+    is_final : bool
+        Whether it is finished, or failed, so that it can be delivered.
+    is_finishing : bool
+        Whether a worker has begun to finish it.
     error : BaseException, optional
-        What is raised in its place.
+        The error that is raised instead of delivering it.
     bad_rows : numpy.ndarray of bool, shape (n,), optional
-        Which of its own rows have chunks that cannot be had, where those are skipped.
+        Whether each row has a chunk that could not be read, if such rows are skipped.
     first_error : BaseException, optional
-        What the first of them met.
+        The error of the first such row that was noted.
+    nans : tuple of FieldNans
+        The NaN values found, if they were looked for.
+    left : dict of int to numpy.ndarray of int64, shape (n,)
+        Per group, how many hits of each row are not gathered yet. Only for groups whose hits are
+        gathered in several parts.
     """
 
     step: BatchRows
@@ -214,5 +286,5 @@ class OpenBatch:
 
     @property
     def num_skipped(self) -> int:
-        """How many of its own rows were skipped."""
+        """Number of rows that were skipped."""
         return 0 if self.bad_rows is None else int(np.count_nonzero(self.bad_rows))

@@ -1,4 +1,4 @@
-"""Filling batches: rows gathered as their blocks come in, then finished as a whole."""
+"""Batches under way: rows are gathered as their blocks are loaded, then each batch is finished."""
 
 from __future__ import annotations
 
@@ -21,16 +21,30 @@ from xloader.engine.steps import Uses
 from xloader.engine.tally import Tally
 
 _CLAIM_NBYTES = 4 << 20
-"""What a worker gathers at a time, about: small enough that several share a large batch."""
+"""Approximate number of bytes that a worker gathers at a time, so that several share a large
+batch."""
 
 _MANY_HITS = 1 << 8
-"""Few hits are not shared: their copies, made one by one, wait longer for Python's lock than two
-threads gain. Measured with rows of 14 KB: 1.33 s an epoch, and 1.54 s where they were shared."""
+"""Parts with fewer hits are not shared among workers. They are copied one by one, and waiting for
+Python's lock costs more than a second thread gains. Measured with rows of 14 KB: 1.33 s an epoch,
+and 1.54 s if they were shared."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _HitGroup:
-    """Hits of one batch that can be gathered together."""
+    """Hits of one batch, group and access that are gathered together.
+
+    Parameters
+    ----------
+    open_batch : OpenBatch
+        The batch.
+    group, access : int
+        Indices of the group, and of the access within it.
+    hits : Hits
+        Which rows take which parts of blocks.
+    slots : numpy.ndarray of int64, shape (n,)
+        Per hit, the slot of its block.
+    """
 
     open_batch: OpenBatch
     group: int
@@ -40,13 +54,23 @@ class _HitGroup:
 
 
 class OpenBatches:
-    """The batches of a run that are under way. The run's lock guards it.
+    """The queue of a run's batches under way. The run's lock guards it.
+
+    A batch is *open* once it has arrays. Only the first few in the queue are.
 
     Parameters
     ----------
     job : Job
+        The work of the run.
     tally : Tally
+        Counts times and memory.
     run_lock : RunLock
+        The lock of the run.
+
+    Attributes
+    ----------
+    is_wanted : bool
+        Whether the consumer waits for a batch.
     """
 
     def __init__(self, job: Job, tally: Tally, run_lock: RunLock) -> None:
@@ -72,12 +96,12 @@ class OpenBatches:
 
     @property
     def num_ahead(self) -> int:
-        """Batches that are known and not open yet."""
+        """Number of batches in the queue that are not open yet."""
         return len(self._queue) - self._num_opened
 
     @property
     def num_rows_ahead(self) -> int:
-        """Rows of the batches that are not open yet, about."""
+        """Approximate number of rows of the batches that are not open yet."""
         return self.num_ahead * self._job.batch_size
 
     @property
@@ -86,23 +110,23 @@ class OpenBatches:
         return bool(self._queue) and self._queue[0].is_final
 
     def add(self, open_batch: OpenBatch) -> None:
-        """Add the batch that follows."""
+        """Add a batch at the end of the queue."""
         self._queue.append(open_batch)
 
     def pop(self) -> OpenBatch:
-        """Take the next batch, which is ready."""
+        """Take the first batch out of the queue. It must be ready."""
         self._num_opened -= 1
         self._num_delivered = 1
         self._weigh()
         return self._queue.popleft()
 
     def clear(self) -> None:
-        """Forget all batches."""
+        """Remove all batches."""
         self._queue.clear()
         self._gathers.clear()
 
     def delivery(self, open_batch: OpenBatch) -> Delivery:
-        """A finished batch as it is handed over."""
+        """A finished batch in the form in which it is handed over."""
         assert open_batch.arrays is not None
         ids, is_padding = self._padded_ids(open_batch)
         return Delivery(
@@ -115,7 +139,7 @@ class OpenBatches:
         )
 
     def next_task(self) -> Callable[[], None] | None:
-        """What to finish or to gather, claimed for the caller."""
+        """A task for the caller: to finish a batch or gather hits; None if there is none."""
         self._open()
         for index in range(min(self._num_opened, len(self._queue))):
             open_batch = self._queue[index]
@@ -130,7 +154,7 @@ class OpenBatches:
             return None
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)
         if len(parts[0].hits) >= _MANY_HITS:
-            # Others that are free take their share.
+            # Idle workers take a share of the other parts.
             most //= self._job.num_threads
         while len(parts) <= most:
             nbytes += len(parts[-1].hits) * self._row_nbytes[parts[-1].group]
@@ -140,7 +164,15 @@ class OpenBatches:
         return lambda: self._gather(parts)
 
     def on_loaded(self, block: LoadedBlock, open_batch: OpenBatch) -> None:
-        """Gather what waited for a block, which began with a batch."""
+        """Queue the hits that waited for a block.
+
+        Parameters
+        ----------
+        block : LoadedBlock
+            The block, now loaded.
+        open_batch : OpenBatch
+            The batch of the first row that needs it.
+        """
         open_batch.num_missing -= 1
         is_skipped = self._job.skips(block.error)
         if not is_skipped:
@@ -148,7 +180,7 @@ class OpenBatches:
         if block.is_row:
             if is_skipped:
                 note_rows(open_batch, block.begin.row, block.error)
-            # It is where it belongs, and nothing else needs it.
+            # It was decoded straight into its row, and no other row needs it.
             open_batch.num_missing -= 1
             self._evict(block)
             return
@@ -160,19 +192,23 @@ class OpenBatches:
             self._gathers.extend(waiting)
 
     def _may_finish(self, open_batch: OpenBatch) -> bool:
-        """A batch without rows of its own repeats one of the batch before it."""
+        """Whether a batch can be finished.
+
+        One without rows of its own needs the last row of the batch before it.
+        """
         if len(open_batch.step.ids):
             return True
         return self._last_rows is not None
 
     def _open(self) -> None:
-        # One more only once the consumer asks: till then it may hold two, the last and this one.
+        # Until the consumer asks for the next batch it may hold two, the previous one and this one.
+        # So one more is opened only when it asks.
         most = self._job.prefetch + self.is_wanted
         while self._num_opened < min(most, len(self._queue)):
             open_batch = self._queue[self._num_opened]
             self._num_opened += 1
             num_rows = self._job.batch_size if self._job.is_padded else len(open_batch.step.ids)
-            # A short batch is a part of a full one's buffer, which then serves again.
+            # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
             open_batch.arrays = self._job.fields.take(num_rows)
             self._weigh()
             open_batch.views = self._job.gatherer.views(open_batch.arrays)
@@ -182,13 +218,13 @@ class OpenBatches:
             self._run_lock.work.notify_all()
 
     def _weigh(self) -> None:
-        # The consumer may keep more than the last one; those are its own.
+        # The consumer may keep more than the last batch; these are not counted.
         num_batches = self._num_opened + self._num_delivered
         self._tally.batches_nbytes = num_batches * self._job.fields.batch_nbytes
         self._tally.weigh(self._job.pool)
 
     def _sort(self, open_batch: OpenBatch, group: int, access: int, hits: Hits) -> None:
-        """Queue the hits of loaded blocks, and let the others wait for theirs."""
+        """Queue the hits whose blocks are loaded. Add the others to the lists of their blocks."""
         block_table = self._job.block_table
         slots = block_table.slots_of(group, hits.residences)
         is_there = block_table.is_loaded[slots]
@@ -234,7 +270,10 @@ class OpenBatches:
                 self._run_lock.work.notify()
 
     def _pass(self, part: _HitGroup) -> bool:
-        """Count gathered hits; whether that gives others something to do. The lock is held."""
+        """Count gathered hits, and drop the blocks that no row needs any more.
+
+        The lock must be held. Return whether other workers have something to do because of that.
+        """
         open_batch = part.open_batch
         if self._job.block_table.num_failed:
             self._note_failed(part)
@@ -255,7 +294,7 @@ class OpenBatches:
         return is_over or not open_batch.num_missing
 
     def _note_failed(self, part: _HitGroup) -> None:
-        """Note the blocks among those of some hits that could not be loaded."""
+        """Note the rows or the batch that need a block which could not be loaded."""
         for slot in np.unique(part.slots).tolist():
             block = self._job.block_table.blocks[slot]
             if block is None or block.error is None:
@@ -267,7 +306,7 @@ class OpenBatches:
 
     @staticmethod
     def _done_rows(part: _HitGroup) -> Ints:
-        """The rows that have all they need of a group, now that a part of it is there."""
+        """The rows for which all hits of a group are gathered, now that this part is."""
         accesses = part.open_batch.step.hits[part.group]
         num_rows = len(part.open_batch.step.ids)
         if len(accesses) == 1 and len(part.hits) == len(accesses[0]):
@@ -315,7 +354,7 @@ class OpenBatches:
                 self._run_lock.batch.notify()
 
     def _padded_ids(self, open_batch: OpenBatch) -> tuple[Ints, NDArray[np.bool_]]:
-        """Ids of all rows, and which rows only repeat others."""
+        """Ids of all rows of a batch, and whether each row only repeats another one."""
         step = open_batch.step
         if not self._job.is_padded:
             return step.ids, padding_of(open_batch, len(step.ids))
@@ -325,7 +364,7 @@ class OpenBatches:
         return ids, padding_of(open_batch, size)
 
     def _pad(self, open_batch: OpenBatch) -> None:
-        """Repeat the last real row, of this batch or the one before it."""
+        """Fill a short batch up with its last row, or with that of the batch before it."""
         assert open_batch.arrays is not None
         if not self._job.is_padded:
             return
@@ -341,5 +380,5 @@ class OpenBatches:
             with self._run_lock.lock:
                 self._last_id = int(open_batch.step.ids[-1])
                 self._last_rows = rows
-                # The batch after this one may have waited for them.
+                # The last batch may have waited for this row.
                 self._run_lock.work.notify()

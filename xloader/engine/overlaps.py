@@ -1,4 +1,4 @@
-"""What rows take of blocks.
+"""The parts of decoded blocks that the windows of rows take.
 
 Along one dimension, the window of a row against a block::
 
@@ -23,21 +23,21 @@ _MOST_BITS = 62
 
 @dataclass(frozen=True)
 class Hits:
-    """What rows take of blocks, for one access: one hit for each row and each block it touches.
+    """The parts of blocks that rows take for one access: one hit per row and block that it touches.
 
     Parameters
     ----------
     rows : numpy.ndarray of int64, shape (n,)
-        Ascending.
+        The row of each hit, ascending.
     residences : numpy.ndarray of int64, shape (n,)
-        In which the block is found.
+        The residence (one stay of a block in memory) that holds the block.
     kinds : numpy.ndarray of int64, shape (n,)
-        Equal where ``lo``, ``size`` and the shape of the block are.
+        Equal for two hits exactly if their ``lo``, ``size`` and block shapes are equal.
     lo, size, begin : numpy.ndarray of int64, shape (num_dims, n)
-        Per windowed dimension, the elements ``[lo, lo + size)`` of the window are taken, which
-        begin at ``begin`` in the block. All are 0 where the group lacks the dimension.
+        Per windowed dimension, the elements ``[lo, lo + size)`` of the window are taken. The first
+        of them is element ``begin`` of the block. All are 0 where the group lacks the dimension.
     is_whole : numpy.ndarray of bool, shape (n,)
-        Whether the block is the window.
+        Whether block and window consist of the same elements.
     """
 
     rows: Ints
@@ -52,11 +52,25 @@ class Hits:
         return len(self.rows)
 
     def with_residences(self, residences: Ints) -> Hits:
-        """The same hits, of other residences."""
+        """The same hits with other residences.
+
+        Parameters
+        ----------
+        residences : numpy.ndarray of int64, shape (n,)
+            The residence of each hit.
+        """
         return replace(self, residences=residences)
 
     def take(self, chosen: slice | Ints | NDArray[np.bool_], shift: int = 0) -> Hits:
-        """Some of them, with rows counted from ``shift``."""
+        """Some of the hits.
+
+        Parameters
+        ----------
+        chosen : slice or numpy.ndarray of int or bool
+            Which hits, as an index.
+        shift : int
+            Subtracted from their rows.
+        """
         return Hits(
             self.rows[chosen] - shift,
             self.residences[chosen],
@@ -68,7 +82,18 @@ class Hits:
         )
 
     def cut(self, edges: Ints) -> list[Hits]:
-        """The hits of the rows between each edge and the next, with rows counted from it."""
+        """Divide the hits by rows.
+
+        Parameters
+        ----------
+        edges : numpy.ndarray of int64, shape (m + 1,)
+            Ascending. Part ``i`` holds the rows ``[edges[i], edges[i + 1])``.
+
+        Returns
+        -------
+        list of Hits
+            The ``m`` parts. The rows of each are counted from its edge.
+        """
         places = np.searchsorted(self.rows, edges).tolist()
         shifts = edges.tolist()
         return [
@@ -78,21 +103,23 @@ class Hits:
 
 
 def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
-    """What rows take of a group's blocks.
+    """Find the parts of a group's blocks that rows take.
 
     Parameters
     ----------
     group : Group
+        The group.
     access : tuple of ((int, int, int) or None)
+        Per windowed dimension, ``(first, step, count)`` in elements from the window's first one.
     firsts : numpy.ndarray of int64, shape (n, num_dims)
         Per row, the first element of its window.
 
     Returns
     -------
     hits : Hits
-        Their residences are not known here.
+        The hits. Their ``residences`` are only placeholders.
     blocks : numpy.ndarray of int64
-        Per hit, the block.
+        Per hit, the number of the block in the group.
     """
     rows, indices = _touched(group, access, firsts)
     num_dims = len(access)
@@ -123,7 +150,15 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
 
 
 def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Ints]]:
-    """Rows and block indices: each row with every block between its first and last element."""
+    """Pair each row with every block between the first and the last element that it takes.
+
+    Returns
+    -------
+    rows : numpy.ndarray of int64, shape (m,)
+        The row of each pair.
+    indices : list of numpy.ndarray of int64, shape (m,)
+        Per dimension, the block index of each pair.
+    """
     rows = np.arange(len(firsts))
     indices: list[Ints] = []
     for dim, (axis, span) in enumerate(zip(group.axes, access, strict=True)):
@@ -143,7 +178,7 @@ def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Int
 
 
 def _numbered(columns: list[Ints], size: int) -> Ints:
-    """Numbers that are equal where all columns are."""
+    """Number the rows of some columns: two numbers are equal exactly if all columns are."""
     numbers, radix = np.zeros(size, np.int64), 1
     for column in columns if size else ():
         least, most = int(column.min()), int(column.max()) + 1

@@ -1,4 +1,4 @@
-"""Threads that read for a caller who waits, and may be given up where a store does not answer."""
+"""Threads that read for a waiting caller. They can be given up if a store does not answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from xloader.sources.base import Read
 
 
 class ReadTask(NamedTuple):
-    """Something to be read.
+    """One read, done by one thread.
 
     Parameters
     ----------
     reads : sequence of Read
-        The chunks.
+        The chunks. Messages name the first one.
     do : callable
-        Reads them. Given up while it waits for a store, it is called once more.
+        Reads them. If its thread is given up while it waits for a store, another thread calls it
+        again.
     """
 
     reads: Sequence[Read]
@@ -38,9 +39,9 @@ class ReadTask(NamedTuple):
 
 
 class Readers:
-    """Threads that read for one caller at a time, begun as they are needed.
+    """Threads that read for one caller at a time, started when they are needed.
 
-    They end with `close`, or when nobody holds this any more.
+    They end with `close`, or when this object is garbage collected.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class Readers:
     Attributes
     ----------
     is_spoilt : bool
-        Whether some thread was left that may still write to what it was given.
+        Whether a thread may still work on a task of the last call that failed.
     """
 
     def __init__(self, retry_policy: RetryPolicy, store: str) -> None:
@@ -63,18 +64,24 @@ class Readers:
         self._dismiss = weakref.finalize(self, _dismiss, self._deadlines, self._helpers)
 
     def do(self, tasks: Sequence[ReadTask], num_threads: int) -> None:
-        """Do some tasks in any order, and return when nobody works on them any more.
+        """Do some tasks in any order, and return when all are done.
+
+        After an error, tasks under way get a short time to end. If some do not, ``is_spoilt`` is
+        set.
 
         Parameters
         ----------
         tasks : sequence of ReadTask
+            The reads.
         num_threads : int
-            Tasks at a time at most.
+            Most tasks done at the same time.
 
         Raises
         ------
+        ReadTimeoutError
+            If the store did not answer the last attempt at a task.
         BaseException
-            The first that a task raised. Those that had not begun by then never do.
+            The first error that a task raised. Tasks that had not begun by then are not done.
         """
         self._deadlines.start()
         call = _Call(tasks, self._deadlines, self._helpers)
@@ -89,7 +96,7 @@ class Readers:
             self._calls.clear()
 
     def close(self) -> None:
-        """End the threads, of which none is at work but those that are stuck."""
+        """End the threads. None of them may be at work, except those that are stuck."""
         self._dismiss()
         until = time.monotonic() + MOST_SECONDS
         self._helpers.join(until)
@@ -103,7 +110,7 @@ class Readers:
 
 
 class _Call:
-    """Some tasks under way."""
+    """The tasks of one call of `Readers.do`."""
 
     def __init__(
         self, tasks: Sequence[ReadTask], deadlines: Deadlines, helpers: RequestThreads
@@ -111,7 +118,7 @@ class _Call:
         self._tasks = tasks
         self._deadlines = deadlines
         self._helpers = helpers
-        # The task, and how many attempts at it have hung.
+        # The index of the task, and the number of attempts at it that hung.
         self._todo = deque((number, 0) for number in range(len(tasks)))
         self._under_way: dict[Attempts, None] = {}
         self._lock = threading.Lock()
@@ -119,17 +126,18 @@ class _Call:
         self.ended: SimpleQueue[str | BaseException | None] = SimpleQueue()
 
     def begin(self, num_threads: int) -> None:
+        """Start the tasks on up to `num_threads` threads."""
         for number in range(min(max(num_threads, 1), len(self._tasks))):
             try:
                 self._helpers.submit(self._work, number + 1)
             except RuntimeError:
-                # The system gives no more threads: those that are there do it all.
+                # The system cannot start more threads. Those that exist do all tasks.
                 if not number:
                     raise
                 return
 
     def wait(self) -> None:
-        """Wait for all tasks; raises what one of them raised."""
+        """Wait for all tasks. Raise the first error of a task, and warn of slow reads."""
         num_left = len(self._tasks)
         while num_left:
             news = self.ended.get()
@@ -141,11 +149,14 @@ class _Call:
                 try:
                     raise news
                 finally:
-                    # Else the error would hold this frame, and this frame the error.
+                    # Otherwise the error would refer to this frame, and this frame to the error.
                     del news
 
     def stop(self) -> bool:
-        """Begin nothing more, and wait a little for what is being decoded: whether it ended."""
+        """Begin no more tasks, and wait a short time for those under way.
+
+        Threads that wait for a store are given up. Return whether no task is under way any more.
+        """
         with self._lock:
             self._is_stopped = True
             self._todo.clear()
@@ -168,7 +179,7 @@ class _Call:
                 task = self._tasks[number]
                 on_left = partial(self._on_left, number)
                 attempts = self._deadlines.begin(task.reads, num_hung, on_left)
-                # In one step, so that who stops this sees all that are at work.
+                # Under the same lock as above, so that `stop` sees every task that has begun.
                 self._under_way[attempts] = None
             news: BaseException | None = None
             try:
@@ -185,7 +196,7 @@ class _Call:
             del task, news
 
     def _on_left(self, number: int, attempts: Attempts) -> None:
-        """Have a task done by another thread, if there is to be one more attempt."""
+        """Have another thread repeat a task, or end the call if it was the last attempt."""
         with self._lock:
             self._let_go(attempts)
             if self._is_stopped:

@@ -1,4 +1,4 @@
-"""Threads that wait for stores, as many as there are requests at a time."""
+"""Threads that wait for stores: as many as there are requests at the same time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from xloader.sources.attempts import Abandoned
 
 
 class RequestThreads:
-    """Threads that each do one task at a time; more of them where all are busy.
+    """Threads that each do one task at a time. Another one is started when all are busy.
 
-    An executor of the standard library takes no tasks once the main thread has ended, though
-    another one may still iterate.
+    An executor of the standard library is no alternative. It takes no tasks once the main thread
+    has ended, and another thread may still be iterating then.
 
     Parameters
     ----------
     name : str
-        Of the threads, before their number.
+        Prefix of the threads' names; a number follows.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,40 +30,52 @@ class RequestThreads:
         return thread in self._threads
 
     def submit(self, task: Callable[[], None], num_busy: int) -> None:
-        """Have a task done, which must not raise. The caller holds a lock.
+        """Have a task done by one of the threads. Only one thread may call this at a time.
 
         Parameters
         ----------
         task : callable
+            The task, called without arguments. It must not raise, except `Abandoned`.
         num_busy : int
-            Tasks that are not done yet, this one included.
+            Number of tasks that are not done yet, including this one.
 
         Raises
         ------
         RuntimeError
-            If the system gives no thread.
+            If there is no thread, and the system cannot start one.
         """
         if num_busy > len(self._threads):
             try:
                 self._threads.begin(self._work)
             except RuntimeError:
-                # Those that are there do it, later.
+                # The threads that exist do the task later.
                 if not self._threads:
                     raise
         self._tasks.put(task)
 
     def give_up(self, thread: threading.Thread) -> None:
-        """Wait for a thread no more, which is stuck in its task."""
+        """Take a stuck thread off the list, so that `join` does not wait for it."""
         self._threads.give_up(thread)
 
     def close(self) -> None:
-        """Let the threads end once they have done what was submitted. The lock is held."""
+        """Let the threads end once all submitted tasks are done. Submit nothing afterwards."""
         self._tasks.put(None)
 
     def join(self, until: float) -> bool:
-        """Wait until they have ended, as `Threads.join` does.
+        """Wait until the threads have ended, as `Threads.join` does.
 
-        The lock is not held, and it is none of them that calls.
+        Call it after `close`, without holding a lock that a task needs, and from none of these
+        threads.
+
+        Parameters
+        ----------
+        until : float
+            The end of the wait, by `time.monotonic`.
+
+        Returns
+        -------
+        bool
+            Whether all threads have ended.
         """
         return self._threads.join(until)
 
@@ -71,9 +83,9 @@ class RequestThreads:
         try:
             while (task := self._tasks.get()) is not None:
                 task()
-                # It holds a batch, whose memory must not wait until there is another task.
+                # The task refers to a batch. Its memory must be free before the next task comes.
                 del task
         except Abandoned:
             return
-        # It is meant for all threads.
+        # One None ends all threads: each puts it back for the next.
         self._tasks.put(None)

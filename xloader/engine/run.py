@@ -1,14 +1,14 @@
-"""One pass over an epoch: threads that load, gather and finish, and a consumer that takes.
+"""One pass over an epoch: threads that make the batches, and a consumer that takes them.
 
 ::
 
-    walk      who needs what, a little ahead of the loads
-    load      residences in the order of their first row, as memory allows
-    gather    rows of open batches, as their blocks come in
-    finish    transforms of whole batches
+    walk      find which blocks each row needs, a little ahead of the loads
+    load      read blocks in the order of the first row that needs each, as memory allows
+    gather    copy rows into open batches, as their blocks are loaded
+    finish    transform whole batches
     deliver   in order
 
-Every worker does whatever comes next of these, the work nearest to delivery first.
+Each worker does whichever of these tasks is due, and the work nearest to delivery first.
 """
 
 from __future__ import annotations
@@ -34,11 +34,22 @@ from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarni
 from xloader.sources.attempts import Abandoned
 
 _MOST_ROWS_AHEAD = 1 << 16
-"""Rows whose needs are known before their batches are open."""
+"""Most rows whose needs are found before their batches are open."""
 
 
 class Run:
-    """Carries out one job. Safe to close at any time, from any thread, more than once."""
+    """One job being carried out. It may be closed at any time, from any thread, repeatedly.
+
+    Parameters
+    ----------
+    job : Job
+        The work of the run.
+
+    Attributes
+    ----------
+    tally : Tally
+        Counts of the run so far.
+    """
 
     def __init__(self, job: Job) -> None:
         self.tally = Tally()
@@ -61,8 +72,8 @@ class Run:
         self._is_closed = False
         self._closing: set[threading.Thread] = set()
         self._is_dropped = False
-        # Before zarr stops the loop that its stores are read in, which was there earlier: what
-        # waits for it then would wait for ever.
+        # Exit handlers run in reverse order, so this one runs before zarr stops its event loop. A
+        # thread that waits for that loop afterwards would wait for ever.
         atexit.register(self.close)
         self._has_started = False
         self._has_told_of_skipped = False
@@ -71,16 +82,22 @@ class Run:
     # The consumer's side
 
     def take(self) -> Delivery | None:
-        """The next batch; ``None`` after the last one.
+        """The next batch; None after the last one.
+
+        The first call starts the threads.
 
         Raises
         ------
         ChunkError
-            If a chunk of this batch cannot be had.
+            If a chunk of this batch cannot be read.
+        NanError
+            If this batch holds NaN, with ``on_nan="raise"``.
         StoreChangedError
             If the store is no longer what was opened.
+        SourceAccessError
+            If the store does not answer when it is checked for changes.
         ForkError
-            If this is the child of the process that made the run.
+            If this process is a forked child of the one that made the run.
         ClosedError
             If the run is closed.
         """
@@ -113,7 +130,7 @@ class Run:
             self.tally.mark(is_awaited=False)
         if open_batch.error is not None:
             raise open_batch.error
-        # After the last read of the batch: what was read of another store is not handed out.
+        # After the batch's last read, so that values read after a change are not handed out.
         change_watch.check(is_last=open_batch.step.index + 1 == self._job.walker.num_steps)
         if open_batch.num_skipped and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
@@ -127,20 +144,26 @@ class Run:
         return self._open_batches.delivery(open_batch)
 
     def close(self) -> None:
-        """Stop the threads and give all memory back."""
+        """Stop the threads and release the memory, except for blocks that stay for later runs.
+
+        A thread that does not end in time is left behind, and the pool is marked as spoilt. Called
+        on a thread of the run itself, this does not wait for the threads. In a forked child it does
+        nothing.
+        """
         if os.getpid() != self._pid:
-            # A worker may have held the lock at the fork, and nobody here would release it.
+            # A thread may have held the lock at the fork, and would never release it here.
             return
         me = threading.current_thread()
         if me in self._closing:
-            # A garbage collection in the midst of this.
+            # A garbage collection called this again while it was running.
             return
         self._closing.add(me)
         try:
             self._stop()
             atexit.unregister(self.close)
-            # Where a garbage collection on one of its own threads ended the iterator, the others
-            # may wait for a lock that this one holds, and stop by themselves.
+            # A garbage collection may end the iterator on a thread of the run. The other threads
+            # may wait for a lock that this thread holds, so it must not wait for them. They stop by
+            # themselves.
             is_own = me in self._threads or self._block_loads.has(me) or self._deadlines.has(me)
             if not is_own:
                 self._join()
@@ -148,7 +171,7 @@ class Run:
             self._closing.discard(me)
 
     def _is_ready(self) -> bool:
-        """Whether there is a batch, an end or an error; if not, the signal for it will come."""
+        """Whether there is a batch, the end or an error. If not, register for the signal."""
         with self._run_lock.lock:
             is_ready = (
                 self._is_closed
@@ -161,15 +184,15 @@ class Run:
             return is_ready
 
     def _warn(self) -> None:
-        """Tell the consumer of a read that takes long."""
+        """Warn the consumer of a slow read, if there is one."""
         with self._run_lock.lock:
             notice, self._run_lock.notice = self._run_lock.notice, ""
         if notice:
             warn_caller(notice, SlowReadWarning)
 
     def _start(self) -> None:
-        """Begin with the first batch that is asked for. The lock is held."""
-        # Not before: trainers ask for an iterator to see whether they may, and throw it away.
+        """Start the threads at the first call. The lock must be held."""
+        # Not earlier: trainers may make an iterator only to see if that works, and discard it.
         if self._has_started or self._is_closed:
             return
         self._has_started = True
@@ -179,14 +202,14 @@ class Run:
             self._threads.begin(self._work)
 
     def _replace(self, stuck: threading.Thread) -> None:
-        """Put another worker in the place of one that was given up. The lock is held."""
+        """Start another worker in place of one that was given up. The lock must be held."""
         self._threads.give_up(stuck)
         if self._is_closed:
             return
         try:
             self._threads.begin(self._work)
         except RuntimeError as error:
-            # The others do it all, if there are any.
+            # The other workers go on, if there are any.
             if not self._threads:
                 self._run_lock.fail(error)
 
@@ -200,7 +223,7 @@ class Run:
     def _join(self) -> None:
         now = time.monotonic()
         if not self._have_ended(now + SOME_SECONDS):
-            # They write nowhere any more, if they ever come back.
+            # These threads can no longer write anywhere, even if their calls return.
             for thread in self._deadlines.abandon():
                 self._threads.give_up(thread)
                 self._block_loads.give_up(thread)
@@ -208,7 +231,7 @@ class Run:
         self._deadlines.join(now + MOST_SECONDS)
         with self._run_lock.lock:
             if self._is_dropped:
-                # By now the shelf and the pool may be those of a later run.
+                # A later run may use the block table and the pool by now.
                 return
             self._is_dropped = True
             self._open_batches.clear()
@@ -216,11 +239,12 @@ class Run:
             if has_ended:
                 self._drop_blocks()
             else:
-                # Such as a function that takes long: it may write to these blocks yet.
+                # A thread is still at work, say in a slow function of the user. It may yet write to
+                # these blocks.
                 self._job.pool.spoil()
 
     def _have_ended(self, until: float) -> bool:
-        # Both, even if the first has not.
+        # In a list, so that both are waited for even if the first has not ended.
         return all([self._threads.join(until), self._block_loads.join(until)])
 
     def _check_process(self) -> None:
@@ -233,7 +257,7 @@ class Run:
             )
 
     def _drop_blocks(self) -> None:
-        """Give memory back, but for whole blocks that are there to stay."""
+        """Release the memory of all blocks, except complete ones that stay for later runs."""
         for block in self._job.block_table.there():
             if self._job.is_resident and block.is_loaded and block.error is None:
                 block.waiting.clear()
@@ -259,17 +283,17 @@ class Run:
                         return
                 assert task is not None
                 task()
-                # It holds a batch, whose memory must not wait until there is another task.
+                # The task refers to a batch. Its memory must be free before the next task comes.
                 task = None
         except Abandoned:
-            # Another thread is in its place.
+            # Another thread replaces this one.
             return
         except BaseException as error:
             with self._run_lock.lock:
                 self._run_lock.fail(error)
 
     def _next_task(self) -> Callable[[], None] | None:
-        """What to do next, claimed for the caller. The lock is held."""
+        """The next task for the calling worker; None if there is none. The lock must be held."""
         if self._is_closed:
             return None
         task = self._open_batches.next_task() or self._block_loads.next_task()
@@ -302,7 +326,7 @@ class Run:
                 self._run_lock.batch.notify()
 
     def _add(self, step: BatchRows) -> None:
-        """Queue a batch, and what begins with it. The lock is held."""
+        """Queue a batch, and the blocks that it is the first to need. The lock must be held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
         open_batch = OpenBatch(step, num_missing=num_hits + len(step.begins))
         for _, begins in itertools.groupby(step.begins, key=lambda begin: (begin.row, begin.group)):
@@ -313,7 +337,10 @@ class Run:
         self._open_batches.add(open_batch)
 
     def _is_row(self, step: BatchRows, begin: Begin) -> bool:
-        """Whether a block is one row's window, and nobody else's: then it needs no pool."""
+        """Whether a block is exactly the window of one row, and no other row needs it.
+
+        Such a block is decoded straight into the batch and takes no memory of the pool.
+        """
         if self._job.is_resident or begin.num_samples > 1:
             return False
         if not self._job.gatherer.is_direct(begin.group):

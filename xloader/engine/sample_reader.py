@@ -1,4 +1,7 @@
-"""Samples read chunk by chunk, with no plan, one at a time: slow, plain, so the reference."""
+"""Reads samples without a plan or a cache, one chunk at a time.
+
+It is slow and simple. `samples[...]` uses it, and tests compare the planned reads with it.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ from xloader.sources.base import Read
 def read_samples(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], ids: Ints
 ) -> dict[str, NDArray[Any]]:
-    """Read samples straight from the source, no transform applied.
+    """Read samples straight from the source, without transforms.
 
-    Each chunk is read and decoded once, whatever the order of the samples. Beside the samples,
-    one decoded chunk is in memory at a time.
+    Each chunk is read and decoded once, whatever the order of the samples. Besides the samples,
+    only one decoded chunk is in memory at a time.
 
     Parameters
     ----------
     recipe : Recipe
         A recipe with windows.
     layouts : tuple of FieldLayout
-        Its layouts.
-    ids : numpy.ndarray
-        Sample ids, int64, shape ``(n,)``.
+        The layouts of its fields.
+    ids : numpy.ndarray of int64, shape (n,)
+        Sample ids.
 
     Returns
     -------
@@ -46,7 +49,7 @@ def read_samples(
     SampleIndexError
         If an id lies outside ``[0, num_samples)``.
     ChunkError
-        If a chunk cannot be had.
+        If a chunk cannot be read.
     StoreChangedError
         If the store is no longer what was opened.
     """
@@ -59,7 +62,7 @@ def read_samples(
         for part in layout.parts:
             name, spans = part.variable, _spans(recipe, part, firsts)
             uses.setdefault(name, []).append(_Use(recipe.axes_of(name), spans, part.view(array)))
-    # On a thread that can be given up where the store does not answer.
+    # On a thread that can be given up if the store does not answer.
     with Readers(recipe.retry_policy, recipe.source.name) as readers:
         for name, own in uses.items():
             _read_variable(recipe, name, own, readers)
@@ -73,11 +76,10 @@ class _Span:
 
     Parameters
     ----------
-    firsts : numpy.ndarray or None
-        The first element of each sample's window, int64, shape ``(n,)``; None for a dimension
-        without windows.
+    firsts : numpy.ndarray of int64, shape (n,), or None
+        The first element of each sample's window; None for a dimension without windows.
     access : (int, int, int)
-        What is taken of each: ``(first, step, count)`` in elements from the window's first one.
+        What is taken of each window: ``(first, step, count)`` in elements from its first one.
     """
 
     firsts: Ints | None
@@ -91,16 +93,16 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Use:
-    """What samples take of one variable for one field, and where it goes.
+    """The part of one variable that samples take for one field, and where it goes.
 
     Parameters
     ----------
     axes : tuple of Axis
-        Of the variable's dimensions.
+        The axis of each dimension of the variable.
     spans : list of _Span
-        Along each of them.
+        The offsets that samples take along each dimension.
     view : numpy.ndarray
-        Shape ``(n, ...)``, the last axes those of the variable.
+        A view of the field's array, shape ``(n, ...)``. Its last axes are those of the variable.
     """
 
     axes: tuple[Axis, ...]
@@ -108,12 +110,27 @@ class _Use:
     view: NDArray[Any]
 
     def blocks(self, row: int) -> list[list[int]]:
-        """Along each dimension, the blocks that a sample takes something of."""
+        """Along each dimension, the blocks that a sample takes elements of."""
         pairs = zip(self.axes, self.spans, strict=True)
         return [np.unique(axis.block_of(span.offsets(row))).tolist() for axis, span in pairs]
 
     def take(self, row: int, block: tuple[int, ...]) -> tuple[list[Ints], NDArray[Any]]:
-        """Along each dimension, the offsets that a sample takes of a block; where they go."""
+        """The elements that a sample takes of a block.
+
+        Parameters
+        ----------
+        row : int
+            The sample's row.
+        block : tuple of int
+            Index of the block along each dimension.
+
+        Returns
+        -------
+        taken : list of numpy.ndarray of int64
+            Along each dimension, the offsets of the elements.
+        place : numpy.ndarray
+            The view that they are copied to.
+        """
         taken: list[Ints] = []
         places: list[slice] = []
         for axis, span, number in zip(self.axes, self.spans, block, strict=True):
@@ -139,8 +156,9 @@ def _spans(recipe: Recipe, part: FieldPart, firsts: Ints) -> list[_Span]:
 
 
 def _read_variable(recipe: Recipe, name: str, uses: list[_Use], readers: Readers) -> None:
-    """Read every chunk of a variable that samples need, and copy what each of them takes."""
-    # There may be millions of samples: plain numbers take little beside their values.
+    """Read every chunk of a variable that samples need, and copy the part that each takes."""
+    # There may be millions of samples. An array of integers takes little memory beside their
+    # values.
     needs: dict[tuple[int, ...], numbers[int]] = {}
     for number, use in enumerate(uses):
         for row in range(len(use.view)):
@@ -158,9 +176,9 @@ def _read_block(
     rows: list[tuple[_Use, int]],
     readers: Readers,
 ) -> None:
-    """Read one chunk of a variable, and copy what rows take of it."""
+    """Read one chunk of a variable, and copy the part that each row takes."""
     variable, axes = recipe.variable(name), recipe.axes_of(name)
-    # All that some row takes, and no more: some sources have less to do for a part of a chunk.
+    # Only the elements that some row takes: some sources have less to do for a part of a chunk.
     edges = [axis.span_of(number) for axis, number in zip(axes, block, strict=True)]
     is_read = [np.zeros(end - begin, np.bool_) for begin, end in edges]
     for use, row in rows:
@@ -184,7 +202,7 @@ def _read_block(
 
 
 def _cut(axis: Axis, block: int, offsets: Ints) -> slice | Ints:
-    """Offsets of a block as elements counted from the start of the stored chunk."""
+    """Convert offsets within a block to elements counted from the start of the stored chunk."""
     origin = axis.cut(block)
     base = origin.start if isinstance(origin, slice) else int(origin[0])
     elements = stored(axis.selection, offsets)

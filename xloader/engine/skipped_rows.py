@@ -1,4 +1,4 @@
-"""Rows whose chunks cannot be had: another row of their batch takes their place."""
+"""Rows whose chunks cannot be read: another row of the same batch replaces each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from xloader.engine.job import OpenBatch
 
 
 def note_rows(open_batch: OpenBatch, rows: Ints | int, error: BaseException | None) -> None:
-    """Note rows of a batch whose chunks cannot be had. The run's lock is held."""
+    """Note rows of a batch whose chunks cannot be read. The run's lock must be held.
+
+    Parameters
+    ----------
+    open_batch : OpenBatch
+        The batch.
+    rows : numpy.ndarray of int64, or int
+        The rows.
+    error : BaseException or None
+        The error that they met.
+    """
     if open_batch.bad_rows is None:
         open_batch.bad_rows = np.zeros(len(open_batch.step.ids), np.bool_)
     open_batch.bad_rows[rows] = True
@@ -20,12 +30,19 @@ def note_rows(open_batch: OpenBatch, rows: Ints | int, error: BaseException | No
 
 
 def fill_rows(open_batch: OpenBatch) -> None:
-    """Put the good row before each bad one in its place, or the first good one.
+    """Replace each bad row of a batch by the good row before it, or else by the first good row.
+
+    The ids and occurrences of the batch's step are replaced as well.
+
+    Parameters
+    ----------
+    open_batch : OpenBatch
+        The batch, with all other rows gathered.
 
     Raises
     ------
     ChunkError
-        What the first bad row met, if there is no good one.
+        The error of the first bad row, if there is no good row.
     """
     if open_batch.bad_rows is None:
         return
@@ -51,7 +68,19 @@ def fill_rows(open_batch: OpenBatch) -> None:
 
 
 def padding_of(open_batch: OpenBatch, num_rows: int) -> NDArray[np.bool_]:
-    """Which rows of a batch repeat others: those behind its own, and those that were bad."""
+    """Whether each row of a batch repeats another: rows after its own ones, and replaced bad rows.
+
+    Parameters
+    ----------
+    open_batch : OpenBatch
+        The batch.
+    num_rows : int
+        Rows of the batch, including those that fill it up.
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (num_rows,)
+    """
     is_padding = np.arange(num_rows) >= len(open_batch.step.ids)
     if open_batch.bad_rows is not None:
         is_padding[: len(open_batch.bad_rows)] |= open_batch.bad_rows

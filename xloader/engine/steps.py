@@ -1,6 +1,9 @@
-"""The steps of an epoch: their samples, what begins with them, and what their rows take.
+"""The steps of an epoch: the rows of each, the blocks to load for them, and the parts they take.
 
-Everything is found for thousands of rows at once, so that a small batch costs little.
+The needs of thousands of rows are found at once, so that a small batch costs little.
+
+Terms: an *entry* is a cohort, or the part of one that a lane owns. A *residence* is one stay of a
+block in memory, from its load until it is dropped.
 """
 
 from __future__ import annotations
@@ -22,17 +25,18 @@ from xloader.planning.mixing import count_regions
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A residence that a step is the first to need.
+    """The start of a residence: a block that must be loaded because a row of this step needs it.
 
     Parameters
     ----------
     group, residence : int
+        Index of the group, and of the residence among those of the group.
     block : tuple of int
         Index of the block along each windowed dimension.
     read_nbytes : int
-        Decoded bytes of its chunks.
+        Decoded bytes of its chunks, not cut down to the selection.
     num_samples : int
-        Samples of the entries that need it.
+        Samples of the entries that need it; 0 if blocks stay in memory.
     row : int
         The first row of the step that needs it.
     """
@@ -47,24 +51,27 @@ class Begin:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The rows of one batch of one rank, lane by lane.
+    """The rows of one batch of one process, lane by lane.
 
     Parameters
     ----------
     index : int
+        Number of the step among the process's steps.
     ids : numpy.ndarray of int64, shape (n,)
+        The sample of each row.
     entries : numpy.ndarray of int64, shape (n,)
-        The entry of each, counted over all lanes.
+        The entry of each row, counted over all lanes.
     hits : tuple of (tuple of Hits)
-        Per group and access.
+        Per group and access, the parts of blocks that the rows take.
     begins : list of Begin
-        By the first row that needs each.
+        The blocks to load, in the order of the first row that needs each.
     num_regions : int, optional
-        Distinct regions of its samples.
+        Number of distinct regions of its samples.
     occurrences : numpy.ndarray of int64, shape (n,), optional
-        Which time in the epoch it is that each sample comes; by default, always the first.
+        Which time in the epoch each sample occurs. By default, every sample occurs for the first
+        time.
     last_occurrence : int
-        That of the last row so far, which fills up batches that are short of rows.
+        The occurrence of the last row so far. That row fills up a batch that is short of rows.
     """
 
     index: int
@@ -77,12 +84,17 @@ class BatchRows:
     last_occurrence: int = 0
 
     def occurrences_in(self, num_rows: int) -> Ints | None:
-        """Those of a batch of so many rows, filled up with the last row so far.
+        """The occurrences of a batch that is filled up with the last row so far.
+
+        Parameters
+        ----------
+        num_rows : int
+            Rows of the batch, including those that fill it up.
 
         Returns
         -------
-        numpy.ndarray of int64, or None
-            Shape ``(num_rows,)``; None where every sample comes for the first time.
+        numpy.ndarray of int64, shape (num_rows,), or None
+            None if every sample occurs for the first time.
         """
         if self.occurrences is None:
             return None
@@ -92,22 +104,24 @@ class BatchRows:
 
 
 class Walker:
-    """Walks over the steps of an epoch in order.
+    """The steps of an epoch in order, each with the blocks that its rows need.
 
     Parameters
     ----------
     footprint : Footprint
+        The groups of variables that samples need.
     accesses : sequence of (tuple of Access)
-        Per group, what fields take of its variables.
+        Per group, the accesses with which fields take its variables.
     lanes : sequence of Lane
-        The lanes of this rank.
+        The lanes of this process.
     share : int
         Rows that each lane gives to a step.
     num_steps : int
+        Number of steps.
     is_resident : bool
-        Whether lanes share blocks, which stay for good. Then a residence is a block.
+        Whether blocks stay in memory and lanes share them. Then each block is one residence.
     region_dim : int, optional
-        The dimension whose regions are counted, if they are.
+        The windowed dimension along which regions are counted. By default, they are not counted.
     """
 
     def __init__(
@@ -140,7 +154,13 @@ class Walker:
         Parameters
         ----------
         known : sequence of numpy.ndarray of bool
-            Per group and residence, whether it need not begin. Written to.
+            Per group, whether each residence is already loaded or being loaded. It is changed: new
+            residences are marked.
+
+        Yields
+        ------
+        BatchRows
+            The rows of one step.
         """
         per_look = self._dealer.steps_at_once
         for first in range(0, self.num_steps, per_look):
@@ -193,16 +213,25 @@ class Walker:
 
 
 class GroupNeeds:
-    """The residences of one group's blocks in all lanes of a process, numbered in one row.
+    """The residences of one group in all lanes of a process, and the entries that need them.
+
+    They are numbered one lane after the other.
 
     Parameters
     ----------
     group : Group
+        The group.
     lanes : sequence of Lane
+        The lanes of the process.
     number : int
-        Of the group.
+        Index of the group.
     is_resident : bool
-        Whether a residence is a block.
+        Whether blocks stay in memory. Then each block is one residence.
+
+    Attributes
+    ----------
+    blocks : numpy.ndarray of int64, shape (num_residences,)
+        The block of each residence.
     """
 
     def __init__(
@@ -227,19 +256,41 @@ class GroupNeeds:
             self._num_samples = _joined([r.num_samples for r in own])
 
     def num_entries(self) -> Ints:
-        """Per residence, how many entries need it."""
+        """Number of entries that need each residence."""
         return np.bincount(self._members, minlength=len(self.blocks))
 
     def members_of(self, entries: Ints) -> tuple[Ints, Ints]:
-        """Pairs of a row of ``entries`` and a residence that the entry there needs."""
+        """All residences that some entries need.
+
+        Parameters
+        ----------
+        entries : numpy.ndarray of int64, shape (n,)
+            The entries.
+
+        Returns
+        -------
+        rows : numpy.ndarray of int64, shape (m,)
+            Indices into `entries`.
+        residences : numpy.ndarray of int64, shape (m,)
+            For each of these, one residence that the entry needs.
+        """
         rows, places = expand_ranges(self._offsets[entries], self._offsets[entries + 1])
         return rows, self._members[places]
 
     def residences_of(self, entries: Ints, blocks: Ints) -> Ints:
-        """The residence in which each entry finds a block that it needs."""
+        """The residence in which each entry finds a block.
+
+        Parameters
+        ----------
+        entries : numpy.ndarray of int64, shape (n,)
+            The entries.
+        blocks : numpy.ndarray of int64, shape (n,)
+            For each entry, a block that it needs.
+        """
         if self._is_resident:
             return blocks
-        # An entry's members ascend by block: a bisection, of all entries at once.
+        # An entry's residences are sorted by block, so one bisection finds those of all entries at
+        # once.
         lo = self._offsets[entries]
         num_left = self._offsets[entries + 1] - lo
         while num_left.max(initial=0) > 1:
@@ -257,18 +308,18 @@ class GroupNeeds:
         known: NDArray[np.bool_],
         begins: list[list[Begin]],
     ) -> None:
-        """Add what begins with entries that come for the first time.
+        """Add the residences that begin with entries which occur for the first time.
 
         Parameters
         ----------
-        entries, rows : numpy.ndarray of int64
-            The entries, and the row with which each comes.
-        edges : numpy.ndarray of int64
-            Where each step's rows begin and end.
-        known : numpy.ndarray of bool
-            As of `Walker.steps`.
+        entries, rows : numpy.ndarray of int64, shape (n,)
+            The entries, and the first row of each.
+        edges : numpy.ndarray of int64, shape (num_steps + 1,)
+            The rows of step ``i`` are ``[edges[i], edges[i + 1])``.
+        known : numpy.ndarray of bool, shape (num_residences,)
+            As in `Walker.steps`, for this group. It is changed.
         begins : list of (list of Begin)
-            Per step.
+            Per step. The residences are added to these lists.
         """
         at, residences = self.members_of(entries)
         is_new = ~known[residences]
@@ -299,12 +350,13 @@ def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:
 
 
 class Uses:
-    """How many rows of each entry are to come, and how many entries need each residence.
+    """Counts of the rows and entries to come, which show when a residence can be dropped.
 
     Parameters
     ----------
     needs : GroupNeeds
-    entry_counts : numpy.ndarray of int64
+        The entries and residences of one group.
+    entry_counts : numpy.ndarray of int64, shape (num_entries,)
         Rows of each entry in the whole epoch.
     """
 
@@ -314,7 +366,13 @@ class Uses:
         self._entries_left = needs.num_entries()
 
     def count_down(self, entries: Ints) -> list[int]:
-        """The residences that nothing needs any more, now that rows of some entries are done."""
+        """Count rows that are done, and return the residences that no row needs any more.
+
+        Parameters
+        ----------
+        entries : numpy.ndarray of int64, shape (n,)
+            The entry of each row that is done.
+        """
         np.subtract.at(self._rows_left, entries, 1)
         done = entries[self._rows_left[entries] == 0]
         if not len(done):

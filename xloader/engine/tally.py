@@ -1,4 +1,4 @@
-"""Counters of an epoch under way: what was read, how much memory it took."""
+"""Counters of an epoch under way: what was read, the time it took, and the memory in use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from xloader.engine.buffers import BlockPool
 
 @dataclass
 class Gauge:
-    """How many are at work, and their seconds: summed while the consumer waits, and while not.
+    """Number of threads at work on something, and the seconds they spent.
 
     Parameters
     ----------
     num, peak : int
-        Now, and the most at a time.
-    awaited_seconds, unasked_seconds : float
+        Threads at work now, and the most at any time.
+    awaited_seconds : float
+        Seconds of work while the consumer waited for a batch, summed over the threads.
+    unasked_seconds : float
+        Seconds of work while it did not wait, summed over the threads.
     """
 
     num: int = 0
@@ -26,31 +29,76 @@ class Gauge:
 
     @property
     def seconds(self) -> float:
-        """All seconds of work."""
+        """All seconds of work, summed over the threads."""
         return self.awaited_seconds + self.unasked_seconds
 
     def pass_time(self, seconds: float, *, is_awaited: bool) -> None:
-        """Let those at work work on."""
+        """Add the time that has passed to the seconds of all threads at work.
+
+        Parameters
+        ----------
+        seconds : float
+            Time since the last call.
+        is_awaited : bool
+            Whether the consumer waited for a batch during that time.
+        """
         if is_awaited:
             self.awaited_seconds += self.num * seconds
         else:
             self.unasked_seconds += self.num * seconds
 
     def change(self, num: int) -> None:
-        """So many more are at work from now on."""
+        """Add to the number at work; a negative number takes some away."""
         self.num += num
         self.peak = max(self.peak, self.num)
 
 
 @dataclass
 class Tally:
-    """What a run has done so far. Seconds are summed over its threads.
+    """Counters of a run so far. The run's lock guards them.
 
-    What is fetched ahead, ``num_ahead`` bundles of ``ahead_nbytes`` decoded bytes, is counted
-    apart from ``fetch_seconds``, which the workers spend. What is held at a time is the memory of
-    the batches under way and of the one that was delivered last, ``flight_nbytes`` of chunks that
-    are being read, and decoded chunks: ``peak_nbytes`` at most so far. The run's lock guards all
-    of it.
+    The memory in use at a time is ``batches_nbytes`` and ``flight_nbytes``, and the decoded chunks
+    in the pool.
+
+    Parameters
+    ----------
+    num_reads : int
+        (variable, chunk) pairs that were read, including absent and failed ones.
+    read_nbytes : int
+        Decoded bytes of the chunks of all loaded blocks, not cut down to the selection.
+    num_missing : int
+        Absent chunks, read as the fill value.
+    num_requests, num_retries : int
+        Requests made of the store, and attempts made because one had failed.
+    skipped : dict of (str, tuple of int) to None
+        The (variable, chunk) pairs that could not be read and were skipped, as an ordered set.
+    fetch_seconds : float
+        Seconds that workers spent on getting chunks which were not fetched ahead. This and the
+        next four are summed over the threads.
+    decode_seconds, gather_seconds : float
+        Seconds that workers spent on decoding chunks and on copying rows into batches.
+    finish_seconds : float
+        Seconds that workers spent on filling up, transforming and checking gathered batches.
+    walk_seconds : float
+        Seconds that workers spent on finding which blocks each row needs.
+    wait_seconds : float
+        Seconds that the consumer waited for batches.
+    num_ahead, ahead_nbytes : int
+        Bundles that were fetched ahead, and their decoded bytes.
+    ahead_seconds : float
+        Seconds of these fetches, summed over them. They are not part of ``fetch_seconds``.
+    batches_nbytes : int
+        Memory of the batches under way and of the one delivered last.
+    flight_nbytes : int
+        Bytes of chunks that are being read now.
+    peak_nbytes : int
+        The most memory in use at any time.
+    workers, fetches : Gauge
+        Workers at work, and fetches ahead under way.
+    is_awaited : bool
+        Whether the consumer waits for a batch now.
+    since : float
+        Time of the last call of `mark`, by `time.perf_counter`.
     """
 
     num_reads: int = 0
@@ -77,12 +125,26 @@ class Tally:
     since: float = field(default_factory=time.perf_counter)
 
     def weigh(self, pool: BlockPool) -> None:
-        """Note what is held now, beside so much in the pool."""
+        """Update ``peak_nbytes`` from the memory in use now.
+
+        Parameters
+        ----------
+        pool : BlockPool
+            The pool of the decoded chunks.
+        """
         held = self.batches_nbytes + self.flight_nbytes + pool.used_nbytes
         self.peak_nbytes = max(self.peak_nbytes, held)
 
     def mark(self, *, workers: int = 0, fetches: int = 0, is_awaited: bool | None = None) -> None:
-        """Note that more or fewer are at work, or that the consumer begins or ends to wait."""
+        """Note that the number at work changes, or that the consumer begins or stops waiting.
+
+        Parameters
+        ----------
+        workers, fetches : int
+            Change of the number of workers at work, and of fetches under way.
+        is_awaited : bool, optional
+            Whether the consumer waits for a batch from now on. By default, that does not change.
+        """
         now = time.perf_counter()
         for gauge, num in ((self.workers, workers), (self.fetches, fetches)):
             gauge.pass_time(now - self.since, is_awaited=self.is_awaited)

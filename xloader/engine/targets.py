@@ -1,4 +1,8 @@
-"""Where variables go: their places in the fields of a batch, those side by side together."""
+"""The places of variables in the fields of a batch.
+
+Variables that lie side by side, in the decoded blocks and in the batch, form a *stack*. A stack is
+copied in one call.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,22 @@ from xloader.recipe.layout import FieldPart
 
 @dataclass(frozen=True)
 class Target:
-    """One variable's place in one field.
+    """The place of one variable in one field.
 
     Parameters
     ----------
     field : str
+        Name of the field.
     part : FieldPart
+        The part of the field that the variable fills.
     stored : Stored
+        How the variable is stored.
     column : int
-        Which of its group's variables it is.
+        Index of the variable among those of its group.
     number : int
-        Which it is of those variables of the group that share its kind.
+        Index of the variable among those of its group that have the same `Stored.kind`.
     dtype : numpy.dtype
-        Of the field.
+        The dtype of the field.
     """
 
     field: str
@@ -42,13 +49,17 @@ class Target:
 
     @property
     def is_direct(self) -> bool:
-        """Whether the field has the values, and the dimensions, as they are stored."""
+        """Whether decoded values can be written into the field unchanged.
+
+        The values are not packed, the dtypes are equal, and the variable has all dimensions of the
+        field.
+        """
         is_plain = self.stored.packing is None and self.stored.dtype == self.dtype
         return is_plain and len(self.part.axes) == len(self.stored.axes)
 
     @cached_property
     def row_nbytes(self) -> int:
-        """What it gives to a sample, as stored."""
+        """Stored bytes that one sample takes of the variable."""
         nbytes = self.stored.dtype.itemsize
         for axis, dim in zip(self.stored.axes, self.stored.windowed, strict=True):
             span = None if dim is None else self.part.accesses[dim]
@@ -58,27 +69,39 @@ class Target:
 
 @dataclass(frozen=True)
 class Stack:
-    """Targets that are copied at once: variables side by side, in blocks and in batches.
+    """Targets that are copied in one call: variables side by side in blocks and in batches.
 
     Parameters
     ----------
     targets : tuple of Target
+        The targets, in the order in which they lie in memory.
     """
 
     targets: tuple[Target, ...]
 
     @property
     def first(self) -> Target:
-        """The first of them."""
+        """The first target."""
         return self.targets[0]
 
     @property
     def stored(self) -> Stored:
-        """How they are stored."""
+        """How the first variable is stored. The others have the same `Stored.kind`."""
         return self.first.stored
 
     def view(self, arrays: Arrays) -> NDArray[Any]:
-        """Their places in a batch, shape ``(len(targets), n, ...)``."""
+        """A view of their places in a batch.
+
+        Parameters
+        ----------
+        arrays : dict of str to numpy.ndarray
+            The batch's fields, by name.
+
+        Returns
+        -------
+        numpy.ndarray
+            Writable, shape ``(len(targets), n, ...)``.
+        """
         views = [target.part.view(arrays[target.field]) for target in self.targets[:2]]
         if len(views) == 1:
             return views[0][None]
@@ -87,7 +110,7 @@ class Stack:
         return as_strided(views[0], shape, strides)
 
     def source(self, block: LoadedBlock) -> NDArray[Any]:
-        """Their parts of a block, shape ``(len(targets), ...)``."""
+        """A view of their parts of a decoded block, shape ``(len(targets), ...)``."""
         joint, number = block.places[self.first.part.variable]
         part: NDArray[Any] = joint[number : number + len(self.targets)]
         return part
@@ -99,7 +122,20 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def stacked(targets: list[Target], example: Arrays) -> list[Stack]:
-    """Targets of one access as stacks, as long as they follow each other in every place."""
+    """Join the targets of one access to stacks, where they follow each other in blocks and batches.
+
+    Parameters
+    ----------
+    targets : list of Target
+        Targets of variables of one group, with the same access.
+    example : dict of str to numpy.ndarray
+        The fields of a batch, from which the distances in memory are taken.
+
+    Returns
+    -------
+    list of Stack
+        Every target is in exactly one of them.
+    """
     stacks: list[list[Target]] = []
     views = {id(t): t.part.view(example[t.field]) for t in targets}
     hop = 0
@@ -109,7 +145,8 @@ def stacked(targets: list[Target], example: Arrays) -> list[Stack]:
             mine, other = views[id(target)], views[id(last)]
             found = _address(mine) - _address(other)
             is_alike = mine.strides == other.strides and mine.dtype == other.dtype
-            # In another batch, other memory lies elsewhere.
+            # Fields of separate allocations lie at other distances in the next batch: no common
+            # base, no stack.
             is_alike &= mine.shape == other.shape and mine.base is other.base and found > 0
             if is_alike and (len(stacks[-1]) == 1 or found == hop):
                 stacks[-1].append(target)

@@ -1,4 +1,4 @@
-"""Threads that are joined within a time, and those among them that were given up."""
+"""Groups of threads that are joined within a time limit. A stuck thread can be given up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 SOME_SECONDS: Final = 0.3
-"""How long those that end something wait for threads that wait for a store."""
+"""Seconds that closing waits for all threads. Then threads that wait for a store are given up."""
 
 MOST_SECONDS: Final = 1.5
-"""How long they wait for all others."""
+"""Seconds that closing waits in all, counted from its start, for threads that do not wait for a
+store."""
 
 
 class Threads:
@@ -20,7 +21,7 @@ class Threads:
     Parameters
     ----------
     name : str
-        Of the threads, before their number.
+        Prefix of the threads' names; a number follows.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,19 +36,24 @@ class Threads:
         return len(self._threads)
 
     def begin(self, target: Callable[[], None]) -> None:
-        """Start one more.
+        """Start one more thread.
+
+        Parameters
+        ----------
+        target : callable
+            The function that the thread runs.
 
         Raises
         ------
         RuntimeError
-            If the system gives no thread.
+            If the system cannot start another thread.
         """
-        # Daemons: one that hangs in a read must not keep the interpreter from its end.
+        # Daemons: a thread that hangs in a read must not keep the interpreter from exiting.
         thread = threading.Thread(
             target=target, name=f"{self._name}-{self._num_begun}", daemon=True
         )
         self._num_begun += 1
-        # Listed before it runs, so that Ctrl-C in between leaves none behind.
+        # Listed before it runs, so that Ctrl-C in between cannot leave an unlisted thread behind.
         self._threads.append(thread)
         try:
             thread.start()
@@ -56,22 +62,30 @@ class Threads:
             raise
 
     def give_up(self, thread: threading.Thread) -> None:
-        """Wait for a thread no more: it is stuck, and ends by itself if it ever comes back."""
+        """Take a stuck thread off the list, so that `join` does not wait for it.
+
+        It ends by itself if its call ever returns.
+        """
         if thread in self._threads:
             self._threads.remove(thread)
 
     def join(self, until: float) -> bool:
-        """Wait until all have ended, or the time has come: whether they have.
+        """Wait until all threads have ended or the time is over.
 
         Parameters
         ----------
         until : float
-            The time, by `time.monotonic`.
+            The end of the wait, by `time.monotonic`.
+
+        Returns
+        -------
+        bool
+            Whether all threads have ended.
         """
         for thread in list(self._threads):
             try:
                 thread.join(max(0.0, until - time.monotonic()))
             except RuntimeError:
-                # Ctrl-C came before it had started; it may start yet.
+                # Ctrl-C came before this thread had started. It may still start.
                 continue
         return not any(thread.is_alive() for thread in self._threads)

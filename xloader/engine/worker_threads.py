@@ -1,4 +1,4 @@
-"""Threads that do some tasks together with their caller."""
+"""Threads that share a list of tasks with the thread that calls them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from xloader.engine.threads import MOST_SECONDS
 
 
 class WorkerThreads:
-    """Helpers of one caller at a time, begun as they are needed.
+    """Helper threads of one caller at a time, started when they are needed.
 
-    They end with `close`, or when nobody holds the crew any more.
+    They end with `close`, or when this object is garbage collected.
 
     Parameters
     ----------
     name : str
-        Of the threads, before their number.
+        Prefix of the threads' names; a number follows.
 
     Examples
     --------
@@ -34,22 +34,24 @@ class WorkerThreads:
 
     def __init__(self, name: str) -> None:
         self._helpers = RequestThreads(name)
-        # The threads hold on to the helpers, and must not to what makes them end.
+        # The threads refer to the helpers, not to this object. So it can be collected, which ends
+        # them.
         self._dismiss = weakref.finalize(self, self._helpers.close)
 
     def do(self, tasks: Sequence[Callable[[], None]], num_threads: int) -> None:
-        """Do some tasks in any order, and return when nobody works on them any more.
+        """Do some tasks in any order, and return when no thread works on them any more.
 
         Parameters
         ----------
         tasks : sequence of callable
+            The tasks, called without arguments.
         num_threads : int
-            Tasks at a time at most, the caller's own included.
+            Most tasks done at the same time. The calling thread is one of the threads.
 
         Raises
         ------
         BaseException
-            The first that a task raised. Those that had not begun by then never do.
+            The first error that a task raised. Tasks that had not begun by then are not done.
         """
         todo = deque(tasks)
         errors: list[BaseException] = []
@@ -60,7 +62,7 @@ class WorkerThreads:
                 try:
                     self._helpers.submit(partial(_help, todo, errors, ended), number)
                 except RuntimeError:
-                    # The system gives no thread: the caller does it all.
+                    # The system cannot start a thread. The caller does the remaining tasks itself.
                     break
                 num_helpers = number
             _work(todo, errors)
@@ -72,11 +74,11 @@ class WorkerThreads:
             try:
                 raise errors[0]
             finally:
-                # Else the error would hold this frame, and this frame the error.
+                # Otherwise the error would refer to this frame, and this frame to the error.
                 errors.clear()
 
     def close(self) -> None:
-        """End the helpers, of which none is at work."""
+        """End the helper threads. None of them may be at work."""
         self._dismiss()
         self._helpers.join(time.monotonic() + MOST_SECONDS)
 
