@@ -1,9 +1,10 @@
-"""Attempts at the requests of one read: what is waited for, since when, and what failed.
+"""Attempts at reads of a store: retries, time limits, and the giving up of threads that hang.
 
-A thread that waits for a store may wait for ever. So while it waits, and only then, it may be
-*abandoned*: another thread reads the same anew, and the first, should it ever come back, finds
-itself abandoned before it has written anywhere. Whoever takes the one token of a wait out of its
-list has the say: the thread that comes back, or the one that gives it up.
+A thread that waits for a store may wait for ever. Only while it waits can it be *abandoned*:
+another thread then reads the same chunks again. If the abandoned thread returns from its wait,
+`Abandoned` is raised in it before it has written anything. Each wait has a list with one token.
+The thread that returns and the thread that abandons it both try to take the token, and the one
+that gets it decides.
 """
 
 from __future__ import annotations
@@ -25,37 +26,40 @@ from xloader.sources.transient_errors import is_timeout, is_transient, told_paus
 T = TypeVar("T")
 
 _GRACE: Final = 0.2
-"""Seconds that an event loop has to end a request by itself, before its thread is abandoned."""
+"""Seconds that an event loop has to end a request itself, before its thread is abandoned."""
 
 
 class Abandoned(BaseException):
-    """Ends the work of a thread that nobody waits for any more."""
+    """Raised in a thread whose read was given up, to end the thread's work."""
 
 
 class Attempts:
-    """The attempts at one read, on one thread: all requests within it are theirs.
+    """The attempts at one read, made on one thread.
+
+    Used as a context manager: within it, `current` returns this object, so that every request is
+    counted and retried as part of the read.
 
     Parameters
     ----------
     retry_policy : RetryPolicy
-        How long an attempt may take, and how many there are.
+        How long an attempt may take, and how many retries there are.
     store : str
         Name of the source, for messages.
     read : Read, optional
-        The first chunk that is read, for messages.
+        The first chunk that is read, for messages. None for metadata.
     num_hung : int, default 0
-        Attempts at the same read that other threads were abandoned in.
+        Number of earlier attempts at the same read whose threads were abandoned.
 
     Attributes
     ----------
     thread : threading.Thread
-        The one that reads.
+        The thread that reads.
     key : str
-        Of the object that is asked for.
+        Key of the object that is requested.
     on_given_up : callable, optional
         Called once the thread is abandoned.
     num_requests, num_retries : int
-        Requests so far, and those among them that were made because one had failed.
+        Number of requests so far, and of those made because an earlier one had failed.
     is_given_up : bool
         Whether the thread was abandoned.
     """
@@ -85,7 +89,8 @@ class Attempts:
         self.is_given_up = False
         self._num_failed = 0
         self._is_exhausted = False
-        # The token of the present wait, and when it began; together, as it may end meanwhile.
+        # The token of the present wait and its start, in one tuple: other threads must never see
+        # the token of one wait with the start of another.
         self._waited: tuple[list[None], float | None] = ([], None)
         self._is_over = False
 
@@ -96,24 +101,34 @@ class Attempts:
     def __exit__(self, *_: object) -> None:
         _CURRENT.reset(self._before)
 
-    # The reading thread's side
+    # Called by the thread that reads
 
     def ask(self, key: str, call: Callable[[], T]) -> T:
-        """Wait for a store, and ask it again where it fails for a reason that may pass.
+        """Make a request that the thread waits for, and repeat it after failures that may pass.
 
         Parameters
         ----------
         key : str
-            Of the object that is asked for.
+            Key of the object that is requested.
         call : callable
-            Makes the request. What it gives must not lie where others look.
+            Makes the request. The memory that it returns must be visible to no other thread,
+            because the thread may be abandoned meanwhile.
+
+        Returns
+        -------
+        object
+            What ``call`` returned.
 
         Raises
         ------
         ReadTimeoutError
-            If the last attempt took too long.
+            If the last attempt at a chunk took too long.
+        TimeoutError
+            The same for a request outside of the reading of a chunk.
         Abandoned
             If this thread was given up.
+        Exception
+            The store's own error, if it cannot pass or no attempt is left.
         """
         self._num_failed, self._is_exhausted = 0, False
         while True:
@@ -124,12 +139,35 @@ class Attempts:
             except Exception as error:
                 pause = self._pause_after(error, begin)
             finally:
-                # `ask_async` counts what it asks for on behalf of the call.
+                # Where `ask_async` made the requests of the call, it has counted them already.
                 self.num_requests -= self.num_requests > num_counted
             self._wait(partial(time.sleep, pause), None)
 
     async def ask_async(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
-        """The same within an event loop, for which a thread may wait in `ask`."""
+        """Make a request within an event loop, and repeat it as `ask` does.
+
+        A thread may be waiting in `ask` for this request. Its time limit then starts anew with each
+        attempt.
+
+        Parameters
+        ----------
+        key : str
+            Key of the object that is requested.
+        make : callable
+            Returns a new awaitable that makes the request.
+
+        Returns
+        -------
+        object
+            The result of the awaitable.
+
+        Raises
+        ------
+        ReadTimeoutError, TimeoutError
+            If the last attempt took too long, as in `ask`.
+        Exception
+            The store's own error, if it cannot pass or no attempt is left.
+        """
         num_failed = 0
         while True:
             self.num_requests += 1
@@ -152,7 +190,25 @@ class Attempts:
             await asyncio.sleep(pause)
 
     def wait_for(self, key: str, call: Callable[[], T]) -> T:
-        """Wait for a store, or for another thread that does; see `ask`."""
+        """Wait once for a store, or for another thread that waits for it, without a retry.
+
+        Parameters
+        ----------
+        key : str
+            Key of the object that is waited for.
+        call : callable
+            Waits, and returns the result.
+
+        Returns
+        -------
+        object
+            What ``call`` returned.
+
+        Raises
+        ------
+        Abandoned
+            If this thread was given up.
+        """
         self.key = key
         return self._wait(call, time.monotonic() + _GRACE)
 
@@ -171,7 +227,7 @@ class Attempts:
                 raise Abandoned from None
 
     def _pause_after(self, error: Exception, begin: float) -> float:
-        """How long to wait before the next attempt; raises what is to be raised if none is."""
+        """Seconds to wait before the next attempt; raises the final error if there is none."""
         if self._is_exhausted:
             raise error
         self._num_failed += 1
@@ -181,46 +237,52 @@ class Attempts:
         if num_failed > self.retry_policy.max_retries:
             if not is_timeout(error):
                 raise error
-            # The store's own client may wait for less.
+            # The store's own client may have a shorter time limit.
             taken, given = time.monotonic() - begin, self.retry_policy.read_timeout
             seconds = given if taken > 0.9 * given else round(taken, 1)
-            # What is no chunk is told of by who asked for it.
+            # Without a chunk to name, the caller that asked for the metadata names it.
             if self.read is None:
                 raise TimeoutError(_show_attempts(num_failed, seconds)) from error
             raise self.timeout_error(num_failed, seconds) from error
         self.num_retries += 1
         told = told_pause(error)
-        # At random, so that those who failed together do not come back together.
+        # Random, so that threads that failed together do not all retry at the same moment.
         return told if told is not None else self.retry_policy.pause_after(num_failed) * _jitter()
 
     def _move(self, since: float) -> None:
-        """Let the present wait begin later: something came of it."""
+        """Set a later start for the present wait, because the request made progress."""
         self._waited = self._waited[0], since
 
-    # The side of whoever looks after it
+    # Called by the threads that supervise the reading one
 
     @property
     def since(self) -> float | None:
-        """When the present attempt began, by `time.monotonic`; None where there is none."""
+        """When the present attempt began, by `time.monotonic`; None if no request is waited for."""
         return self._waited[1]
 
     @property
     def num_tried(self) -> int:
-        """Attempts at the last request, if it failed for good."""
+        """Number of attempts at the last request, if it failed for good."""
         return self.num_hung + self._num_failed
 
     @property
     def num_failed(self) -> int:
-        """Attempts that have failed by now, were the present one to be given up."""
+        """Number of failed attempts, with the present one counted as failed."""
         return self.num_hung + self._num_failed + 1
 
     def abandon(self, before: float | None = None) -> bool:
-        """Give the thread up, if it waits: whether it is given up now.
+        """Abandon the thread if it is waiting.
 
         Parameters
         ----------
         before : float, optional
-            Only where the present attempt began by then.
+            Abandon it only if the present attempt began at this time or earlier, by
+            `time.monotonic`.
+
+        Returns
+        -------
+        bool
+            Whether the thread is abandoned by this call.
         """
         token, since = self._waited
         if before is not None and (since is None or since > before):
@@ -235,11 +297,19 @@ class Attempts:
         return True
 
     def end(self) -> None:
-        """Let the thread wait for nothing more, once it has what it waits for."""
+        """Let the thread finish its present wait, and raise `Abandoned` in any later one."""
         self._is_over = True
 
     def timeout_error(self, num_attempts: int, seconds: float | None = None) -> ReadTimeoutError:
-        """The error that a chunk did not come, after attempts of so many seconds."""
+        """The error to raise when a chunk, or metadata, did not arrive in time.
+
+        Parameters
+        ----------
+        num_attempts : int
+            Number of attempts that were made.
+        seconds : float, optional
+            How long each attempt took. By default the longest that the retry policy allows.
+        """
         read = self.read
         seconds = self.retry_policy.read_timeout if seconds is None else seconds
         if read is None:
@@ -268,12 +338,18 @@ _CURRENT: Final[ContextVar[Attempts | None]] = ContextVar("xloader_attempts", de
 
 
 def current(otherwise: RetryPolicy | None = None) -> Attempts:
-    """The attempts of the read that this thread, or this task of an event loop, is at.
+    """The attempts of the read that this thread, or this task of an event loop, is making.
 
     Parameters
     ----------
     otherwise : RetryPolicy, optional
-        What is asked for outside of any read, as metadata and labels are.
+        Time limit and retries for requests outside of any read, such as those for metadata and
+        labels.
+
+    Returns
+    -------
+    Attempts
+        New ones where no read is being made.
     """
     return _CURRENT.get() or Attempts(otherwise or RetryPolicy())
 

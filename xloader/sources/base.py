@@ -1,4 +1,8 @@
-"""What every source offers: variables in chunks, and a way to read one of them."""
+"""The interface of all sources: named variables in chunks, and how chunks are read.
+
+A source describes its variables by `Variable`, and reads chunks in two stages: `Source.fetch`
+returns a `Fetched`, and `Fetched.decode` writes the values into the caller's arrays.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,16 @@ from xloader.core.packing import Packing
 from xloader.sources.store_watch import Watch
 
 Cut = tuple[slice | NDArray[np.int64], ...]
-"""Per dimension, the elements of a chunk that are wanted, counted from the chunk's start."""
+"""Per dimension, the elements of a chunk to read, counted from the chunk's start."""
 
 
 MOST_INDEX_NBYTES: Final = 16 * 2**20
-"""Bytes of shard indexes that a source keeps at most, in each process."""
+"""The most bytes of shard indexes that all sources of a process keep together."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A stored n-d array: what a plan must know of it, and no data.
+    """Description of a stored n-d array: everything that a plan needs, but no data.
 
     Parameters
     ----------
@@ -33,22 +37,23 @@ class Variable:
     dims : tuple of str
         Names of its dimensions.
     shape : tuple of int
-        Number of elements along each of them.
+        Number of elements along each dimension.
     dtype : numpy.dtype
-        The dtype of its values, in native byte order.
+        The dtype of its (unpacked) values, in native byte order.
     chunks : tuple of (int or tuple of int)
-        Per dimension, the size of every chunk in elements (the last may be cut short by the
-        array's end), or the size of each chunk where they differ.
+        Per dimension, the size of every chunk in elements (the array's end may cut the last one
+        short), or the size of each chunk where they differ.
     attrs : mapping
         Attributes as xarray gives them, without the encoding. Not compared.
     packing : Packing, optional
-        How the values are packed where reading gives them packed.
+        How the values are packed, where reading gives packed values.
     index_nbytes : int
-        Bytes of the indexes of its shards, which are kept once they are read. Not compared.
+        Size in bytes of the indexes of all its shards. They are kept in memory once they are
+        read. Not compared.
     thinning : int
-        How many stored numbers are decoded for each one offered, at most: more than 1 for a
-        view that keeps a part of each chunk, and where a chunk is far larger than its array.
-        Not compared.
+        The most stored numbers that are decoded for each number offered. It exceeds 1 for a view
+        that keeps a part of each chunk, and where a chunk is far larger than its array. Not
+        compared.
     """
 
     name: str
@@ -63,13 +68,13 @@ class Variable:
 
     @property
     def stored_dtype(self) -> np.dtype:
-        """The dtype that reading gives: packed where the values are."""
+        """The dtype that reading gives: the packed dtype where the values are packed."""
         return self.dtype if self.packing is None else self.packing.stored_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """What to read of one chunk.
+    """A request for one chunk, or a part of it.
 
     Parameters
     ----------
@@ -78,7 +83,7 @@ class Read:
     chunk : tuple of int
         Index of the chunk along each dimension of the variable.
     cut : tuple of slice or integer array
-        The part of the chunk that is wanted.
+        The part of the chunk to read: the elements along each dimension, in increasing order.
     """
 
     variable: str
@@ -88,17 +93,17 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of some reads, of both stages together.
+    """Counts and times of some reads, both stages together.
 
     Parameters
     ----------
     num_missing : int
-        Chunks that were absent and were read as the fill value.
+        Number of absent chunks, which were read as the fill value.
     num_requests : int
-        Requests made of the store, those for shard indexes included.
+        Number of requests made of the store, those for shard indexes included.
     fetch_seconds : float
-        Time spent on getting the chunks, in `Source.fetch` or in `Fetched.decode`; the rest of
-        the time was spent on decoding. Not compared.
+        Seconds spent on fetching the chunks, in `Source.fetch` or in `Fetched.decode`. The rest
+        of the time was spent on decoding. Not compared.
     """
 
     num_missing: int
@@ -107,26 +112,26 @@ class Outcome:
 
 
 class Fetched(Protocol):
-    """Chunks on their way: held as stored bytes, or not held at all yet."""
+    """Chunks between `Source.fetch` and decoding: held as stored bytes, or still in the store."""
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds until it is decoded, in bytes."""
+        """Memory that is held until the chunks are decoded, in bytes."""
         ...
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Decode the chunks into their places, once.
+        """Decode the chunks into the caller's arrays. Call it once.
 
         Parameters
         ----------
         outs : sequence of numpy.ndarray
-            A place for each read, in their order: any strides, the shape of the read's cut,
-            the variable's stored dtype. They share no memory.
+            One array for each read, in the same order, with the shape of the read's cut and the
+            variable's stored dtype. Any strides are allowed. The arrays share no memory.
 
         Returns
         -------
         Outcome
-            Of fetching and decoding together.
+            Counts and times of fetching and decoding together.
 
         Raises
         ------
@@ -135,7 +140,7 @@ class Fetched(Protocol):
         MissingChunkError
             If a chunk is absent and the source was opened with ``on_missing="raise"``.
         StoreChangedError
-            If a chunk is absent or does not decode, and the store is not what was opened.
+            If a chunk is absent or does not decode, and the store changed after it was opened.
         ChunkError
             If a chunk cannot be read.
         """
@@ -144,15 +149,15 @@ class Fetched(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Variables in chunks, read from many threads in two stages: fetched, then decoded.
+    """Variables in chunks, which many threads read in two stages: fetching, then decoding.
 
-    Metadata is fixed when a source is made. A source pickles small: handles are opened
-    lazily, once per process, and dropped when pickled.
+    Metadata is fixed when a source is made. The pickle of a source is small: it holds no open
+    handles. Handles are opened lazily, once per process.
     """
 
     @property
     def name(self) -> str:
-        """Where the data comes from, for messages; never a credential."""
+        """Where the data comes from, for messages. It never contains a credential."""
         ...
 
     @property
@@ -162,36 +167,36 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what was opened: equal for equal variables of the same store."""
+        """A digest of the variables and of how they are stored, wherever the store lies."""
         ...
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Get some chunks of one bundle, as far as that means waiting.
+        """Do the part of reading chunks that waits for the store.
 
-        Where reading waits, all that is stored of the chunks is held afterwards, and decoding
-        needs no store. Elsewhere nothing is done yet, and decoding gets the chunks one by one.
+        If reading waits, the stored bytes of all the chunks are in memory afterwards, and decoding
+        needs no store. Otherwise nothing is read yet, and decoding reads the chunks one by one.
 
         Parameters
         ----------
         reads : sequence of Read
-            One or more.
+            One or more chunks of one bundle; see `bundle_of`.
 
         Returns
         -------
         Fetched
-            To be decoded once, on any thread, or to be dropped.
+            The chunks, to be decoded once on any thread, or dropped.
 
         Raises
         ------
         CorruptChunkError
-            If the index of a shard cannot be.
+            If the index of a shard is damaged.
         ChunkError
             If a chunk cannot be read.
         """
         ...
 
     def is_waiting(self, variable: str) -> bool:
-        """Whether reading a variable mostly waits, so that many fetches at once pay."""
+        """Whether reading a variable mostly waits, so that many fetches at once are faster."""
         ...
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
@@ -200,29 +205,39 @@ class Source(Protocol):
         Parameters
         ----------
         variables : iterable of str
+            Names of the variables.
 
         Returns
         -------
         sequence of Watch
-            The same objects for the life of the process. Reading notes itself at them.
+            The same objects for the life of the process. Reading the variables marks them as
+            unchecked.
         """
         ...
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """What is the same for chunks that are read with less effort together.
+        """A key that is equal for chunks that are cheaper to read together.
 
-        Chunks of one shard have one bundle. A chunk that gains nothing by company has one of
-        its own.
+        The chunks of one shard share a bundle. A chunk that costs as much to read alone has a
+        bundle of its own.
+
+        Parameters
+        ----------
+        variable : str
+            Name of the variable.
+        chunk : tuple of int
+            Index of the chunk along each dimension.
         """
         ...
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates, lazily, with no data variable: xarray's own view of them.
+        """The coordinates as a lazy dataset of xarray, without data variables.
 
         Parameters
         ----------
         is_indexed : bool
-            Whether dimensions must have their indexes, for which all labels may have to be read.
+            Whether dimensions must have their indexes. To make them, all labels may have to be
+            read.
         """
         ...
 
@@ -232,7 +247,7 @@ class Source(Protocol):
 
 
 class Described:
-    """The part of a source that is fixed when it is made; it sets what is returned here."""
+    """Base class of sources with fixed descriptions; subclasses set the three attributes."""
 
     _name: str
     _variables: dict[str, Variable]
@@ -240,15 +255,15 @@ class Described:
 
     @property
     def name(self) -> str:
-        """Where the data comes from, for messages; never a credential."""
+        """Where the data comes from, for messages. It never contains a credential."""
         return self._name
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """The data variables that can be read, by name."""
+        """The data variables that can be read, by name. The mapping is read-only."""
         return MappingProxyType(self._variables)
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what was opened: equal for equal variables of the same store."""
+        """A digest of the variables and of how they are stored, wherever the store lies."""
         return self._fingerprint

@@ -1,4 +1,4 @@
-"""Which variables of a dataset a source offers, and the digest that tells sources apart."""
+"""The choice of a dataset's variables, their dtypes, and the digest that identifies a source."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from xloader.sources.base import Variable
 from xloader.sources.cf import factors_of
 
 READABLE_KINDS: Final = "biuf"
-"""Kinds of dtype that can become an array of numbers: bool, signed, unsigned, float."""
+"""Kinds of NumPy dtype that can be read: bool, signed and unsigned integers, and floats."""
 
 
 class DefaultDtype(str):
-    """A dtype that was not asked for: a narrower one than the values need gives way.
+    """A default dtype, which is replaced where it is too narrow for the values.
 
-    A plain ``"float32"`` is a wish and is kept; ``DefaultDtype("float32")`` turns into float64
-    for packed integers of four bytes or more, whose values float32 cannot tell apart.
+    A plain ``"float32"`` was asked for by the user and is kept. ``DefaultDtype("float32")``
+    becomes float64 for packed integers of four bytes or more, because float32 cannot tell all
+    their values apart.
     """
 
     __slots__ = ()
@@ -45,21 +46,23 @@ def choose(
     dataset : xarray.Dataset
         The dataset, decoded.
     variables : iterable of str, str or None
-        The names asked for; None is every data variable of numbers.
+        The names asked for. None chooses every data variable of numbers.
     source : str
         Name of the source, for messages.
 
     Returns
     -------
     tuple of str
-        The names, in the order asked for; all of them in the dataset's order.
+        The names without repeats, in the order asked for. For None, in the dataset's order.
 
     Raises
     ------
+    OptionError
+        If no variable is asked for.
     UnknownNameError
         If a name is not a data variable of the dataset.
     UnsupportedDataError
-        If a variable asked for holds no numbers, or nothing does.
+        If a variable asked for holds no numbers, or if no variable does.
     """
     there = {str(name): array.dtype for name, array in dataset.data_vars.items()}
     readable = [name for name, dtype in there.items() if is_readable(dtype)]
@@ -110,19 +113,20 @@ def _unknown(name: str, readable: list[str], dataset: xr.Dataset, source: str) -
 
 
 def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
-    """The native dtype that reading a variable gives.
+    """The dtype of a variable's values when they are read, in native byte order.
 
     Parameters
     ----------
     array : xarray.DataArray
         The decoded variable with its encoding.
     dtype : dtype-like, DefaultDtype or None
-        What packed integers decode to; None is xarray's choice.
+        The dtype to which packed integers are decoded. None is xarray's choice.
 
     Returns
     -------
     numpy.dtype
-        The asked dtype for packed integers, else the variable's own, in native byte order.
+        For packed integers the asked dtype, but float64 where a `DefaultDtype` was given and the
+        integers have four bytes or more. For all others, and for None, the variable's own dtype.
 
     Raises
     ------
@@ -158,21 +162,22 @@ def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
 def fingerprint(
     variables: Mapping[str, Variable], stored: Mapping[str, object], version: str = ""
 ) -> str:
-    """Digest what was opened, without its place or its name on disk.
+    """Compute a digest of what was opened, without where it is stored.
 
     Parameters
     ----------
     variables : mapping of str to Variable
         The variables that are offered.
     stored : mapping of str to object
-        More about each of them that JSON can say, such as codecs and fill values.
+        Further facts about each of them, such as codecs and fill values. JSON must be able to
+        hold them.
     version : str, optional
-        Which version of its store it is.
+        The version of the store, where there are several.
 
     Returns
     -------
     str
-        64 hexadecimal digits: the same for the same variables, wherever they lie.
+        64 hexadecimal digits. They are the same for the same variables, wherever they are stored.
     """
     described = {
         name: [

@@ -1,9 +1,9 @@
-"""What the CF conventions make of a stored variable, as far as xarray honours them.
+"""How a stored variable is decoded by the CF conventions, as far as xarray follows them.
 
-xarray has decoded the variable already, lazily, and left in its encoding what it has used:
-``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``. So nothing
-is read from the stored attributes, and options such as ``mask_and_scale=False`` count by
-themselves.
+xarray has already decoded the variable lazily. The attributes that it used are in the
+variable's encoding: ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and
+``_Unsigned``. The stored attributes are therefore never read here, and options such as
+``mask_and_scale=False`` take effect without further code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xloader.errors import UnsupportedDataError
 
 
 class _XarrayOnlyError(Exception):
-    """Says why a `Packing` cannot do what xarray does."""
+    """The reason why a `Packing` cannot decode as xarray does."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Coding:
     Parameters
     ----------
     packing : Packing or None
-        The way to the values that xarray gives; None where they are the stored numbers, or
-        where only xarray knows the way.
+        Computes the values that xarray gives. None where the values are the stored numbers, or
+        where only xarray can decode them.
     xarray_only : str
-        Why only xarray knows the way; empty where it is known here.
+        Why only xarray can decode them. Empty where `packing` can, or where nothing is decoded.
     """
 
     packing: Packing | None
@@ -42,21 +42,21 @@ class Coding:
 
 
 def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = None) -> Coding:
-    """Say how a stored variable is decoded.
+    """Find how a stored variable is decoded.
 
     Parameters
     ----------
     decoded : xarray.DataArray
         The variable as xarray decodes it, lazily.
     stored : numpy.dtype
-        The dtype of the stored array, in the byte order in which zarr gives it.
+        The dtype of the stored array, in the byte order that zarr gives.
     dtype : numpy.dtype, optional
-        The dtype of the values; xarray's own by default.
+        The dtype of the values. By default xarray's own.
 
     Returns
     -------
     Coding
-        Of which the packing, if any, gives the bits that xarray gives, cast to ``dtype``.
+        Its packing, if any, gives exactly xarray's values, cast to ``dtype``.
 
     Raises
     ------
@@ -79,7 +79,12 @@ def coding_of(decoded: xr.DataArray, stored: np.dtype, dtype: np.dtype | None = 
 
 
 def factors_of(decoded: xr.DataArray) -> tuple[Any, Any]:
-    """The scale and the offset of a decoded variable, None where there is none.
+    """The scale and the offset of a decoded variable, each None where it is absent.
+
+    Parameters
+    ----------
+    decoded : xarray.DataArray
+        The variable as xarray decodes it, with its encoding.
 
     Raises
     ------
@@ -90,7 +95,7 @@ def factors_of(decoded: xr.DataArray) -> tuple[Any, Any]:
 
 
 def _factor(decoded: xr.DataArray, attribute: str) -> Any:
-    """A scale or an offset as xarray computes with it."""
+    """A scale or an offset, of the type that xarray computes with."""
     given = decoded.encoding.get(attribute)
     if given is None:
         return None
@@ -113,12 +118,12 @@ def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
     found: set[Any] = set()
     for attribute in ("missing_value", "_FillValue"):
         if attribute in encoding:
-            # NumPy's scalars and not Python's numbers, which would compare in another dtype.
+            # NumPy scalars: Python numbers would be compared in another dtype.
             found |= {fill for fill in np.ravel(encoding[attribute]) if not _is_null(fill)}
     fill = encoding.get("_FillValue")
     if _changes_sign(encoding, stored) and fill is not None:
-        # xarray converts this one attribute and leaves ``missing_value`` as it is. The number
-        # as it was may stay: what is seen with the other sign is never equal to it.
+        # xarray converts ``_FillValue`` but not ``missing_value``. The unconverted number may
+        # stay in the set: no value with the other sign is ever equal to it.
         other = _other_sign(stored)
         converted = np.array(fill, stored).view(other) if stored.kind == "i" else other.type(fill)
         found.add(converted.item())
@@ -147,15 +152,15 @@ def _seen_dtype(encoding: Mapping[Any, Any], stored: np.dtype) -> np.dtype:
 def _check_known(
     decoded: xr.DataArray, stored: np.dtype, own: np.dtype, is_masked: bool, num_factors: int
 ) -> None:
-    """Refuse what xarray does in other steps than a `Packing`."""
+    """Raise `_XarrayOnlyError` where xarray computes in other steps than a `Packing`."""
     if own.kind == "b" and stored.kind != "b" and (is_masked or num_factors):
         raise _XarrayOnlyError("packed numbers taken for bool")
     if is_masked and own.kind != "f":
-        # Units of time make xarray mark what is missing in integers, by the smallest of them.
+        # For units of time, xarray keeps integers and marks missing values by the smallest one.
         raise _XarrayOnlyError(f"missing values in {own}")
     is_wide = stored.kind in "iu" and stored.itemsize == 4
     if is_wide and is_masked and num_factors == 2 and own == np.dtype("f4"):
-        # Units of time make xarray choose a dtype twice: float64 for the mask, then this one.
+        # For units of time, xarray chooses a dtype twice: float64 for the mask, then float32.
         raise _XarrayOnlyError("masked in float64, scaled in float32")
     seen = _seen_dtype(decoded.encoding, stored)
     if not is_masked and not num_factors and own.kind != "b" and own != seen:

@@ -1,6 +1,7 @@
-"""Sizes of chunks along one dimension: one number where all are alike, else each one's own.
+"""Sizes of chunks along one dimension: one number if all are alike, else one number for each.
 
-As `Variable.chunks` has them; the last of chunks that are alike may be cut short by the end::
+`Variable.chunks` has them in this form. If chunks are alike, the array's end may cut the last
+one short::
 
     4          10 elements in chunks of   4 4 2
     (2, 4, 4)  10 elements in chunks of   2 4 4
@@ -16,11 +17,16 @@ from xloader.core.axis import MOST_BLOCKS
 from xloader.errors import OptionError
 
 Sizes: TypeAlias = int | tuple[int, ...]
-"""The size of every chunk, in elements, or the size of each."""
+"""The size of every chunk in elements, or a tuple with the size of each."""
 
 
 def compact(sizes: tuple[int, ...]) -> Sizes:
-    """The size of every chunk where only the last is shorter, else all of them.
+    """The common size of all chunks, where only the last may be shorter, else all sizes.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        The size of each chunk, in elements.
 
     Examples
     --------
@@ -33,7 +39,7 @@ def compact(sizes: tuple[int, ...]) -> Sizes:
 
 
 def each(sizes: Sizes, size: int) -> tuple[int, ...]:
-    """The size of each chunk of ``size`` elements.
+    """The size of each chunk along a dimension of ``size`` elements.
 
     Examples
     --------
@@ -47,7 +53,7 @@ def each(sizes: Sizes, size: int) -> tuple[int, ...]:
 
 
 def num_chunks(sizes: Sizes, size: int) -> int:
-    """Number of chunks of ``size`` elements.
+    """Number of chunks along a dimension of ``size`` elements.
 
     Examples
     --------
@@ -58,7 +64,16 @@ def num_chunks(sizes: Sizes, size: int) -> int:
 
 
 def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
-    """First and end offset of a chunk of ``size`` elements.
+    """First and end offset of one chunk along a dimension of ``size`` elements.
+
+    Parameters
+    ----------
+    sizes : int or tuple of int
+        Sizes of the chunks, in elements.
+    index : int
+        Index of the chunk.
+    size : int
+        Number of elements along the dimension.
 
     Examples
     --------
@@ -72,12 +87,17 @@ def span_of(sizes: Sizes, index: int, size: int) -> tuple[int, int]:
 
 
 def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
-    """The chunks of several parts in a row, each given with its number of elements.
+    """The chunk sizes of several parts that follow each other along one dimension.
+
+    Parameters
+    ----------
+    parts : sequence of (int or tuple of int, int)
+        The chunk sizes of each part, and its number of elements. Empty parts are left out.
 
     Raises
     ------
     OptionError
-        If there are more than can be listed, and they have to be.
+        If the chunks must be listed one by one, and there are more than `MOST_BLOCKS`.
 
     Examples
     --------
@@ -86,7 +106,7 @@ def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
     """
     kept = [(sizes, size) for sizes, size in parts if size]
     first = kept[0][0] if kept else 1
-    # Said without listing them: there may be a chunk for each of millions of elements.
+    # Decided without listing the chunks: each of millions of elements may be a chunk.
     if (
         isinstance(first, int)
         and all(sizes == first for sizes, _ in kept)

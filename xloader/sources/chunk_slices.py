@@ -1,8 +1,8 @@
-"""Cuts: the part of a chunk that is wanted, per dimension a slice or increasing offsets.
+"""Cuts of chunks: per dimension a slice, or increasing offsets of elements.
 
-Cuts are orthogonal, as xarray's ``isel`` is: every dimension is cut by itself, whatever the
-others are cut by. NumPy pairs up several index arrays instead, so a cut with more than one is
-taken one dimension at a time.
+Cuts are orthogonal, as in xarray's ``isel``: each dimension is cut independently of the others.
+NumPy would pair up several index arrays instead. A cut with more than one index array is
+therefore applied one dimension at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xloader.sources.base import Cut
 
 
 def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
-    """Cut an array along every dimension by itself.
+    """Cut an array along each dimension independently.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def take(array: NDArray[Any], cut: Cut) -> NDArray[Any]:
 
 
 def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
-    """Turn offsets within a chunk into offsets within the whole array.
+    """Convert offsets within a chunk to offsets within the whole array.
 
     Parameters
     ----------
@@ -75,7 +75,14 @@ def shift(cut: Cut, origin: tuple[int, ...], shape: tuple[int, ...]) -> Cut:
 
 
 def shape_of(cut: Cut, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of what a cut takes of an array of a shape, in elements.
+    """Shape of the part that a cut takes out of an array of the given shape, in elements.
+
+    Parameters
+    ----------
+    cut : tuple of slice or integer array
+        One cut for each dimension.
+    shape : tuple of int
+        Shape of the array.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Kinds of `Fetched` that several sources share."""
+"""Implementations of `Fetched` that several sources share, and fetching from several sources."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from xloader.sources.base import Fetched, Outcome, Read, Source
 
 
 class Deferred:
-    """Chunks that are got when they are decoded, as where getting them is no waiting.
+    """Chunks that are read only when they are decoded, for stores without waiting times.
 
     Parameters
     ----------
     read : callable
-        Reads the chunks into the places that it is given.
+        Reads the chunks into the arrays that it is given, and returns an `Outcome`.
     """
 
     nbytes = 0
@@ -31,14 +31,14 @@ class Deferred:
 
 
 class Values:
-    """Chunks that came as values, which are held.
+    """Chunks whose decoded values are held in memory, because the store gave values.
 
     Parameters
     ----------
     values : sequence of numpy.ndarray
         The values of each read.
     outcome : Outcome
-        What came of getting them.
+        Counts and times of reading them.
     """
 
     def __init__(self, values: Sequence[NDArray[Any]], outcome: Outcome) -> None:
@@ -47,11 +47,11 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """Size of the values in bytes."""
+        """Size of the held values in bytes."""
         return sum(values.nbytes for values in self._values)
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Copy the values; see `Fetched.decode`."""
+        """Copy the values into the caller's arrays, and drop them; see `Fetched.decode`."""
         for out, values in zip(outs, self._values, strict=True):
             np.copyto(out, values, casting="same_kind")
         self._values = ()
@@ -59,12 +59,12 @@ class Values:
 
 
 class Several:
-    """What several sources fetched, as one.
+    """Chunks fetched from several sources, as one `Fetched`.
 
     Parameters
     ----------
     parts : sequence of (Fetched, list of int)
-        Each with the numbers of the reads that it is of.
+        The chunks of each source, and the positions of their reads among all reads.
     """
 
     def __init__(self, parts: Sequence[tuple[Fetched, list[int]]]) -> None:
@@ -86,12 +86,17 @@ class Several:
 
 
 def fetch_from(owned: Sequence[tuple[Source, Read]]) -> Fetched:
-    """Fetch each chunk from the source that has it, those of one source together.
+    """Fetch chunks from several sources, the chunks of one source together.
 
     Parameters
     ----------
     owned : sequence of (Source, Read)
-        What to read, each with its source. One or more.
+        One or more reads, each with its source.
+
+    Returns
+    -------
+    Fetched
+        All the chunks, in the order of the reads.
     """
     first = owned[0][0]
     if all(source is first for source, _ in owned):

@@ -1,4 +1,4 @@
-"""File stamps: modification time, size and inode, to notice that a file has changed."""
+"""File stamps: modification time, size and inode, by which a changed file is noticed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Stamp(NamedTuple):
     nbytes : int
         Size in bytes.
     inode : int
-        Number of the file in its file system. Some file systems reuse the number of a deleted file.
+        Number of the file in its file system. Some file systems reuse the number of a deleted
+        file.
     """
 
     mtime_ns: int
@@ -28,20 +29,30 @@ class Stamp(NamedTuple):
 
 
 _GET_GENERATION: Final = 0x80087601
-"""Linux's ``FS_IOC_GETVERSION``."""
+"""Number of Linux's call ``FS_IOC_GETVERSION``, which gives a file's generation."""
 
 
 def generation_of(path: str) -> int | None:
-    """Which of the files with the same inode a file is; None if the file system does not say.
+    """The generation of a file: it differs between files that had the same inode.
 
-    A new file may get the inode of a deleted one. ext4, XFS and btrfs number them.
+    A new file may get the inode of a deleted one. ext4, XFS and btrfs number the generations.
+
+    Parameters
+    ----------
+    path : str
+        Path of the file.
+
+    Returns
+    -------
+    int or None
+        None if the file cannot be opened, or if the system or the file system has no generations.
     """
     try:
         import fcntl
 
         with open(path, "rb") as file:
             answer = fcntl.ioctl(file, _GET_GENERATION, bytes(8))
-    # No such file, no such call, or another system.
+    # The file is absent, the file system has no such call, or this is not a Unix system.
     except (OSError, ImportError):
         return None
     return int.from_bytes(answer, sys.byteorder)
@@ -64,13 +75,16 @@ def stamp_of(path: str) -> Stamp | None:
 
 @dataclass(frozen=True)
 class StampedFiles:
-    """Some files with their stamps at opening; pickles with a source.
+    """Some files with the stamps that they had when a source was opened.
+
+    It is pickled together with the source.
 
     Parameters
     ----------
     paths : tuple of str
+        Paths of the files.
     stamps : tuple of (Stamp or None)
-        None for a file that did not exist.
+        The stamp of each file. None for a file that did not exist.
     host : str
         Name of the machine on which the stamps were taken.
     """
@@ -81,9 +95,18 @@ class StampedFiles:
 
     @classmethod
     def now(cls, *paths: str) -> StampedFiles:
-        """Take the stamps of some files."""
+        """Take the stamps of some files.
+
+        Parameters
+        ----------
+        *paths : str
+            Paths of the files.
+        """
         return cls(paths, tuple(map(stamp_of, paths)), socket.gethostname())
 
     def here(self) -> StampedFiles:
-        """These stamps, or new ones on another machine, which may have its own copies."""
+        """These stamps on the machine that took them, new stamps on any other machine.
+
+        Another machine may have its own copies of the files, with other stamps.
+        """
         return self if self.host == socket.gethostname() else StampedFiles.now(*self.paths)

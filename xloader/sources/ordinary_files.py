@@ -1,7 +1,7 @@
-"""Ordinary files, and what may lie in their place: fifos, sockets and devices.
+"""Refusal of fifos, sockets and devices where a store should have ordinary files.
 
-To open a fifo waits for somebody to write into it, perhaps for ever, and a device may have no
-end. A store holds neither, so both are refused before they are read.
+Opening a fifo waits until another process writes to it, perhaps for ever. A device may have no
+end. Both are refused before they are read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KINDS: Final = {
 
 
 def check_mode(mode: int, path: str) -> None:
-    """Refuse whatever is neither a file nor a directory.
+    """Refuse fifos, sockets and devices.
 
     Parameters
     ----------
     mode : int
         ``st_mode``, as ``os.stat`` gives it.
     path : str
-        What has it, for the error.
+        The path that has this mode, for the error.
 
     Raises
     ------
@@ -59,39 +59,56 @@ def check_mode(mode: int, path: str) -> None:
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Refuse as `check_mode` does, whatever a path leads to; one that leads nowhere passes."""
+    """Refuse a path that leads to a fifo, a socket or a device.
+
+    A path that cannot be looked up passes.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The path. Links are followed.
+
+    Raises
+    ------
+    SourceAccessError
+        If it leads to a fifo, a socket or a device.
+    """
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
-        # Whoever opens it says what is wrong with it.
+        # Opening the file raises an error that says what is wrong.
         return
     check_mode(mode, os.fspath(path))
 
 
 class OrdinaryFiles(LocalStore):
-    """zarr's store of a directory, which reads nothing but ordinary files.
+    """zarr's store of a directory, but with fifos, sockets and devices refused.
 
-    zarr reads metadata, coordinates and what we do not decode ourselves through it.
+    zarr reads metadata, coordinates, and the chunks that xloader does not decode itself through
+    it.
     """
 
     async def get(self, key: str, *args: Any, **kwargs: Any) -> Buffer | None:
-        """As zarr's own, once the file is known to be one; so are the other methods."""
+        """Read an object as `LocalStore` does, after a check that it is an ordinary file."""
         await asyncio.to_thread(check_path, self.root / key)
         return await super().get(key, *args, **kwargs)
 
     def get_sync(self, key: str, **kwargs: Any) -> Buffer | None:
-        """Read on the calling thread."""
+        """Read an object on the calling thread, after the same check."""
         check_path(self.root / key)
         return super().get_sync(key, **kwargs)
 
     async def exists(self, key: str) -> bool:
-        """Whether there is a file: what only stands in its place is not absent."""
+        """Whether there is a file. A fifo, a socket or a device raises, and is not absent."""
         await asyncio.to_thread(check_path, self.root / key)
         return await super().exists(key)
 
 
 def with_ordinary_files(store: Store) -> Store:
-    """The same store, which reads ordinary files alone where it is zarr's own of a directory."""
+    """The same store, with fifos, sockets and devices refused where it is a `LocalStore`.
+
+    Any other store, subclasses of `LocalStore` included, is returned unchanged.
+    """
     if type(store) is not LocalStore:
         return store
     return OrdinaryFiles(store.root, read_only=store.read_only)

@@ -1,4 +1,8 @@
-"""Handles: open stores and files, one for each process, never carried over a fork or a pickle."""
+"""Handles of open stores and files: one per process, never sent to another by a pickle.
+
+A handle that crosses a fork would hang or read garbage. A forked child may therefore use a
+handle of its parent only where the handle is declared safe, as plain memory is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from xloader.errors import ForkError
 T = TypeVar("T")
 
 _LOADED_IN: Final = os.getpid()
-"""The process that first imported this file: a forked child has its parent's number here."""
+"""Id of the process that first imported this file. A forked child inherits its parent's."""
 
 
 def _fork_error(what: str, pid: int) -> ForkError:
@@ -29,11 +33,12 @@ def _fork_error(what: str, pid: int) -> ForkError:
 
 
 class Home:
-    """The process in which a library is at work that no fork of that process may use.
+    """The process that uses a library which cannot be used in any fork of that process.
 
-    Opening a handle anew does not help there: the threads that obstore and icechunk wait for
-    do not outlive a fork, and a child that uses fsspec takes away its parent's connections. It
-    travels with what it guards, and knows a fork where it arrives.
+    A new handle in the fork does not help: the threads that obstore and icechunk wait for do not
+    survive a fork, and a child that uses fsspec takes away its parent's connections. A `Home` is
+    pickled with the object that it guards. It still raises in a fork that unpickles it. An
+    unrelated process that unpickles it becomes the new home.
 
     Examples
     --------
@@ -44,12 +49,17 @@ class Home:
         self._pid = os.getpid()
 
     def check(self, what: str) -> None:
-        """Raise in a fork of the process.
+        """Raise an error if this process is a fork of the home process.
+
+        Parameters
+        ----------
+        what : str
+            Name of the guarded object, for the error.
 
         Raises
         ------
         ForkError
-            If this process was forked from the one in which the library is at work.
+            If this process was forked from the one that uses the library.
         """
         if self._pid == _LOADED_IN != os.getpid():
             raise _fork_error(what, self._pid)
@@ -58,23 +68,23 @@ class Home:
         return os.getpid()
 
     def __setstate__(self, pid: int) -> None:
-        # A process of its own is a new home.
+        # A process that is no fork of the home may use the library itself.
         self._pid = pid if pid == _LOADED_IN else os.getpid()
 
 
 class PerProcess(Generic[T]):
-    """Something that is opened at first use in each process, and dropped when pickled.
+    """A handle that each process opens at first use, and that is dropped when pickled.
 
     Parameters
     ----------
     make : callable
-        Opens the handle. It has to pickle where the handle's owner is to be pickled.
+        Opens the handle. It must pickle if the handle's owner is to be pickled.
     what : str
-        What is opened, for messages.
+        Name of what is opened, for messages.
     is_forkable : bool, default False
-        Whether the handle may be used in a forked child: true of plain memory only.
+        Whether a forked child may use its parent's handle: true of plain memory only.
     is_remade : bool, default False
-        Whether a forked child may open a handle of its own: true of plain files.
+        Whether a forked child may open a new handle of its own: true of plain files.
 
     Examples
     --------
@@ -99,12 +109,13 @@ class PerProcess(Generic[T]):
         self._locks: dict[int, threading.Lock] = {}
 
     def get(self) -> T:
-        """Return the handle of this process, opening it at the first call.
+        """Return the handle of this process, and open it at the first call.
 
         Raises
         ------
         ForkError
-            If the handle was opened before this process was forked, and cannot be made anew.
+            If the handle was opened before this process was forked, and may be neither used nor
+            opened again here.
         """
         opened = self._opened
         if opened is None or (self._is_remade and opened[0] != os.getpid()):
@@ -116,7 +127,7 @@ class PerProcess(Generic[T]):
 
     def _open(self) -> tuple[int, T]:
         pid = os.getpid()
-        # One for each process: what another thread held while forking is never released here.
+        # One lock per process: a lock that another thread held at the fork is never released here.
         with self._locks.setdefault(pid, threading.Lock()):
             if self._opened is None or (self._is_remade and self._opened[0] != pid):
                 self._opened = (pid, self._make())

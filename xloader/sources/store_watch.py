@@ -1,7 +1,8 @@
-"""Watches notice that a store or file changed after it was opened.
+"""Watches, which notice that a store or a file changed after it was opened.
 
 A watch looks after values were read and before they are delivered. If it finds no change, all
-values read before the look are valid. Arrays that were not read since the last look need none.
+values read before the look are valid. An array that was not read since the last look needs no
+new one.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ LOOK_SECONDS: Final = 5.0
 
 
 _LATEST: Final[list[object]] = [None]
-"""The token of the latest read in this process."""
+"""A list of one: the token of the latest read in this process."""
 
 
 def latest_read() -> object:
-    """A token that differs after each read noted by any watch of this process."""
+    """A token that is replaced at each read that any watch of this process notes."""
     return _LATEST[0]
 
 
 class Watch:
-    """Base of all watches; by itself it watches nothing and never finds a change.
+    """Base class of all watches. By itself it watches nothing and never finds a change.
 
     Parameters
     ----------
@@ -35,6 +36,11 @@ class Watch:
         Name of the store, for messages.
     is_near : bool, default True
         Whether a look takes microseconds and needs no request.
+
+    Attributes
+    ----------
+    looked_at : float
+        Time of the last look that found no change, by `time.monotonic`; minus infinity before it.
 
     Examples
     --------
@@ -50,7 +56,7 @@ class Watch:
     def __init__(self, store: str, *, is_near: bool = True) -> None:
         self._store = store
         self.is_near = is_near
-        # Tokens and no counter: several threads set them, and none may lose another's note.
+        # Tokens instead of a counter: several threads set them, and no note may be lost.
         self._read: object = None
         self._checked: object = None
         self.looked_at = -float("inf")
@@ -69,7 +75,7 @@ class Watch:
     def note_read(self) -> None:
         """Note that values were read. Call it after the read and before they are used."""
         self._read = object()
-        # After the watch itself: whoever sees the new token must see the watch as unchecked.
+        # Set last: a thread that sees the new token must also see this watch as unchecked.
         _LATEST[0] = self._read
 
     def look(self, *, is_missed: bool = False) -> None:
@@ -101,12 +107,15 @@ class Watch:
         self._checked, self.looked_at = read, time.monotonic()
 
     def look_for_missing(self, *, is_news: bool, is_meant: bool) -> None:
-        """Look before an absent chunk is replaced by the fill value.
+        """Look for a change before an absent chunk is replaced by the fill value.
+
+        A store that does not answer raises nothing here: reading its chunks will raise.
 
         Parameters
         ----------
         is_news : bool
-            Whether a warning or an error is about to follow. Only then a request is worth it.
+            Whether a warning or an error is about to follow. A look that needs a request is then
+            made even if the last one is recent.
         is_meant : bool
             Whether the user declared that chunks may be absent.
 
@@ -121,12 +130,12 @@ class Watch:
                 self.look(is_missed=not is_meant)
 
     def _compare(self, *, is_missed: bool) -> str:
-        """Say what changed; empty if nothing did."""
+        """Describe what changed since the opening; empty if nothing did."""
         return ""
 
 
 class FileWatch(Watch):
-    """Watches whole files, such as netCDF and zip files, none of which may be written again.
+    """Watch of whole files, such as netCDF and zip files, which must not be written again.
 
     Parameters
     ----------
@@ -149,5 +158,5 @@ class FileWatch(Watch):
         return ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Reads and looks of this process mean nothing in another.
+        # Tokens of reads and looks are valid in this process only.
         return FileWatch, (self._store, self._opened)

@@ -1,4 +1,4 @@
-"""Which failures of a store may pass, so that another attempt is worth its while."""
+"""Recognition of failures of a store that may pass, after which another attempt is worthwhile."""
 
 from __future__ import annotations
 
@@ -24,31 +24,36 @@ _NAMES: Final = frozenset(
     # azure
     | {"IncompleteReadError", "ServiceRequestError", "ServiceResponseError"}
 )
-"""Classes of libraries that need not be installed. Their children count as well."""
+"""Names of error classes whose libraries need not be installed. Subclasses count as well."""
 
 _TIMEOUTS: Final = frozenset({"ConnectTimeoutError", "ReadTimeoutError"})
-"""Those of them that mean that no answer came in time."""
+"""The classes among them for which no answer came in time."""
 
 _TEXTS: Final = re.compile(
     r"error sending request|request or response body error|error decoding response body"
     r"|end of file before message length|operation timed out|connection closed before message"
 )
-"""What obstore says, whose errors have neither a class of their own nor a status."""
+"""Texts of obstore's errors that may pass. These errors have no class of their own."""
 
 _TIMED_OUT: Final = re.compile(r"operation timed out|kind: Timeout\b")
-"""The same, where no answer came in time."""
+"""Texts of obstore's errors for which no answer came in time."""
 
 _STATUS_IN_TEXT: Final = re.compile(r"non-2xx status code: (\d{3})")
 
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
-"""HTTP status of answers that may be another the next time."""
+"""HTTP status codes of failures that may pass."""
 
 _LONGEST_TOLD: Final = 600.0
-"""Seconds: no store makes us wait for longer than this."""
+"""The longest pause, in seconds, that is granted to a store that asks for one."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether what a store, or its library, raised may pass.
+    """Whether an error of a store, or of its library, may pass.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error. The errors that it was raised from count too.
 
     Examples
     --------
@@ -57,7 +62,7 @@ def is_transient(error: BaseException) -> bool:
     """
     links = list(_chain(error))
     for link in links:
-        # aiohttp's error for a short body is raised from one with a status.
+        # Names come first: aiohttp's error for a short body is raised from one with a status.
         if not _NAMES.isdisjoint(kind.__name__ for kind in type(link).__mro__):
             return True
         status = _own_status(link)
@@ -71,7 +76,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether an error says that no answer came in time.
+    """Whether an error, or one that it was raised from, says that no answer came in time.
 
     Examples
     --------
@@ -87,7 +92,7 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status in an error or in what it was raised from; None if there is none."""
+    """The HTTP status in an error or in one that it was raised from; None if there is none."""
     return next((s for link in _chain(error) if (s := _own_status(link)) is not None), None)
 
 
@@ -107,9 +112,13 @@ def _own_status(error: BaseException) -> int | None:
 
 
 def told_pause(error: BaseException) -> float | None:
-    """Seconds that the store asks us to wait for, by its header ``Retry-After``.
+    """Seconds to wait that the store asked for in its header ``Retry-After``, 600 at most.
 
-    obstore does not pass headers on.
+    Returns
+    -------
+    float or None
+        None if there is no such header. obstore's errors never have it, because obstore does not
+        pass headers on.
     """
     for link in _chain(error):
         given = _retry_after(link)
@@ -122,7 +131,7 @@ def told_pause(error: BaseException) -> float | None:
                 seconds = email.utils.parsedate_to_datetime(given).timestamp() - time.time()
             except ValueError:
                 continue
-        # Not the other way round: NaN is no time to wait for.
+        # This order of arguments makes NaN a pause of 0 seconds: ``max(0.0, nan)`` is 0.0.
         return seconds if 0.0 <= seconds <= _LONGEST_TOLD else max(0.0, min(seconds, _LONGEST_TOLD))
     return None
 
@@ -143,7 +152,7 @@ def _is_obstores(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from, as far as it was on purpose."""
+    """An error and the errors that it was raised from by ``raise ... from``, at most ten."""
     link: BaseException | None = error
     for _ in range(10):
         if link is None:

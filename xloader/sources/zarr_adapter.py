@@ -1,7 +1,7 @@
-"""The one adapter to the parts of zarr that are not public.
+"""Adapter to the parts of zarr that are not public. No other file uses them.
 
-All other files use zarr's public names, or read the metadata documents that the Zarr specification
-defines. What differs between releases is said here, and nowhere else:
+All other files use zarr's public names, or read the metadata documents that the Zarr
+specification defines. All differences between zarr's releases are handled here:
 
 =======  ===========================================================================
 release  difference
@@ -12,8 +12,8 @@ release  difference
 3.4      Zip files open at their first read, and chunk sizes of 0 are read as 1.
 =======  ===========================================================================
 
-In a release that has moved these parts, `is_known` is False. Then arrays are read through zarr's
-own indexing, which is public, and `warn_of_unknown_release` says so.
+If a release of zarr no longer has these parts, `is_known` is False. Arrays are then read through
+zarr's own indexing, which is public, and `warn_of_unknown_release` warns of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
 
 _MISSING = ""
-"""What this release of zarr lacks, as the failed import said it."""
+"""The text of the failed import, if this release of zarr lacks a part; else empty."""
 
 try:
     from zarr.abc.store import RangeByteRequest, SuffixByteRequest, SupportsGetSync
@@ -81,7 +81,7 @@ def is_known() -> bool:
 
 
 def warn_of_unknown_release() -> None:
-    """Warn, once in each process, that this release of zarr is not known here."""
+    """Warn once per process if this release of zarr lacks parts that are needed here."""
     if is_known() or _WARNED.is_set():
         return
     _WARNED.set()
@@ -98,7 +98,10 @@ _RECTILINEAR: Final = "array.rectilinear_chunks"
 
 
 class _RectilinearSetting:
-    """zarr's setting for rectilinear chunk grids, held on while any thread opens a store."""
+    """zarr's setting that allows rectilinear chunk grids, switched on while it is held.
+
+    The setting is global. Several threads may hold it at once, and the last one restores it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,9 +110,9 @@ class _RectilinearSetting:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the setting on, where there is one and it is off."""
+        """Switch the setting on within this context, if zarr has it and it is off."""
         with self._lock:
-            # A release without the setting refuses it, or has no need of it.
+            # A release without the setting raises ValueError, or needs no setting.
             if not self._num_holders and zarr.config.get(_RECTILINEAR, None) is False:
                 with suppress(ValueError):
                     self._stack.enter_context(zarr.config.set({_RECTILINEAR: True}))
@@ -125,17 +128,29 @@ class _RectilinearSetting:
 
 _SETTING: Final = _RectilinearSetting()
 if hasattr(os, "register_at_fork"):
-    # Whoever held it in the parent does not let go of it in the child.
+    # A thread of the parent that holds the setting does not exist in the child.
     os.register_at_fork(after_in_child=_SETTING.__init__)  # type: ignore[misc]
 
 
 def allow_rectilinear_chunks() -> AbstractContextManager[None]:
-    """Let zarr open arrays with rectilinear chunk grids, whatever its setting says."""
+    """A context in which zarr opens arrays with rectilinear chunk grids."""
     return _SETTING.held()
 
 
 def array_of(store: Store, path: str, metadata: Any) -> zarr.Array[Any]:
-    """The array at a path of an open store, by metadata that were read before."""
+    """The array at a path of an open store, made from metadata that were read before.
+
+    A release of zarr that is not known reads the metadata again.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The open store.
+    path : str
+        Path of the array within the store.
+    metadata : ArrayV2Metadata or ArrayV3Metadata
+        The array's metadata.
+    """
     if is_known():
         return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, path)))
     with allow_rectilinear_chunks():
@@ -144,7 +159,7 @@ def array_of(store: Store, path: str, metadata: Any) -> zarr.Array[Any]:
 
 def is_synchronous(store: Store) -> bool:
     """Whether a store can be read on the calling thread, without an event loop."""
-    # zarr's own convention: wrappers have the method always, and say so whether it works.
+    # zarr's wrappers always have `get_sync`, and say by `_supports_sync_io` whether it works.
     if not isinstance(store, SupportsGetSync) or not getattr(store, "_supports_sync_io", True):
         return False
     inner = getattr(store, "_store", None)
@@ -153,7 +168,7 @@ def is_synchronous(store: Store) -> bool:
 
 
 def _reads_alike(store: Store) -> bool:
-    """Whether ``get_sync`` gives what ``get`` gives: a subclass may have changed ``get`` alone."""
+    """Whether ``get_sync`` reads what ``get`` reads: a subclass may override ``get`` only."""
     if "get_sync" in getattr(store, "__dict__", {}):
         return True
     names = [vars(kind).keys() & {"get", "get_sync"} for kind in type(store).__mro__]
@@ -161,20 +176,35 @@ def _reads_alike(store: Store) -> bool:
 
 
 def innermost(store: Any) -> Any:
-    """The store at the bottom of wrappers such as ``zarr.storage.WrapperStore``."""
+    """The store inside all wrappers such as ``zarr.storage.WrapperStore``."""
     while isinstance(getattr(store, "_store", None), Store):
         store = store._store
     return store
 
 
 def open_zip(store: ZipStore) -> None:
-    """Open a zip file, which zarr before 3.4 does not do at its first read."""
+    """Open a zip file now, because zarr before 3.4 does not open it at its first read."""
     if is_known() and hasattr(store, "_ensure_open"):
         sync(store._ensure_open())
 
 
 def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffer | None:
-    """Read a member of a zip file on the calling thread, without zarr's event loop."""
+    """Read a member of a zip file, on the calling thread where zarr has the parts for it.
+
+    Parameters
+    ----------
+    store : zarr.storage.ZipStore
+        The open store.
+    key : str
+        Name of the member.
+    byte_range : ByteRequest or None
+        The bytes to read. None reads all of them.
+
+    Returns
+    -------
+    Buffer or None
+        None if there is no such member.
+    """
     prototype = default_buffer_prototype()
     if not (hasattr(store, "_lock") and hasattr(store, "_get")):
         return sync(store.get(key, prototype, byte_range))
@@ -183,10 +213,20 @@ def read_zip(store: ZipStore, key: str, byte_range: ByteRequest | None) -> Buffe
 
 
 def read_selection(array: zarr.Array[Any], selection: tuple[slice, ...], out: NDArray[Any]) -> None:
-    """Read a selection through zarr's own indexing into an array of any strides."""
+    """Read a selection through zarr's own indexing into an array of any strides.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        The array to read.
+    selection : tuple of slice
+        One slice for each dimension, in elements.
+    out : numpy.ndarray
+        Receives the values. It has the shape of the selection.
+    """
     if not is_known():
         np.copyto(out, np.asarray(array[selection]))
         return
-    # zarr's basic indexing knows no strides in what it writes to, but takes any NumPy view.
+    # zarr's indexing has no argument for strides, but its buffer may wrap any NumPy view.
     buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
     array.get_basic_selection(selection, out=buffer)

@@ -1,1 +1,1 @@
-"""Zarr arrays: chunks by key, decoded by our own hands."""
+"""Zarr arrays: chunks are read by their keys, and decoded by xloader itself where it can."""

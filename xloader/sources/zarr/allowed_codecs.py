@@ -1,4 +1,4 @@
-"""The codecs that arrays are stored with: their names, and which may be run."""
+"""The codecs of Zarr arrays: their names, and which of them may be run."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from zarr.abc.codec import Codec
 from xloader.errors import UnsupportedDataError
 
 Metadata: TypeAlias = Any
-"""Metadata of a Zarr array, v2 or v3, as ``zarr.Array.metadata`` has them: no public class."""
+"""Metadata of a Zarr array, v2 or v3, as ``zarr.Array.metadata`` has them. zarr has no public
+class for them.
+"""
 
 _PREFIX: Final = "numcodecs."
-"""What the names of numcodecs' codecs begin with in metadata of Zarr v3."""
+"""Prefix of the names of numcodecs' codecs in the metadata of Zarr v3."""
 
 _NUMERIC: Final = frozenset(
     {"blosc", "zstd", "lz4", "gzip", "zlib", "bz2", "lzma", "pcodec", "zfpy", "base64"}
     | {"delta", "fixedscaleoffset", "quantize", "astype", "packbits", "bitround", "shuffle"}
     | {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
 )
-"""numcodecs' codecs that give numbers whatever the bytes are."""
+"""Codecs of numcodecs that can only give numbers, whatever the stored bytes are."""
 
 _OF_OBJECTS: Final = frozenset(
     {"pickle", "json2", "msgpack2", "categorize", "vlen-utf8", "vlen-bytes", "vlen-array"}
 )
-"""Codecs that build Python objects from the bytes; pickle runs code that they hold."""
+"""Codecs that build Python objects from the bytes. pickle runs code that the bytes hold."""
 
 
 def codecs_in_words(array: zarr.Array[Any]) -> str:
-    """The version and the codecs of an array: ``"zarr v3, bytes, zstd"``."""
+    """The format version and the codecs of an array: ``"zarr v3, bytes, zstd"``."""
     names = (_name_of(codec) for codec in _codecs_of(array.metadata, with_index=False))
     return ", ".join([f"zarr v{array.metadata.zarr_format}", *names])
 
@@ -42,15 +44,15 @@ def codecs_in_words(array: zarr.Array[Any]) -> str:
 def check_codecs(array: zarr.Array[Any]) -> None:
     """Refuse an array of numbers whose codecs may do more than decode numbers.
 
-    zarr's own and numcodecs' numeric codecs are allowed, and so are those of other packages,
-    which the user installed. numcodecs' codecs of Python objects are not: pickle among them
-    runs whatever code the chunks hold.
+    zarr's own codecs and the numeric codecs of numcodecs are allowed. So are codecs of other
+    packages, because the user installed them. Codecs that build Python objects are refused by their
+    names, of whatever package: pickle runs any code that the chunks hold. All other codecs of
+    numcodecs are refused too.
 
     Raises
     ------
     UnsupportedDataError
-        If the array names such a codec anywhere, or one of numcodecs' with settings that cannot
-        be.
+        If the array names such a codec anywhere, or a codec of numcodecs with impossible settings.
     """
     for codec in _codecs_of(array.metadata, with_index=True):
         name = _name_of(codec).removeprefix(_PREFIX)
@@ -63,7 +65,18 @@ def check_codecs(array: zarr.Array[Any]) -> None:
 
 
 def numcodec_of(codec: Mapping[str, Any]) -> object:
-    """The codec of numcodecs that metadata of Zarr v3 name; None where it is none of its."""
+    """Make the codec of numcodecs that an entry in the metadata of Zarr v3 describes.
+
+    Parameters
+    ----------
+    codec : mapping
+        The entry, with a name and perhaps a configuration.
+
+    Returns
+    -------
+    object
+        None if it is not a codec of numcodecs.
+    """
     name = str(codec["name"])
     if not name.startswith(_PREFIX):
         return None
@@ -72,10 +85,10 @@ def numcodec_of(codec: Mapping[str, Any]) -> object:
 
 
 def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
-    """Refuse a codec of numcodecs that cannot be made: zarr does not try before it decodes."""
+    """Refuse a codec of numcodecs that cannot be made. zarr would only fail when decoding."""
     try:
         numcodec_of(codec)
-    # Each of them checks its settings in its own way, or lets NumPy do so.
+    # Each codec raises errors of its own for bad settings, or lets NumPy raise.
     except Exception as error:
         raise UnsupportedDataError(
             f"array {path!r} has a codec whose settings cannot be ({error})",
@@ -86,19 +99,19 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
 
 
 def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | None:
-    """Say what zarr's error at opening means, where it is about a codec.
+    """Translate an error of zarr at opening, if it is about a codec.
 
     Parameters
     ----------
     error : Exception
-        What zarr or xarray raised.
+        The error that zarr or xarray raised.
     name : str
         Where the data comes from, for messages.
 
     Returns
     -------
     UnsupportedDataError or None
-        The error to raise from it; None where it is about something else.
+        The error to raise from it. None if it is not about a codec.
 
     Examples
     --------
@@ -106,7 +119,7 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
     a.zarr has an array with a codec that is not known here. Given: 'wibble'. Allowed: ...
     """
     if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
-        # The name is quoted: alone in numcodecs' error, first of all in zarr's.
+        # The codec's name is the only quoted text in numcodecs' error, and the first in zarr's.
         quoted = re.search(r"['\"]+([^'\"]+)['\"]+", str(error))
         codec = quoted.group(1) if quoted else str(error)
         if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
@@ -117,7 +130,7 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
             allowed="the codecs of zarr and numcodecs, and those that are registered with them",
             remedy="install the package that brings this codec, and import it if it must be",
         )
-    # zarr finds no dtype for numbers that a codec of objects is to make.
+    # For numbers stored with a codec of objects, zarr raises that it finds no dtype.
     of_objects = re.search(r"'object_codec_id': '([^']+)'", str(error))
     if isinstance(error, ValueError) and of_objects:
         return _refusal(f"an array of {name}", of_objects.group(1))
@@ -134,7 +147,7 @@ def _refusal(what: str, codec: str) -> UnsupportedDataError:
 
 
 def _codecs_of(metadata: Metadata, *, with_index: bool) -> Iterator[object]:
-    """Every codec of an array, those within shards included, and those of their indexes."""
+    """Every codec of an array, with those inside shards, and if asked those of their indexes."""
     if metadata.zarr_format == 2:
         yield from metadata.filters or ()
         if metadata.compressor is not None:
@@ -144,7 +157,7 @@ def _codecs_of(metadata: Metadata, *, with_index: bool) -> Iterator[object]:
     while codecs:
         codec = codecs.pop(0)
         yield codec
-        # A codec of shards holds chains of its own, whoever made it.
+        # A sharding codec of any package may contain codecs of its own.
         codecs[:0] = getattr(codec, "codecs", ())
         codecs[:0] = getattr(codec, "index_codecs", ()) if with_index else ()
 

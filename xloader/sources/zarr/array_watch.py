@@ -1,7 +1,7 @@
-"""Watches of Zarr arrays: they compare the metadata documents with those at opening.
+"""Watches of Zarr arrays, which compare the metadata documents with those at opening.
 
-In a folder, the documents are read again only if their stamps differ. In any other store, each look
-reads them.
+In a folder, the documents are read again only if their stamps differ. In any other store, each
+look reads them.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from xloader.sources.zarr.documents import differences, is_grown, keys_of, parse
 from xloader.sources.zarr.object_readers import objects_of
 
 _FOLDERS: Final = (LocalStore, OrdinaryFiles)
-"""Stores whose documents are files."""
+"""Classes of stores whose metadata documents are files."""
 
 _OTHER: Final = {2: 3, 3: 2}
-"""The other version of the format."""
+"""For each version of the Zarr format, the other one."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The metadata documents of an array at opening; pickles with its source.
+    """The metadata documents of one array at opening. It is pickled with the source.
 
     Parameters
     ----------
     digest : bytes
-        Digest of their text; empty if it was not read.
+        Digest of their text. Empty if it was not read.
     files : StampedFiles, optional
         The documents, or the zip file that holds them, if they are files.
     is_in_folder : bool
         Whether each document is a file of its own.
     generation : int, optional
-        Of the first document's file, where the file system tells it.
+        Generation of the first document's file, if the file system has generations.
     """
 
     digest: bytes = b""
@@ -91,8 +91,9 @@ class Openings:
         Parameters
         ----------
         arrays : mapping of str to zarr.Array
+            The open arrays, by variable.
         store, secrets, is_behind
-            As of `Openings`.
+            As in `Openings`.
         is_frozen : bool
             Whether the store cannot change, such as a snapshot.
         """
@@ -100,14 +101,15 @@ class Openings:
         if zarr_adapter.is_known() and not is_frozen:
             found = {v: one for v, array in arrays.items() if (one := _opening(array))}
             if found and is_behind and not _has_documents(next(iter(arrays.values()))):
-                # A store may have consolidated metadata only: then there is nothing to compare.
+                # Without documents of its own an array has only consolidated metadata, and there is
+                # nothing to compare.
                 found = {}
         return cls(store, secrets, found, is_behind)
 
     def watch(
         self, variable: str, path: str, metadata: Metadata, get_store: Callable[[], Store]
     ) -> Watch:
-        """The watch of one array.
+        """Make the watch of one array.
 
         Parameters
         ----------
@@ -118,7 +120,12 @@ class Openings:
         metadata : ArrayV2Metadata or ArrayV3Metadata
             Its metadata as it was opened.
         get_store : callable
-            Returns the open store. Called at the first look.
+            Returns the open store. Called when the documents have to be read.
+
+        Returns
+        -------
+        Watch
+            For an array that cannot be watched, one that never finds a change.
         """
         opening = self.arrays.get(variable)
         if opening is None:
@@ -129,7 +136,7 @@ class Openings:
 
 
 class _ArrayWatch(Watch):
-    """Watches the documents of one array; see `Openings.watch`."""
+    """Watch of the metadata documents of one array; see `Openings.watch`."""
 
     def __init__(
         self,
@@ -159,7 +166,7 @@ class _ArrayWatch(Watch):
     def _compare(self, *, is_missed: bool) -> str:
         try:
             change = self._change_since(is_missed=is_missed)
-        # Each store's library has errors of its own, with the URL in them, signed or not.
+        # The libraries of stores raise errors of their own, whose text may hold a signed URL.
         except Exception as error:
             store, secrets = self._openings.store, self._openings.secrets
             told = access_error(error, store, secrets, "its metadata was asked for again")
@@ -183,7 +190,7 @@ class _ArrayWatch(Watch):
         return ""
 
     def _difference(self, texts: Sequence[bytes | None], digest: bytes) -> str:
-        """In which way documents differ from those that were opened, in words."""
+        """Describe how documents differ from those at opening; empty if they do not."""
         try:
             now = parse(texts, self._metadata)
         except Exception as error:
@@ -208,9 +215,10 @@ class _ArrayWatch(Watch):
     def _is_anew(self, now: Stamp | None, *, is_missed: bool) -> bool:
         """Whether the array was deleted and written again with the same metadata.
 
-        Writing values leaves the document alone. A touched file keeps its inode. A new file may get
-        the inode of the deleted one, but is of another generation. Where the file system does not
-        tell generations, a new time is enough if a chunk is absent too.
+        Writing values does not change the document's file. A deleted and rewritten document has a
+        new modification time. It also has a new inode, or a new generation where it got the inode
+        of the deleted file, while a touched file keeps both. Some file systems have no generations.
+        A new time is therefore enough if a chunk that should exist is absent.
         """
         then = self._files.stamps[0] if self._files is not None else None
         if now is None or then is None or self._seen_digest != self._digest:
@@ -222,7 +230,7 @@ class _ArrayWatch(Watch):
 
 
 def _opening(array: zarr.Array[Any]) -> Opening | None:
-    """Record an array without a request; None if it cannot be watched."""
+    """Record an array without a request to the store; None if it cannot be watched."""
     store = array.store
     if type(store) is ZipStore:
         return Opening(files=StampedFiles.now(os.path.abspath(store.path)))
@@ -248,16 +256,16 @@ def _has_documents(array: zarr.Array[Any]) -> bool:
 
 def _paths_of(store: Store, keys: Sequence[str]) -> list[str]:
     """Paths of some keys of a folder; empty for any other store."""
-    # Not of a kind derived from them, which may read elsewhere.
+    # A subclass may read from elsewhere.
     if isinstance(store, LocalStore) and type(store) in _FOLDERS:
         return [os.path.join(store.root, key) for key in keys]
     return []
 
 
 def _read(store: Store, keys: Sequence[str]) -> list[bytes | None]:
-    """What is stored under some keys."""
+    """The bytes stored under some keys; None for each key that is absent."""
     if paths := _paths_of(store, keys):
-        # Not into the buffer of chunk reads: it may hold chunks that are still to be decoded.
+        # The buffer of chunk reads may hold a chunk that is not decoded yet, so it is not used.
         return [_read_file(path) for path in paths]
     objects = objects_of(store)
     found = [objects.get(key) for key in keys]

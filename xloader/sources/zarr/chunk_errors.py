@@ -1,4 +1,4 @@
-"""Whatever a store or a codec raises becomes one error that names the chunk."""
+"""Translation of the errors of stores and codecs into one error that names the chunk."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _OF_CODECS: Final = (
     *(ArithmeticError, AssertionError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
     *(zlib.error, lzma.LZMAError, gzip.BadGzipFile),
 )
-"""What codecs raise for damaged bytes. Each store's library has errors of its own."""
+"""Errors that codecs raise for damaged bytes. The libraries of stores raise others."""
 
 
 @dataclass(frozen=True)
 class ChunkErrors:
-    """Turns what was raised into an error that names the chunk.
+    """Turns the error of a failed read into an error that names the chunk.
 
     Parameters
     ----------
     store : str
-        Where chunks are looked for.
+        Name of the store that the chunks are read from.
     secrets : Secrets
-        Texts that no error may tell.
+        Texts that no error may contain.
     """
 
     store: str
@@ -43,33 +43,36 @@ class ChunkErrors:
     def tell(
         self, error: Exception, read: Read, array: StoredArray, *, is_decoding: bool
     ) -> NoReturn:
-        """Raise the error that a read has failed with.
+        """Raise the error for a failed read.
+
+        A `MemoryError` and xloader's own errors, except `SourceAccessError`, are raised unchanged.
 
         Parameters
         ----------
         error : Exception
-            What was raised.
+            The error that the store or the codec raised.
         read : Read
-            What was read.
+            The read that failed.
         array : StoredArray
-            The array that holds it.
+            The array that holds the chunk.
         is_decoding : bool
-            Whether the chunk was decoded, beside being fetched or not.
+            Whether the read had started to decode. Only then can a codec have raised the error.
 
         Raises
         ------
         StoreChangedError
-            If the array is no longer what was opened, which is why the chunk does not decode.
+            If the chunk does not decode or its store is gone, and the array changed after it was
+            opened.
         CorruptChunkError
             If the chunk does not decode.
         ChunkError
-            If it cannot be read.
+            If the chunk cannot be read.
         """
         if isinstance(error, MemoryError):
             raise error
         if isinstance(error, XloaderError) and not isinstance(error, SourceAccessError):
             raise error
-        # A shard that was written anew has another index.
+        # The shard may have been written again, with another index.
         array.forget(read.chunk)
         place = {
             "store": self.store,
@@ -83,7 +86,7 @@ class ChunkErrors:
         is_of_codecs = is_decoding and isinstance(error, _OF_CODECS)
         is_damaged = is_of_codecs or isinstance(error, DamagedShardError)
         if is_damaged or isinstance(error, FileNotFoundError | NotADirectoryError):
-            # Where the store does not answer, the chunk's own error says enough.
+            # If the store does not answer, the error of the chunk is raised below.
             with suppress(SourceAccessError):
                 array.watch.look()
         if not is_damaged:
@@ -98,8 +101,8 @@ class ChunkErrors:
 
 
 def _told_of_store(error: Exception) -> tuple[str, str]:
-    """What happened to a chunk that the store did not give, and what to do about it."""
-    # The text of a store's own error may carry a signed URL, so only its kind is told.
+    """A description of why the store did not give a chunk, and the remedy for the user."""
+    # The text of a store's own error may contain a signed URL, so only its class is shown.
     told, status = type(error).__name__, status_of(error)
     if status is not None:
         told += f", HTTP status {status}"

@@ -1,10 +1,10 @@
-"""Chains of codecs: how the bytes of a chunk become its values.
+"""Chains of codecs, which turn the stored bytes of a chunk into its values.
 
 ::
 
     stored bytes -> steps on bytes -> bytes of known size -> turns of arrays -> values
 
-Which chain an array has is read in `xloader.sources.zarr.allowed_codecs`.
+`xloader.sources.zarr.parse_codecs` reads from the metadata which chain an array has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
 from xloader.sources.zarr.decode import Compressed, Scratch, Step, checksums_nbytes, decode
 
 SPARE_NBYTES: Final = 64 * 1024
-"""What a compressor may add to a chunk that it cannot make smaller, beside as much again."""
+"""Part of the bound on stored chunks, as a compressor may enlarge a chunk: at most twice
+the chunk's size, and these bytes.
+"""
 
 
 class ArrayCodec(Protocol):
@@ -37,45 +39,59 @@ class ArrayCodec(Protocol):
 
 @dataclass(frozen=True)
 class CastView:
-    """A turn that takes memory as an array of another dtype and shape."""
+    """Turn that reinterprets memory as an array of another dtype and shape.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        The dtype of the result.
+    shape : tuple of int
+        Shape of the result, in elements.
+    """
 
     dtype: np.dtype
     shape: tuple[int, ...]
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The same memory, contiguous before and after."""
+        """The same memory with the new dtype and shape. Input and result are contiguous."""
         return array.reshape(-1).view(self.dtype).reshape(self.shape)
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """A turn that puts the dimensions in another order."""
+    """Turn that puts the dimensions in another order.
+
+    Parameters
+    ----------
+    axes : tuple of int
+        For each dimension of the result, the dimension of the given array.
+    """
 
     axes: tuple[int, ...]
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """A view of the array, whose dimension ``i`` is the given one's ``axes[i]``."""
+        """A view of the array whose dimension ``i`` is the given array's ``axes[i]``."""
         return array.transpose(self.axes)
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """A turn that undoes a filter of numcodecs.
+    """Turn that undoes a filter of numcodecs.
 
     Parameters
     ----------
     codec : ArrayCodec
         The filter.
     shape : tuple of int, optional
-        Shape of what it gives; None leaves it as it comes.
+        Shape that the result gets. None keeps the shape that the filter returns.
     """
 
     codec: ArrayCodec
     shape: tuple[int, ...] | None = None
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The decoded values."""
-        # A filter computes with whatever is stored, and zarr takes what comes of it.
+        """The values decoded by the filter."""
+        # Stored numbers of any value may overflow here. zarr accepts the result as it is.
         with np.errstate(all="ignore"):
             decoded = np.asarray(self.codec.decode(array))
         return decoded if self.shape is None else decoded.reshape(self.shape)
@@ -86,16 +102,16 @@ Turn: TypeAlias = CastView | Transposed | Filtered
 
 @dataclass(frozen=True)
 class Chain:
-    """The codecs of one array, as our own decoding undoes them.
+    """The codecs of one array, in the form that xloader's own decoding uses.
 
     Parameters
     ----------
     steps : tuple of Step
         The codecs that work on bytes, in the order of decoding.
     nbytes : int
-        Size of what they give, in bytes.
+        Size in bytes of what the steps give.
     turns : tuple of Turn
-        What makes an array of it, in the order of decoding.
+        The operations that turn these bytes into the values, in the order of decoding.
     """
 
     steps: tuple[Step, ...]
@@ -109,12 +125,24 @@ class Chain:
 
     @property
     def stored_nbytes(self) -> int:
-        """The most bytes that a chunk can take as stored: all of them where sizes are fixed."""
+        """The most bytes that a stored chunk can take: its exact size where sizes are fixed."""
         fixed = self.nbytes + checksums_nbytes(self.steps)
         return fixed if self.is_fixed_size else 2 * fixed + SPARE_NBYTES
 
     def decode(self, data: Bytes, scratch: Scratch) -> NDArray[Any]:
-        """The whole decoded chunk, which may lie in the scratch memory.
+        """Decode a whole chunk.
+
+        Parameters
+        ----------
+        data : numpy.ndarray of uint8
+            The chunk as stored.
+        scratch : Scratch
+            Memory to decode in.
+
+        Returns
+        -------
+        numpy.ndarray
+            The values, which may be a view of the scratch memory or of ``data``.
 
         Raises
         ------
@@ -124,10 +152,27 @@ class Chain:
         return self._turn(decode(data, self.steps, self.nbytes, None, scratch))
 
     def decode_into(self, data: Bytes, cut: Cut, out: NDArray[Any], scratch: Scratch) -> None:
-        """Decode the part ``cut`` of a chunk into ``out``; raises as `decode` does."""
+        """Decode a part of a chunk into the caller's array.
+
+        Parameters
+        ----------
+        data : numpy.ndarray of uint8
+            The chunk as stored.
+        cut : tuple of slice or integer array
+            The part of the chunk that is wanted.
+        out : numpy.ndarray
+            Receives the values. It has the shape of the cut and any strides.
+        scratch : Scratch
+            Memory to decode in, where ``out`` cannot be decoded into.
+
+        Raises
+        ------
+        ValueError, TypeError, RuntimeError, EOFError
+            If the bytes do not decode to a chunk.
+        """
         target = None
         view = self._view
-        # A cut increases, so one as large as the chunk is all of it.
+        # Offsets in a cut increase, so a cut as large as the chunk is the whole chunk.
         if (
             view is not None
             and out.shape == view.shape
@@ -144,13 +189,13 @@ class Chain:
 
     @cached_property
     def _view(self) -> CastView | None:
-        """The only turn, where what is decoded lies in memory as the values do."""
+        """The only turn, if it is a `CastView`: decoded bytes then lie as the values do."""
         turn = self.turns[0] if len(self.turns) == 1 else None
         return turn if isinstance(turn, CastView) else None
 
     @cached_property
     def _decompress(self) -> Callable[[Bytes, Bytes], None] | None:
-        """The only step, where it is one that fills its target."""
+        """The function of the only step, if that step is a decompression."""
         step = self.steps[0] if len(self.steps) == 1 else None
         return COMPRESSORS[step.name] if isinstance(step, Compressed) else None
 
@@ -162,14 +207,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How chunks lie in the shards of one shape.
+    """Layout of the chunks in the shards of one shape.
 
     Parameters
     ----------
     chunks_per_shard : tuple of int
-        Number of chunks of such a shard along each dimension.
+        Number of chunks of a shard along each dimension.
     index_chain : Chain
-        How the index of a shard is stored: offset and size of each chunk, in bytes.
+        The codecs of a shard's index, which holds the offset and size of each chunk in bytes.
     is_at_start : bool
         Whether the index lies before the chunks.
     """
@@ -195,11 +240,17 @@ class Sharding:
 
     @property
     def is_checked(self) -> bool:
-        """Whether damage to an index shows in a checksum."""
+        """Whether the index has a checksum, which reveals damage."""
         return checksums_nbytes(self.index_chain.steps) > 0
 
     def number_of(self, place: tuple[int, ...]) -> int:
-        """Row of a chunk in the index, by its place within the shard."""
+        """Row of a chunk in the index.
+
+        Parameters
+        ----------
+        place : tuple of int
+            Index of the chunk within its shard, along each dimension.
+        """
         number = 0
         for i, n in zip(place, self.chunks_per_shard, strict=True):
             number = number * n + i

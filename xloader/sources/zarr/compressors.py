@@ -1,8 +1,8 @@
-"""Compressors: each fills memory of a known size, or raises.
+"""Decompressors: each fills memory of a known size exactly, or raises an error.
 
-Nothing here trusts the bytes: the size that a compressed header declares is checked before
-anything is decoded, a stream without one is decoded with a bound, and nothing is written past
-the end of the target. Every failure is a ``ValueError``, ``RuntimeError`` or ``EOFError``.
+The stored bytes are never trusted. The size that a compressed header declares is checked before
+anything is decoded. A stream without a declared size is decoded with a bound. Nothing is written
+past the end of the target. Every failure is a ``ValueError``, ``RuntimeError`` or ``EOFError``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BLOSC_HEADER_NBYTES: Final = 16
 LZ4_HEADER_NBYTES: Final = 4
 ZSTD_MAGIC: Final = 0xFD2FB528
 GZIP_WINDOW_BITS: Final = 31
-"""zlib's code for a gzip header and trailer around the largest window."""
+"""zlib's code for a gzip header and trailer, with the largest window."""
 
 
 def _find_zlib() -> Any:
-    """The fastest library for zlib that is installed and works."""
+    """The fastest module for zlib that can be imported."""
     try:
         return importlib.import_module("isal.isal_zlib")
     except ImportError:
@@ -37,11 +37,11 @@ def _find_zlib() -> Any:
 
 
 ZLIB: Final[Any] = _find_zlib()
-"""Intel's library where it is installed (the extra "fast"), twice as fast as Python's own."""
+"""Intel's module where it is installed (extra "fast"), twice as fast as Python's own."""
 
 
 class _Decompressor(Protocol):
-    """What decompresses one stream of bytes, as the standard library has it."""
+    """Interface of the standard library's objects that decompress one stream."""
 
     @property
     def eof(self) -> bool: ...
@@ -53,7 +53,7 @@ class _Decompressor(Protocol):
 
 
 def unblosc(data: Bytes, into: Bytes) -> None:
-    """Decompress a blosc chunk; bytes behind it are ignored, as blosc does."""
+    """Decompress a blosc chunk into ``into``. Bytes after it are ignored, as blosc does."""
     if data.size < BLOSC_HEADER_NBYTES:
         raise ValueError(f"a blosc chunk of {data.size} bytes has no header")
     declared, _, stored = struct.unpack_from("<III", data[:BLOSC_HEADER_NBYTES].tobytes(), 4)
@@ -64,7 +64,7 @@ def unblosc(data: Bytes, into: Bytes) -> None:
 
 
 def unlz4(data: Bytes, into: Bytes) -> None:
-    """Decompress an lz4 block behind its size, as numcodecs writes it."""
+    """Decompress an lz4 block into ``into``. Its size precedes it, as numcodecs writes it."""
     if data.size <= LZ4_HEADER_NBYTES:
         raise ValueError(f"{data.size} bytes hold no lz4 block")
     declared = int.from_bytes(data[:LZ4_HEADER_NBYTES].tobytes(), "little")
@@ -73,14 +73,15 @@ def unlz4(data: Bytes, into: Bytes) -> None:
 
 
 def unzstd(data: Bytes, into: Bytes) -> None:
-    """Decompress zstd frames, of which the first may declare its size."""
+    """Decompress one or more zstd frames into ``into``. The first may declare its size."""
     declared = zstd_content_size(data)
     if declared is not None and declared > into.size:
         _check_declared(declared, into.size)
     numcodecs.zstd.decompress(data, into)
     if declared is not None and declared != into.size:
-        # Several frames. numcodecs refuses a target that is too small for all of them, before
-        # it decodes, but takes one that is too large: so it has to refuse one byte less.
+        # There are several frames. numcodecs accepts a target that is too large for them, but
+        # refuses one that is too small before it decodes. The frames fill the target if
+        # numcodecs refuses a target that is one byte shorter.
         try:
             numcodecs.zstd.decompress(data, into[:-1])
         except (ValueError, RuntimeError):
@@ -89,14 +90,14 @@ def unzstd(data: Bytes, into: Bytes) -> None:
 
 
 def zstd_content_size(data: Bytes) -> int | None:
-    """Size in bytes that the first zstd frame declares, None where it declares none.
+    """Size in bytes that the first zstd frame declares; None if it declares none.
 
     A frame that only carries metadata declares 0.
 
     Raises
     ------
     ValueError
-        If this is no zstd frame.
+        If the data does not begin with a zstd frame.
 
     Examples
     --------
@@ -122,7 +123,7 @@ def zstd_content_size(data: Bytes) -> int | None:
 
 
 def ungzip(data: Bytes, into: Bytes) -> None:
-    """Decompress gzip members, with zeros between and behind them."""
+    """Decompress gzip members into ``into``. Zeros between and after them are skipped."""
     filled, rest = 0, data.tobytes()
     while rest:
         member = ZLIB.decompressobj(wbits=GZIP_WINDOW_BITS)
@@ -132,12 +133,12 @@ def ungzip(data: Bytes, into: Bytes) -> None:
 
 
 def unzlib(data: Bytes, into: Bytes) -> None:
-    """Decompress a zlib stream; bytes behind it are ignored, as zlib does."""
+    """Decompress a zlib stream into ``into``. Bytes after it are ignored, as zlib does."""
     _check_declared(_unstream(ZLIB.decompressobj(), "zlib", data.data, into), into.size)
 
 
 def unbz2(data: Bytes, into: Bytes) -> None:
-    """Decompress bz2 streams; what follows the last of them is ignored, as bz2 does."""
+    """Decompress bz2 streams into ``into``. Other bytes after them are ignored, as bz2 does."""
     filled, rest = 0, data.tobytes()
     num_streams = 0
     while rest:
@@ -147,7 +148,7 @@ def unbz2(data: Bytes, into: Bytes) -> None:
         except OSError as error:
             if num_streams:
                 break
-            # Elsewhere an OSError is a store that cannot be read.
+            # Callers take an OSError for a store that cannot be read.
             raise ValueError(f"bz2: {error}") from error
         num_streams += 1
         rest = stream.unused_data
@@ -155,8 +156,8 @@ def unbz2(data: Bytes, into: Bytes) -> None:
 
 
 def _unstream(stream: _Decompressor, name: str, data: memoryview | bytes, into: Bytes) -> int:
-    """Decompress one stream into the front of ``into``: its size in bytes."""
-    # One byte more than fits is asked for, so that what is too long shows and does not end early.
+    """Decompress one stream into the front of ``into``, and return its size in bytes."""
+    # Asking for one byte more than fits reveals a stream that is too long.
     try:
         part = stream.decompress(data, into.size + 1)
     except ZLIB.error as error:
@@ -180,4 +181,4 @@ COMPRESSORS: Final[dict[str, Callable[[Bytes, Bytes], None]]] = {
     "zlib": unzlib,
     "bz2": unbz2,
 }
-"""Each fills its target exactly, or raises."""
+"""The function for each compressor. It fills its target exactly, or raises."""

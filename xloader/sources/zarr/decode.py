@@ -1,8 +1,8 @@
-"""From a chunk's stored bytes to its decoded bytes, straight into the caller's memory.
+"""Decoding of a chunk's stored bytes to its decoded bytes, directly into the caller's memory.
 
-The size of what every step gives is known before it is taken, so that damaged bytes are an
-error and neither an allocation nor a read past the end. Every failure is a ``ValueError``,
-``RuntimeError`` or ``EOFError``; the caller names the chunk.
+The size of each step's result is known before the step runs. Damaged bytes therefore raise an
+error, and never cause a large allocation or a read past the end. Every failure is a
+``ValueError``, ``RuntimeError`` or ``EOFError``; the caller adds the chunk's name.
 """
 
 from __future__ import annotations
@@ -24,21 +24,27 @@ CHECKSUM_NBYTES: Final = 4
 
 @dataclass(frozen=True)
 class Compressed:
-    """A step that decompresses: ``name`` is one of ``COMPRESSORS``."""
+    """Step that decompresses.
+
+    Parameters
+    ----------
+    name : str
+        The compressor, one of ``COMPRESSORS``.
+    """
 
     name: str
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A step that compares a checksum of four bytes and takes it off.
+    """Step that compares a checksum of four bytes with the data, and removes it.
 
     Parameters
     ----------
     name : {"crc32c", "crc32", "adler32", "fletcher32"}
         The checksum.
     is_at_start : bool
-        Whether it lies before what it sums up.
+        Whether the checksum lies before the data that it covers.
     """
 
     name: str
@@ -47,7 +53,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """A step that puts the bytes of each element together again.
+    """Step that undoes a byte shuffle: the bytes of each element are put together again.
 
     Parameters
     ----------
@@ -62,19 +68,24 @@ Step: TypeAlias = Compressed | Checked | Shuffled
 
 
 class Scratch(threading.local):
-    """Memory that each thread reuses: fresh pages cost as much as decoding into them."""
+    """Buffers that each thread reuses, because fresh memory costs as much as decoding into it."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, Bytes] = {}
 
     def take(self, nbytes: int, number: int = 0) -> Bytes:
-        """Return this thread's buffer of ``nbytes`` bytes, whatever it last held.
+        """Return one of this thread's buffers, with arbitrary contents.
 
-        Buffers of different numbers share no memory.
+        Parameters
+        ----------
+        nbytes : int
+            Size of the buffer in bytes.
+        number : int
+            Which buffer. Buffers of different numbers share no memory.
         """
         buffer = self._buffers.get(number)
         if buffer is None or buffer.size < nbytes:
-            # The old one goes before the new one comes: only one of a number is ever held.
+            # The old buffer is freed before the new one is allocated, to keep the peak low.
             del buffer
             self._buffers.pop(number, None)
             buffer = self._buffers[number] = np.empty(nbytes, np.uint8)
@@ -82,37 +93,39 @@ class Scratch(threading.local):
 
 
 def checksums_nbytes(steps: Sequence[Step]) -> int:
-    """How many bytes the checksums among some steps take."""
+    """Number of bytes that the checksums among some steps take."""
     return CHECKSUM_NBYTES * sum(isinstance(step, Checked) for step in steps)
 
 
 SCRATCH: Final = Scratch()
-"""What chunks of all sources are decoded in: a thread that reads many files has one buffer."""
+"""Scratch memory shared by all sources: a thread that reads many files has one set of
+buffers.
+"""
 
 
 def decode(
     data: Bytes, steps: Sequence[Step], nbytes: int, target: Bytes | None, scratch: Scratch
 ) -> Bytes:
-    """Undo the codecs of one chunk that work on bytes.
+    """Undo those codecs of one chunk that work on bytes.
 
     Parameters
     ----------
     data : numpy.ndarray of uint8
         The chunk as stored.
     steps : sequence of Compressed, Checked or Shuffled
-        In the order of decoding, with at most one of `Compressed`.
+        The codecs in the order of decoding, with at most one of `Compressed`.
     nbytes : int
         Size of the decoded chunk in bytes.
     target : numpy.ndarray of uint8, optional
-        Contiguous memory of ``nbytes`` to decode into.
+        Contiguous memory of ``nbytes`` bytes to decode into.
     scratch : Scratch
-        Where to decode without a target.
+        Memory for intermediate results, and for the result without a target.
 
     Returns
     -------
     numpy.ndarray of uint8
-        The decoded bytes: ``target`` itself where the last step could write to it, else a
-        view of ``data`` or of the scratch memory.
+        The decoded bytes: ``target`` itself if the last step could write to it, else a view of
+        ``data`` or of the scratch memory.
 
     Raises
     ------
@@ -138,7 +151,7 @@ def decode(
         into = target
         if into is None or later:
             into = scratch.take(size, number)
-            # What is decoded next must not be written over what it is decoded from.
+            # The next step must not write to the buffer that it reads from.
             number = 1 - number
         if isinstance(step, Compressed):
             COMPRESSORS[step.name](data, into)
@@ -158,7 +171,7 @@ def _check(data: Bytes, step: Checked) -> Bytes:
     else:
         body, stored_bytes = data[:-CHECKSUM_NBYTES], data[-CHECKSUM_NBYTES:]
     if step.name == "fletcher32":
-        # numcodecs offers the sum only together with its comparison.
+        # numcodecs computes this checksum only when it also compares it.
         Fletcher32().decode(data)
         return body
     computed = _checksum(step.name, body)
@@ -170,7 +183,7 @@ def _check(data: Bytes, step: Checked) -> Bytes:
 
 def _checksum(name: str, data: Bytes) -> int:
     if name == "crc32c":
-        # Comes with zarr's crc32c codec, and only chunks that carry this checksum need it.
+        # Imported here because only chunks with this checksum need it. zarr's codec installs it.
         import google_crc32c
 
         return int(google_crc32c.value(data))

@@ -1,4 +1,4 @@
-"""The metadata documents of Zarr arrays: parsing and comparing them."""
+"""The metadata documents of Zarr arrays: parsing them, and comparing them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.zarr.allowed_codecs import Metadata
 
 _NAMES: Final = {2: (".zarray", ".zattrs"), 3: ("zarr.json",)}
-"""Names of an array's documents, by version of the format; the first one must exist."""
+"""Names of an array's documents, by version of the format. The first one must exist."""
 
 _DECODING: Final = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
@@ -22,7 +22,14 @@ _PLURAL: Final = ("chunks", "shards", "codecs", "dimensions")
 
 
 def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
-    """Keys of an array's documents.
+    """Keys of an array's metadata documents.
+
+    Parameters
+    ----------
+    path : str
+        Path of the array within the store.
+    zarr_format : {2, 3}
+        Version of the Zarr format.
 
     Examples
     --------
@@ -34,19 +41,19 @@ def keys_of(path: str, zarr_format: int) -> tuple[str, ...]:
 
 
 def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
-    """The metadata that documents hold, as zarr understands them.
+    """Parse metadata documents into zarr's metadata of an array.
 
     Parameters
     ----------
     texts : sequence of (bytes or None)
-        One for each of `keys_of`; None for one that is not there.
+        The text of each document, in the order of `keys_of`. None for an absent one.
     opened : ArrayV2Metadata or ArrayV3Metadata
-        Metadata of the same version of the format.
+        Metadata of the same version of the format. Its class parses the documents.
 
     Raises
     ------
     Exception
-        If these are no documents of an array, or of one that zarr cannot read.
+        If these are not the documents of an array, or if zarr cannot read them.
     """
     document, *attributes = (json.loads(text) if text else {} for text in texts)
     if attributes:
@@ -56,12 +63,12 @@ def parse(texts: Sequence[bytes | None], opened: Metadata) -> Metadata:
 
 
 def differences(opened: Metadata, now: Metadata) -> list[str]:
-    """Say how metadata differ, as far as it changes the values that are read.
+    """Describe the differences of metadata that change the values that are read.
 
     Parameters
     ----------
     opened, now : ArrayV2Metadata or ArrayV3Metadata
-        Of one version of the format.
+        Metadata at opening, and now, of the same version of the format.
 
     Returns
     -------
@@ -80,7 +87,13 @@ def differences(opened: Metadata, now: Metadata) -> list[str]:
 
 
 def is_grown(opened: Metadata, now: Metadata) -> bool:
-    """Whether an array only grew, so that its former values lie where they were."""
+    """Whether the array only grew, if it changed at all: its old values lie where they were.
+
+    Parameters
+    ----------
+    opened, now : ArrayV2Metadata or ArrayV3Metadata
+        Metadata at opening, and now, of the same version of the format.
+    """
     before, after = _facts(opened), _facts(now)
     sizes = zip(opened.shape, now.shape, strict=False)
     return before | {"shape": ""} == after | {"shape": ""} and all(a <= b for a, b in sizes)
@@ -127,7 +140,7 @@ def _sizes(grid: dict[str, Any]) -> Any:
 
 
 def _told(value: Any) -> str:
-    """A shape as a tuple, anything else as JSON."""
+    """A value as text: a sequence of integers as a tuple, a string unchanged, others as JSON."""
     if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
         return str(tuple(value))
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,7 +1,7 @@
-"""Chunks between the store and the caller's memory: fetched, then decoded.
+"""Chunks of Zarr arrays between the store and the caller's memory: fetched, then decoded.
 
-They are fetched as they are decoded, one part of them in memory at a time, or all at once by
-``hold``.
+By default chunks are fetched while they are decoded, and only a part of them is in memory at a
+time. After ``hold``, the stored bytes of all of them are in memory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,23 @@ from xloader.sources.zarr.stored_array import StoredArray
 
 
 class _Chunks:
-    """Chunks of one array that we decode ourselves.
+    """Base class of chunks of one array that xloader decodes itself.
 
     Parameters
     ----------
     array : StoredArray
-        The array that has them.
+        The array that the chunks belong to.
     reads : sequence of Read
-        One or more.
+        One or more reads.
     chunk_errors : ChunkErrors
-        Says whose error it is.
+        Turns a failure into an error that names the chunk.
     missing : Missing
-        What is done about those that are absent.
+        Handles absent chunks.
+
+    Attributes
+    ----------
+    nbytes : int
+        Memory that is held until the chunks are decoded, in bytes.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class _Chunks:
         self.nbytes = 0
 
     def _put(self, read: Read, data: Bytes | None, out: NDArray[Any]) -> bool:
-        """Decode one chunk into its place, or fill that: whether the chunk is there."""
+        """Decode one chunk into ``out``, or write the fill value; True if the chunk exists."""
         if data is None:
             self._missing.note(read, self._array.key(read.chunk), self._array.watch)
             self._array.fill(out)
@@ -60,12 +65,12 @@ class _Chunks:
 
 
 class SingleChunks(_Chunks):
-    """Chunks that are each an object of their own."""
+    """Chunks that are each stored as an object of their own."""
 
     _held: list[Bytes | None] | None = None
 
     def hold(self) -> None:
-        """Get all that is stored of the chunks, and keep it until it is decoded."""
+        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
         self._held = [self._get(read) for read in self._reads]
         self.nbytes = sum(data.nbytes for data in self._held if data is not None)
 
@@ -73,13 +78,13 @@ class SingleChunks(_Chunks):
         """Decode the chunks; see `Fetched.decode`."""
         num_missing = 0
         for number, (read, out) in enumerate(zip(self._reads, outs, strict=True)):
-            # No name is bound to the bytes, so that they are gone before the next ones come.
+            # The bytes are bound to no name, so that they are freed before the next ones arrive.
             num_missing += not self._put(read, self._take(number), out)
         self._array.watch.note_read()
         return Outcome(num_missing, len(self._reads), self._seconds)
 
     def _take(self, number: int) -> Bytes | None:
-        """The bytes of a chunk: held here no longer, or got now."""
+        """The bytes of a chunk: fetched now, or held before and released here."""
         if self._held is None:
             return self._get(self._reads[number])
         data, self._held[number] = self._held[number], None
@@ -101,7 +106,7 @@ class ShardChunks(_Chunks):
     _held: list[ShardPart] | None = None
 
     def hold(self) -> None:
-        """Get all that is stored of the chunks, and keep it until it is decoded."""
+        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
         self._held = list(self._get())
         self.nbytes = sum(part.nbytes for part in self._held)
 
@@ -113,13 +118,13 @@ class ShardChunks(_Chunks):
             for number, data in part.chunks:
                 num_missing += not self._put(self._reads[number], data, outs[number])
                 del data
-            # What was decoded is gone before more comes.
+            # The decoded part is freed before the next one arrives.
             del part
         self._array.watch.note_read()
         return Outcome(num_missing, num_requests, self._seconds)
 
     def _get(self) -> Iterator[ShardPart]:
-        """The parts as they come from the store, the time that each takes counted."""
+        """The parts as they arrive from the store. The time that each takes is counted."""
         parts = self._array.get_of_shard([read.chunk for read in self._reads])
         while True:
             begin = perf_counter()
@@ -135,7 +140,7 @@ class ShardChunks(_Chunks):
 
 
 def _let_go(parts: list[ShardPart]) -> Iterator[ShardPart]:
-    """Each part in turn, which nobody holds any longer once the next one is asked for."""
+    """The parts one after the other; each is released once the next is asked for."""
     parts.reverse()
     while parts:
         yield parts.pop()

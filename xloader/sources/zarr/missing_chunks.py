@@ -1,4 +1,4 @@
-"""Chunks that are not in the store: warned about once, refused, or passed over."""
+"""Handling of chunks that are absent from the store: a warning, an error, or silence."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ OnMissing = Literal["warn", "raise", "fill"]
 
 
 class Missing:
-    """What is done about absent chunks; a pickled copy counts anew.
+    """Counts absent chunks, and warns of them or raises. A pickled copy starts at zero.
 
     Parameters
     ----------
     store : str
-        Where they are missed, for messages.
+        Name of the store that the chunks are absent from, for messages.
     on_missing : {"warn", "raise", "fill"}
-        Whether to warn of the first of them, to raise, or neither.
+        Warn of the first absent chunk, raise at any, or do neither.
+
+    Attributes
+    ----------
+    count : int
+        Number of reads of absent chunks so far.
     """
 
     def __init__(self, store: str, on_missing: OnMissing) -> None:
@@ -31,14 +36,23 @@ class Missing:
         self.count = 0
 
     def note(self, read: Read, key: str, watch: Watch) -> None:
-        """Count an absent chunk, which lies under ``key``, unless its array changed.
+        """Count an absent chunk, after a check that its array did not change.
+
+        Parameters
+        ----------
+        read : Read
+            The read of the chunk.
+        key : str
+            Key of the stored object that should hold the chunk.
+        watch : Watch
+            The watch of the array.
 
         Raises
         ------
         StoreChangedError
-            If the array is no longer what was opened: so it may well be absent.
+            If the array changed after it was opened. The chunk may be absent because of that.
         MissingChunkError
-            If absent chunks are to be refused.
+            If absent chunks are refused.
         """
         watch.look_for_missing(
             is_news=self._on_missing == "raise" or not self.count,

@@ -1,7 +1,8 @@
-"""The objects of an open store, by key, each kind of store asked in its quickest way.
+"""Readers of the objects of an open store by key, one class for each kind of store.
 
-What a read gives may lie in memory that the calling thread reads into again: it has to be
-decoded, or copied, before the thread reads the next. Only where reading waits is it kept.
+Each kind of store is read in its quickest way. Where reading does not wait, the bytes that a
+read returns may lie in a buffer that the calling thread reuses. They must be decoded or copied
+before the same thread reads again.
 """
 
 from __future__ import annotations
@@ -40,48 +41,86 @@ if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
 
 Span: TypeAlias = tuple[int, int]
-"""The first byte, and the one behind the last."""
+"""The first byte of a range, and the byte after its last."""
 
 _STORED: Final = 2
-"""Number of the scratch memory that stored bytes are read into: chunks decode in 0 and 1."""
+"""Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
 
 
 _ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""What is raised for an object that is not there."""
+"""Errors that are raised for an absent object."""
 
-# Without waiting, so that a fifo opens at once and can be refused; files open as ever.
+# With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
 _READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Objects(Protocol):
-    """Stored objects, read by key; None stands for one that is not there."""
+    """Interface: stored objects, read by key. Each result is None for an absent object."""
 
     def get(self, key: str) -> Bytes | None:
-        """All of an object."""
+        """Read a whole object.
+
+        Parameters
+        ----------
+        key : str
+            Key of the object.
+
+        Returns
+        -------
+        numpy.ndarray of uint8 or None
+            Its bytes, or None if it is absent.
+        """
         ...
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object, or all of it where it is shorter."""
+        """Read the end of an object, or all of it if it is shorter.
+
+        Parameters
+        ----------
+        key : str
+            Key of the object.
+        nbytes : int
+            Number of bytes.
+
+        Returns
+        -------
+        numpy.ndarray of uint8 or None
+            The bytes, or None if the object is absent.
+        """
         ...
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object, each with one request; those past its end come short."""
+        """Read parts of an object, each with one request.
+
+        Parameters
+        ----------
+        key : str
+            Key of the object.
+        spans : sequence of (int, int)
+            First byte and end of each part. A part that reaches past the object's end comes back
+            shorter.
+
+        Returns
+        -------
+        iterator of (numpy.ndarray of uint8 or None)
+            The bytes of each part, in the order given.
+        """
         ...
 
 
 class _Asking:
-    """Objects whose store is waited for within the attempts of the read that is under way."""
+    """Base class whose requests are retried as part of the read that is being made."""
 
     def get(self, key: str) -> Bytes | None:
-        """All of an object."""
+        """Read a whole object."""
         return current().ask(key, lambda: self._get(key))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object, or all of it where it is shorter."""
+        """Read the end of an object, or all of it if it is shorter."""
         return current().ask(key, lambda: self._get_last(key, nbytes))
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object, so that the first is decoded before the next takes memory."""
+        """Read parts of an object, each only when the iterator reaches it, to save memory."""
         attempts = current()
         return (attempts.ask(key, partial(self._get_range, key, *span)) for span in spans)
 
@@ -96,7 +135,7 @@ class _Asking:
 
 
 def is_waiting(store: Store) -> bool:
-    """Whether reading a store mostly waits: it is asked in no other way than asynchronously."""
+    """Whether reading a store mostly waits, because it can only be read asynchronously."""
     store = plain(store)
     if not is_known():
         return not isinstance(innermost(store), LocalStore | MemoryStore | ZipStore)
@@ -104,12 +143,13 @@ def is_waiting(store: Store) -> bool:
 
 
 def objects_of(store: Store) -> Objects:
-    """The objects of an open store.
+    """Make the reader for the objects of an open store.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        The store. A kind of store that is derived from one of zarr's is asked as zarr asks it.
+        The store. A subclass of one of zarr's stores is read through its own methods, because it
+        may read from elsewhere.
     """
     store = plain(store)
     if type(store) is LocalStore or type(store) is OrdinaryFiles:
@@ -122,7 +162,7 @@ def objects_of(store: Store) -> Objects:
 
 
 class Files(_Asking):
-    """The files of a directory, read into memory that each thread reuses.
+    """The files of a directory, read into a buffer that each thread reuses.
 
     Parameters
     ----------
@@ -141,8 +181,8 @@ class Files(_Asking):
         return self._get_range(key, -nbytes, None)
 
     def _get_range(self, key: str, start: int, stop: int | None) -> Bytes | None:
-        """Some bytes of a file, as a slice of all of them would be."""
-        # Few calls: each lets other threads run, and has to wait for them afterwards.
+        """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
+        # Few system calls: each releases the GIL, and waits for other threads to get it back.
         path = self._prefix + key
         try:
             file = _open(path)
@@ -156,11 +196,11 @@ class Files(_Asking):
                 os.close(file)
         except _ABSENT:
             if not os.path.isdir(self._root):
-                # A store that is gone holds no fill values.
+                # If the whole store is gone, its chunks must not be read as fill values.
                 raise
             return None
         except OSError:
-            # A socket cannot be opened, and a fifo not be read at a place.
+            # Opening a socket fails, and so does reading a fifo at an offset: name those clearly.
             check_path(path)
             raise
 
@@ -169,13 +209,13 @@ def _open(path: str) -> int:
     try:
         return os.open(path, _READ_ONLY)
     except BlockingIOError:
-        # Another process holds a lease on the file, and gives it up to those who wait for it.
+        # Another process holds a lease on the file. It releases it for an open that waits.
         check_path(path)
         return os.open(path, _READ_ONLY & ~os.O_NONBLOCK)
 
 
 def _read_into(file: int, start: int, buffer: Bytes) -> Bytes:
-    """Fill a buffer from a place of a file on: as much of it as there is."""
+    """Fill a buffer from an offset of a file on; shorter if the file ends before."""
     filled = _read_at(file, buffer, start)
     # One call reads at most 2 GiB, and a file on a network may give less.
     while filled < buffer.size:
@@ -196,10 +236,10 @@ def _read_at(file: int, buffer: Bytes, start: int) -> int:
 
 
 class _OneByOne(_Asking):
-    """Objects that come at once when asked for."""
+    """Base class for stores that are read with one direct call for each part, without a wait."""
 
     def __init__(self) -> None:
-        # To make it, zarr goes through its settings.
+        # Made once, because zarr looks it up in its settings.
         self._prototype = default_buffer_prototype()
 
     def _get(self, key: str) -> Bytes | None:
@@ -216,7 +256,7 @@ class _OneByOne(_Asking):
 
 
 class Synchronous(_OneByOne):
-    """The objects of a store that reads on the calling thread, as in memory.
+    """The objects of a store that reads on the calling thread, such as one in memory.
 
     Parameters
     ----------
@@ -234,7 +274,7 @@ class Synchronous(_OneByOne):
 
 
 class Zipped(_OneByOne):
-    """The members of a zip file, which its own lock lets be read one at a time.
+    """The members of a zip file. The store's lock lets one thread read at a time.
 
     Parameters
     ----------
@@ -251,7 +291,7 @@ class Zipped(_OneByOne):
 
 
 class Asynchronous:
-    """The objects of a store that is waited for, on zarr's own event loop.
+    """The objects of an asynchronous store, read on zarr's own event loop.
 
     Parameters
     ----------
@@ -264,15 +304,15 @@ class Asynchronous:
         self._prototype = default_buffer_prototype()
 
     def get(self, key: str) -> Bytes | None:
-        """All of an object."""
+        """Read a whole object."""
         return next(self._get_all(key, [None]))
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object."""
+        """Read the end of an object."""
         return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object, side by side."""
+        """Read parts of an object concurrently."""
         return self._get_all(key, [RangeByteRequest(*span) for span in spans])
 
     def _get_all(self, key: str, parts: Sequence[ByteRequest | None]) -> Iterator[Bytes | None]:
@@ -295,10 +335,10 @@ class Asynchronous:
 
 
 class OfObstore(_Asking):
-    """The objects of an obstore store, which can be waited for without zarr's event loop.
+    """The objects of an obstore store, read without zarr's event loop where possible.
 
-    That loop is one thread for all requests of the process. obstore's own calls let other
-    threads run while they wait, and cost a third of the processor time.
+    That loop is one thread for all requests of the process. obstore's own calls let other threads
+    run while they wait, and need a third of the processor time.
 
     Parameters
     ----------
@@ -314,15 +354,15 @@ class OfObstore(_Asking):
         self._by_zarr = Asynchronous(store)
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
-        """The end of an object."""
+        """Read the end of an object."""
         try:
             return super().get_last(key, nbytes)
         except self._obstore.exceptions.NotSupportedError:
-            # zarr asks for the size first, as Azure's must be.
+            # Azure cannot read the last bytes of an object. zarr then requests its size first.
             return self._by_zarr.get_last(key, nbytes)
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Parts of an object: several side by side, as each is to be a request of its own."""
+        """Read parts of an object: a single one directly, several concurrently through zarr."""
         if len(spans) != 1:
             return self._by_zarr.get_ranges(key, spans)
         return super().get_ranges(key, spans)
@@ -352,5 +392,5 @@ def _as_bytes(buffer: Buffer | None) -> Bytes | None:
 
 
 def _view(buffer: Any) -> Bytes:
-    """The memory of a buffer that obstore gave, without a copy."""
+    """The memory of a buffer from obstore as an array, without a copy."""
     return np.frombuffer(buffer, np.uint8)

@@ -1,7 +1,7 @@
-"""Reading the codecs of an array as a chain that our own decoding undoes.
+"""Translation of an array's codecs from its metadata to a `Chain` that xloader decodes itself.
 
-Codecs are read from the metadata document. One that a user registered in the place of zarr's or
-numcodecs' own, known by the package that its class comes from, is left to zarr.
+A user may register a codec of their own under the name of one of zarr's or numcodecs' codecs. Its
+class comes from another package, and the array is then left to zarr.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from xloader.sources.zarr.codec_chain import CastView, Chain, Filtered, Sharding
 from xloader.sources.zarr.decode import Checked, Compressed, Shuffled, Step
 
 NUMBERS: Final = "biuf"
-"""Kinds of dtype that are decoded here: bool, signed, unsigned, float."""
+"""Kinds of NumPy dtype that are decoded here: bool, integers and floats."""
 
 _STEPS: Final[dict[str, Step]] = {
     **{name: Compressed(name) for name in ("blosc", "zstd", "gzip")},
     "crc32c": Checked("crc32c"),
 }
-"""zarr's own codecs on bytes, by their names in metadata."""
+"""The step for each of zarr's own codecs on bytes, by their names in metadata."""
 
 _COMPRESSORS: Final[dict[type, str]] = {
     numcodecs.blosc.Blosc: "blosc",
@@ -63,12 +63,12 @@ _FILTERS: Final = frozenset(
         numcodecs.bitround.BitRound,
     }
 )
-# numcodecs leaves it out where the library behind it is missing.
+# numcodecs has this class only if the library for it is installed.
 if (_crc32c := getattr(numcodecs.checksum32, "CRC32C", None)) is not None:
     _CHECKSUMS[_crc32c] = "crc32c"
 
 _UNKNOWN: Final = (AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
-"""What reading metadata in an unknown form raises."""
+"""Errors that are raised when metadata in an unknown form are read."""
 
 _OWN_PACKAGES: Final = frozenset({"zarr", "numcodecs"})
 
@@ -81,13 +81,13 @@ def chain_of(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
     metadata : ArrayV2Metadata or ArrayV3Metadata
         The array's metadata.
     shape : tuple of int
-        Shape of a chunk as it is encoded, in elements; of a chunk within a shard where the array
-        is sharded.
+        Shape of a chunk as it is encoded, in elements. For a sharded array, of a chunk within a
+        shard.
 
     Returns
     -------
     Chain or None
-        None where our own decoding does not know the codecs.
+        None if xloader's own decoding does not know the codecs.
     """
     try:
         if metadata.zarr_format == 2:
@@ -104,12 +104,12 @@ def chain_of(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
             return None
         return _chain_v3(described, shape, np.dtype(metadata.data_type.to_native_dtype()))
     except _UNKNOWN:
-        # Metadata that a codec makes nothing of: whoever reads it with zarr sees zarr's error.
+        # The metadata are unusual or invalid. zarr reads the array, or raises its own error.
         return None
 
 
 def sharding_of(metadata: Metadata, chunks_per_shard: tuple[int, ...]) -> Sharding | None:
-    """Read how the chunks of shards are found.
+    """Read how the chunks lie in the shards of an array.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def sharding_of(metadata: Metadata, chunks_per_shard: tuple[int, ...]) -> Shardi
     Returns
     -------
     Sharding or None
-        None where the array has no shards, or where their index is stored in an unknown way.
+        None if the array has no shards, or if their index is stored in an unknown way.
     """
     try:
         if metadata.zarr_format == 2 or metadata.storage_transformers:
@@ -138,7 +138,7 @@ def sharding_of(metadata: Metadata, chunks_per_shard: tuple[int, ...]) -> Shardi
 
 
 def _sharding_document(codecs: Sequence[Codec]) -> Mapping[str, Any] | None:
-    """The configuration of zarr's codec of shards, where it is the array's only codec."""
+    """The configuration of zarr's sharding codec, if it is the array's only codec."""
     if len(codecs) != 1 or not _is_own(codecs[0]):
         return None
     document = cast("Mapping[str, Any]", codecs[0].to_dict())
@@ -159,7 +159,7 @@ def _chain_v2(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
     turns.append(CastView(dtype, shape[::-1] if is_turned else shape))
     steps: list[Step] = []
     compressor = () if metadata.compressor is None else (metadata.compressor,)
-    # In the order of encoding, so that the size of what each gives follows from the chunk's.
+    # In the order of encoding, so that each size follows from the chunk's size.
     for codec in (*(metadata.filters or ()), *compressor):
         step = _step_of(codec)
         if step is not None:
@@ -176,7 +176,7 @@ def _chain_v2(metadata: Metadata, shape: tuple[int, ...]) -> Chain | None:
 def _chain_v3(
     codecs: Sequence[Mapping[str, Any]], shape: tuple[int, ...], dtype: np.dtype
 ) -> Chain | None:
-    """The chain of codecs as metadata describe them, for chunks of a shape and a dtype."""
+    """The chain of the codecs that metadata describe, for chunks of a shape and a dtype."""
     turns: list[Turn] = []
     rest = list(codecs)
     while rest and rest[0]["name"] != "bytes":
@@ -210,23 +210,23 @@ def _chain_v3(
 def _filtered(
     codec: Any, shape: tuple[int, ...], dtype: np.dtype
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of what a filter makes of a chunk, as zarr takes them to be."""
+    """Shape and dtype of a chunk once a filter has encoded it, as zarr assumes them."""
     if type(codec) is numcodecs.packbits.PackBits:
         return (1 + -(-math.prod(shape) // 8),), np.dtype("u1")
     if type(codec) is numcodecs.astype.AsType:
         return shape, codec.encode_dtype
     if type(codec) in (numcodecs.delta.Delta, numcodecs.fixedscaleoffset.FixedScaleOffset):
         return shape, codec.astype
-    # zarr takes what quantizing and rounding make to be of the dtype that it was.
+    # zarr assumes that quantizing and rounding keep the dtype.
     return shape, dtype
 
 
 def _make_chain(steps: Sequence[Step | None], nbytes: int, turns: Sequence[Turn]) -> Chain | None:
-    """A chain of what was gathered in the order of encoding."""
+    """Make a chain of steps and turns given in the order of encoding; None if unknown."""
     known = tuple(step for step in steps if step is not None)
     if len(known) < len(steps) or sum(isinstance(step, Compressed) for step in known) > 1:
         return None
-    # Elements of one byte are not shuffled.
+    # A shuffle of elements of one byte changes nothing.
     known = tuple(s for s in known if not isinstance(s, Shuffled) or s.itemsize > 1)
     return Chain(known[::-1], nbytes, tuple(turns[::-1]))
 
@@ -245,7 +245,7 @@ def _step_of(codec: object) -> Step | None:
 
 
 def _filtered_nbytes(codec: Any, nbytes: int) -> int:
-    """Size of what a filter makes of ``nbytes`` bytes."""
+    """Size in bytes of ``nbytes`` bytes once a filter has encoded them."""
     if type(codec) is numcodecs.packbits.PackBits:
         return 1 + -(-nbytes // 8)
     if type(codec) is numcodecs.bitround.BitRound:

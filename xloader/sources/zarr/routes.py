@@ -1,4 +1,7 @@
-"""Which way each variable of a Zarr group is read, and what it gives."""
+"""The way in which each variable of a Zarr group is read, and its description.
+
+A variable is decoded by xloader itself if its codecs are known, else by zarr or by xarray.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.stored_grid import StoredGrid, grid_of
 
 Kind = Literal["direct", "indexed", "decoded"]
-"""Our own decoding, zarr's indexing, or xarray's decoding of CF conventions."""
+"""Decoding by xloader itself, by zarr's indexing, or by xarray for its CF conventions."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """What is fixed about one variable when the source is opened, and pickles with it.
+    """How one variable is read. It is fixed at opening, and pickled with the source.
 
     Parameters
     ----------
     path : str
-        Path of its array within the store.
+        Path of the variable's array within the store.
     metadata : ArrayV2Metadata or ArrayV3Metadata
         The array's metadata.
     grid : StoredGrid
-        How it is cut into chunks.
+        How the array is cut into chunks.
     kind : {"direct", "indexed", "decoded"}
-        Which way it is read.
+        Who decodes it: xloader, zarr or xarray.
     words : str
-        The same in words.
+        The same in words, with the codecs and the packing.
     """
 
     path: str
@@ -47,12 +50,12 @@ class Route:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether its chunks are read out of shards here."""
+        """Whether xloader itself reads the variable's chunks out of shards."""
         return self.kind == "direct" and self.grid.is_sharded
 
 
 def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:
-    """Say what a variable offers.
+    """Describe a variable as the source offers it.
 
     Parameters
     ----------
@@ -61,12 +64,14 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
     array : zarr.Array
         The array that holds it.
     dtype : dtype-like or None
-        What packed integers decode to, as `catalog.decoded_dtype` has it.
+        The dtype to which packed integers are decoded; see `catalog.decoded_dtype`.
 
     Raises
     ------
+    OptionError
+        If ``dtype`` is not a float.
     UnsupportedDataError
-        If a factor or an offset is not one finite number, or the chunk grid is unknown.
+        If a factor or an offset is not one finite number, or if the chunk grid is unknown.
     """
     values_dtype = catalog.decoded_dtype(decoded, dtype)
     grid = grid_of(array)
@@ -79,13 +84,26 @@ def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> 
         chunks=grid.chunks,
         attrs=dict(decoded.attrs),
         packing=coding_of(decoded, np.dtype(array.dtype), values_dtype).packing,
-        # A chunk may be stored, and is decoded, far larger than the array that it holds.
+        # A chunk may be far larger than its array, and is decoded at its full size.
         thinning=max(1, math.prod(grid.largest_shape) // max(1, inside)),
     )
 
 
 def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
-    """Choose the way that a variable is read; see `make_variable`."""
+    """Choose how a variable is read.
+
+    Parameters
+    ----------
+    decoded : xarray.DataArray
+        The variable as xarray decodes it, lazily.
+    array : zarr.Array
+        The array that holds it.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If a factor or an offset is not one finite number, or if the chunk grid is unknown.
+    """
     kind: Kind
     coding = coding_of(decoded, np.dtype(array.dtype))
     grid = grid_of(array)

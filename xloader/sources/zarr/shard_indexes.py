@@ -1,4 +1,4 @@
-"""Indexes of shards: read once and kept, as long as there is room."""
+"""A cache of shard indexes: each is read once, and kept as long as there is room."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ INDEX_ROW_NBYTES: Final = 16
 """Size of the row of one chunk in an index: two numbers of 8 bytes."""
 
 Name: TypeAlias = Hashable
-"""Names a shard among those of all stores."""
+"""Identifies a shard among those of all stores."""
 
 
 class IndexCache:
-    """Indexes of shards: those used last, as many as there is room for.
+    """Cache of shard indexes that drops the least recently used ones when it is full.
 
-    Threads that miss the same index wait for the one that reads it.
+    If several threads need the same absent index, one reads it and the others wait for it.
 
     Parameters
     ----------
     most_nbytes : int
-        The room, in bytes.
+        The most bytes of indexes that are kept.
     """
 
     def __init__(self, most_nbytes: int = MOST_INDEX_NBYTES) -> None:
@@ -47,8 +47,8 @@ class IndexCache:
 
     @classmethod
     def of_process(cls) -> IndexCache:
-        """The cache of this process: its room is that of all sources together."""
-        # A forked child starts anew: a lock that was held at the fork is never released there.
+        """The cache of this process, which all sources share."""
+        # A forked child gets a new cache: a lock held at the fork is never released there.
         return _CACHES.setdefault(os.getpid(), cls())
 
     @property
@@ -60,17 +60,30 @@ class IndexCache:
         return name in self._kept
 
     def get(self, name: Name, read: Callable[[], Index | None]) -> tuple[Index | None, int]:
-        """Find an index, or read it: the index and the number of reads.
+        """Find an index, or read it.
 
-        An index that is not there is looked for again the next time. A failure to read it is
-        that of all who wait for it.
+        The absence of an index is not remembered: it is read again at the next call. If the reading
+        thread fails, all threads that wait for the index get the same error.
+
+        Parameters
+        ----------
+        name : Hashable
+            Identifies the shard.
+        read : callable
+            Reads the index. Returns None if the shard is absent.
+
+        Returns
+        -------
+        tuple of (numpy.ndarray of uint64 or None, int)
+            The index, of shape ``(*chunks_per_shard, 2)``, and the number of reads that this call
+            made, 0 or 1.
         """
         attempts = current()
         while True:
             try:
                 return self._get(name, read, attempts)
             except _ReaderStoppedError:
-                # Whoever stopped the reader does not mean those that wait for it.
+                # Only the reading thread was to stop. This one reads the index itself.
                 continue
 
     def _get(
@@ -104,12 +117,12 @@ class IndexCache:
         return index, 1
 
     def put(self, name: Name, index: Index) -> None:
-        """Keep an index that came by another way."""
+        """Keep an index that was read together with its whole shard."""
         with self._lock:
             self._keep(name, index)
 
     def forget(self, name: Name) -> None:
-        """Drop an index, to be read anew."""
+        """Drop an index, so that it is read again when it is next needed."""
         with self._lock:
             dropped = self._kept.pop(name, None)
             self._nbytes -= 0 if dropped is None else dropped.nbytes
@@ -131,14 +144,14 @@ class IndexCache:
 
 
 class _ReaderStoppedError(Exception):
-    """The thread that read an index was stopped, or given up."""
+    """Raised in waiting threads if the thread that read an index was stopped or given up."""
 
 
 def _stop(coming: Future[Index | None]) -> None:
-    # It may arrive at this very moment.
+    # The index may arrive at the same moment.
     with suppress(InvalidStateError):
         coming.set_exception(_ReaderStoppedError())
 
 
 _CACHES: Final[dict[int, IndexCache]] = {}
-"""By process id."""
+"""The cache of each process, by process id."""

@@ -1,4 +1,4 @@
-"""Shards: many chunks in one stored object, found by an index that lies in it.
+"""Reading of chunks out of shards: stored objects that hold many chunks and an index of them.
 
 Chunks of one shard that lie close together are fetched with one request.
 """
@@ -18,20 +18,25 @@ from xloader.sources.zarr.object_readers import Objects, Span
 from xloader.sources.zarr.shard_indexes import Index, IndexCache
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
-"""Bytes between two chunks that are rather fetched than left out."""
+"""The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
 
 MOST_RANGE_NBYTES: Final = 16 * 2**20
-"""The most that is fetched with one request, unless one chunk is larger."""
+"""The most bytes that are fetched with one request, unless one chunk is larger."""
 
 MOST_SHARD_NBYTES: Final = 2**43
-"""No shard is larger: an index that points further is damaged, and no file can be read there."""
+"""An upper bound on the size of a shard in bytes. An index that points further is damaged,
+and no file can be read at such an offset.
+"""
 
 ABSENT: Final = 2**64 - 1
-"""Offset and size of a chunk that a shard does not hold."""
+"""The value of both offset and size, in an index, of a chunk that the shard does not hold."""
 
 
 class DamagedShardError(ValueError):
-    """A shard whose index cannot be. It never leaves the source, which names the chunk."""
+    """Raised for a shard whose index is impossible.
+
+    It never leaves the source, which raises a `CorruptChunkError` with the chunk's name instead.
+    """
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Shard:
     first : tuple of int
         Index of its first chunk in the array.
     sharding : Sharding
-        How its chunks are found.
+        Layout of its chunks and its index.
     """
 
     key: str
@@ -55,14 +60,15 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardPart:
-    """Some chunks of a shard, as they come in.
+    """Some chunks of a shard that were fetched together.
 
     Parameters
     ----------
-    chunks : list of (int, bytes or None)
-        Which of the chunks asked for, and its bytes as stored; None where it is absent.
+    chunks : list of (int, numpy.ndarray of uint8 or None)
+        For each chunk its position among the chunks asked for, and its bytes as stored. None
+        where it is absent.
     num_requests : int
-        Requests that it took.
+        Number of requests that were made for it.
     nbytes : int
         Memory that it holds, in bytes.
     """
@@ -82,16 +88,16 @@ def coalesce(
     Parameters
     ----------
     spans : sequence of (int, int)
-        Any order; they may overlap.
+        First byte and end of each span, in any order. Spans may overlap.
     most_gap : int
-        Bytes between two spans that are still joined.
+        The widest gap in bytes across which spans are joined.
     most_nbytes : int
-        The longest that a joined span may get.
+        The most bytes of a joined span. A single span may be longer.
 
     Returns
     -------
     list of ((int, int), list of int)
-        Each joined span, in rising order, and which of the given ones lie in it.
+        Each joined span in rising order, and the positions of the given spans in it.
 
     Examples
     --------
@@ -118,12 +124,12 @@ class ShardReader:
     Parameters
     ----------
     objects : Objects
-        Where the shards are stored.
+        Reads the stored objects.
     chain : Chain or None
-        The chain of the array's chunks, which bounds their stored sizes; None where it is not
-        known.
+        The codec chain of the array's chunks, which bounds their stored sizes. None if it is
+        unknown.
     indexes : IndexCache
-        Where indexes are kept.
+        The cache of indexes.
     """
 
     def __init__(self, objects: Objects, chain: Chain | None, indexes: IndexCache) -> None:
@@ -135,27 +141,40 @@ class ShardReader:
         self._most_nbytes = MOST_SHARD_NBYTES if chain is None else chain.stored_nbytes
 
     def index(self, shard: Shard) -> tuple[Index | None, int]:
-        """The index of a shard, and the number of requests made for it.
+        """The index of a shard, and the number of requests that this call made for it.
 
         Returns
         -------
-        array of uint64 or None
-            Offset and size of each chunk, of shape ``(*chunks_per_shard, 2)``; None where the
-            shard is absent.
+        tuple of (numpy.ndarray of uint64 or None, int)
+            The index holds offset and size of each chunk in bytes, and has the shape
+            ``(*chunks_per_shard, 2)``. It is None if the shard is absent.
 
         Raises
         ------
         DamagedShardError
-            If there is a shard, and its index does not decode.
+            If the shard exists, but its index does not decode.
         """
         return self._indexes.get((self._owner, shard.key), lambda: self._read_index(shard))
 
     def forget(self, key: str) -> None:
-        """Read the index of a shard again, the next time that it is needed."""
+        """Drop the index of a shard, so that it is read again when it is next needed."""
         self._indexes.forget((self._owner, key))
 
     def is_there(self, shard: Shard, chunk: tuple[int, ...]) -> bool:
-        """Whether a chunk is in the store, as the index of its shard has it."""
+        """Whether a chunk is in the store, by the index of its shard.
+
+        Parameters
+        ----------
+        shard : Shard
+            The shard that should hold it.
+        chunk : tuple of int
+            Index of the chunk in the array.
+
+        Raises
+        ------
+        DamagedShardError
+            If the index is damaged, or points to where no chunk can be.
+        """
         index, _ = self.index(shard)
         return index is not None and self._spans(shard, index, [chunk]) != [None]
 
@@ -164,19 +183,22 @@ class ShardReader:
     ) -> Iterator[ShardPart]:
         """Fetch chunks of one shard.
 
+        A small shard is fetched whole if all its chunks are wanted and its index is not in the
+        cache.
+
         Parameters
         ----------
         shard : Shard
             The shard.
         chunks : sequence of tuple of int
-            Which chunks, by their indexes in the array.
+            The chunks, by their indexes in the array.
         num_within : callable
-            Says how many chunks of the shard lie within the array.
+            Returns the number of chunks of the shard that lie within the array.
 
         Yields
         ------
-        Part
-            Together they hold every chunk once.
+        ShardPart
+            Some of the chunks. The parts together hold every chunk once.
 
         Raises
         ------
@@ -202,13 +224,13 @@ class ShardReader:
             shard.key, [(start, stop + guard) for (start, stop), _ in joined]
         )
         for span, members in joined:
-            # No name is bound to the bytes, so that they are gone before the next ones come.
+            # The bytes are bound to no name, so that they are freed before the next ones arrive.
             yield self._part(next(ranges), span, guard, [there[member] for member in members])
 
     def _part(
         self, data: Bytes | None, asked: Span, guard: int, found: list[tuple[int, Span]]
     ) -> ShardPart:
-        """The chunks that lie in what came of one request."""
+        """The chunks in the answer to one request."""
         start, stop = asked
         if data is None:
             return ShardPart([(number, None) for number, _ in found], 1)
@@ -244,7 +266,7 @@ class ShardReader:
     def _spans(
         self, shard: Shard, index: Index, chunks: Sequence[tuple[int, ...]]
     ) -> list[Span | None]:
-        """Where chunks lie in their shard; None for those that are absent."""
+        """Where chunks lie in their shard, in bytes; None for those that are absent."""
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
         entries = index.reshape(-1, 2)
@@ -269,17 +291,21 @@ def _parse(sharding: Sharding, data: Bytes) -> Index:
         index = sharding.index_chain.decode(data, Scratch())
     except Exception as error:
         raise DamagedShardError(f"the index of the shard does not decode: {error}") from error
-    # A copy, so that what is kept does not hold a whole shard.
+    # A copy, because a view in the cache would keep the whole shard in memory.
     return index.astype(np.uint64, copy=True)
 
 
 def _guard_nbytes(sharding: Sharding) -> int:
-    """Bytes that must lie behind every chunk."""
-    # Damage to an unchecked index may go unseen, but chunks never lie within the index.
+    """Number of bytes that must follow every chunk in its shard."""
+    # Without a checksum, damage to the index may go unnoticed. But an index at the end follows
+    # all chunks, so an entry whose chunk reaches into the index is damaged.
     is_unsure = not (sharding.is_checked or sharding.is_at_start)
     return sharding.index_stored_nbytes if is_unsure else 0
 
 
 def _cut(data: Bytes, span: Span, origin: int) -> Bytes:
-    """A chunk's bytes out of fetched ones that begin at ``origin``: cut short as they are."""
+    """The bytes of a chunk, out of fetched bytes that begin at ``origin``.
+
+    They are too few if the fetched bytes end before the chunk does.
+    """
     return data[span[0] - origin : span[1] - origin]

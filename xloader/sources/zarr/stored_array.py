@@ -1,7 +1,7 @@
-"""Arrays of an open Zarr store: keys, bytes, chunks.
+"""Arrays of an open Zarr store: the keys, the stored bytes and the values of their chunks.
 
-zarr's public indexing decodes on one thread and copies twice. Here a chunk's bytes are fetched
-through the store and decoded on the calling thread, into the caller's memory.
+zarr's public indexing decodes on one thread and copies twice. Here the bytes of a chunk are
+fetched through the store and decoded on the calling thread, into the caller's memory.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from xloader.sources.zarr.stored_grid import StoredGrid
 
 
 def check_keys(array: zarr.Array[Any]) -> None:
-    """Refuse an array whose chunks would be looked for outside of its store.
+    """Refuse an array whose chunks would have keys that lead out of its store.
 
     Raises
     ------
     UnsupportedDataError
-        If its path, or what it makes of it, leads elsewhere.
+        If a key has an empty part, a part ``.`` or ``..``, a backslash or a NUL.
     """
     key = _key_encoder(array.path, array.metadata)((0,) * array.ndim)
     parts = key.split("/")
@@ -53,7 +53,7 @@ def check_keys(array: zarr.Array[Any]) -> None:
 
 
 def metadata_in_json(array: zarr.Array[Any]) -> object:
-    """Everything that says how an array is stored, as JSON would; no attributes."""
+    """An array's metadata as JSON holds them, without attributes."""
     described = dict(array.metadata.to_dict())
     for name in ("attributes", "consolidated_metadata"):
         described.pop(name, None)
@@ -61,21 +61,21 @@ def metadata_in_json(array: zarr.Array[Any]) -> object:
 
 
 def _key_encoder(path: str, metadata: Metadata) -> Callable[[tuple[int, ...]], str]:
-    """Make the function from the index of a stored object to its key."""
+    """Make the function that gives the key of a stored object from its index."""
     prefix = f"{path}/" if path else ""
-    # Where a release has it no longer, keys are for messages alone.
+    # In a release of zarr without this method, keys are only used in messages.
     encode = getattr(metadata, "encode_chunk_key", lambda index: ".".join(map(str, index)))
     if metadata.zarr_format == 3:
         encoding = metadata.to_dict()["chunk_key_encoding"]
         if encoding["name"] == "default":
-            # Four times as fast as zarr's own, and there is one call for each chunk.
+            # Four times as fast as zarr's own method, which would be called for each chunk.
             separator = encoding.get("configuration", {}).get("separator", "/")
             return lambda index: prefix + separator.join(("c", *map(str, index)))
     return lambda index: prefix + encode(index)
 
 
 class StoredArray:
-    """One array of an open store: its chunks, by index.
+    """One array of an open store, with its chunks by index.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ class StoredArray:
     path : str
         Path of the array within the store.
     metadata : ArrayV2Metadata or ArrayV3Metadata
-        The array's metadata as it was when the source was opened: it is not read again.
+        The array's metadata from when the source was opened.
     grid : StoredGrid
         How the array is cut into chunks.
     watch : Watch
-        Tells whether the metadata are still those.
+        Notices a change of the metadata.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StoredArray:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether chunks lie in shards whose indexes are read here."""
+        """Whether the chunks lie in shards whose indexes xloader itself reads."""
         return self._shards is not None
 
     @cached_property
@@ -124,7 +124,7 @@ class StoredArray:
         return ShardReader(self._objects, chain, IndexCache.of_process())
 
     def _chain_of(self, shape: tuple[int, ...]) -> Chain | None:
-        """The codec chain of chunks of a shape."""
+        """The codec chain of chunks of the given shape."""
         try:
             return self._chains[shape]
         except KeyError:
@@ -132,7 +132,7 @@ class StoredArray:
             return chain
 
     def _sharding_of(self, shard: tuple[int, ...]) -> Sharding | None:
-        """How the chunks of a shard are found, by its index in the array."""
+        """Layout of the chunks in a shard, which is given by its index in the array."""
         sizes = self._grid.chunks_per_object(shard)
         if sizes not in self._shardings:
             self._shardings[sizes] = sharding_of(self._metadata, sizes)
@@ -150,16 +150,21 @@ class StoredArray:
         return self._encode(self._grid.object_of(chunk))
 
     def get(self, chunk: tuple[int, ...]) -> Bytes | None:
-        """Read the bytes of a chunk that is an object of its own; None where it is absent."""
+        """Read the stored bytes of a chunk that is an object of its own; None if it is absent."""
         return self._objects.get(self._encode(chunk))
 
     def get_of_shard(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[ShardPart]:
-        """Read the bytes of chunks of one shard.
+        """Read the stored bytes of chunks of one shard.
+
+        Parameters
+        ----------
+        chunks : sequence of tuple of int
+            The chunks, by their indexes in the array.
 
         Yields
         ------
-        Part
-            Together they hold every chunk once.
+        ShardPart
+            Some of the chunks. The parts together hold every chunk once.
         """
         assert self._shards is not None, "get_of_shard() is for arrays with shards"
         index = self._grid.object_of(chunks[0])
@@ -167,16 +172,19 @@ class StoredArray:
         return self._shards.read(self._shard_of(chunks[0]), chunks, num_within)
 
     def forget(self, chunk: tuple[int, ...]) -> None:
-        """Read the index of a chunk's shard again, the next time that it is needed."""
+        """Drop the index of a chunk's shard, so that it is read again when it is next needed."""
         if self._shards is not None:
             self._shards.forget(self.key(chunk))
 
     def is_there(self, chunk: tuple[int, ...]) -> bool:
-        """Whether a chunk is in the store: of a shard, whether its index lists it."""
+        """Whether a chunk is in the store; for a chunk of a shard, whether the index lists it.
+
+        Always True if zarr's release or the chunk grid is unknown.
+        """
         if self._shards is not None:
             return self._shards.is_there(self._shard_of(chunk), chunk)
         if not (zarr_adapter.is_known() and self._grid.is_known):
-            # Only what is public is used then, and zarr has no public way to ask.
+            # Only zarr's public names are used then, and none of them tells this.
             return True
         key = self.key(chunk)
         return current().ask(key, lambda: bool(zarr_adapter.sync(self._store.exists(key))))
@@ -184,22 +192,46 @@ class StoredArray:
     def decode(
         self, data: Bytes, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any], scratch: Scratch
     ) -> None:
-        """Decode the part ``cut`` of a fetched chunk into ``out``, on this thread."""
+        """Decode a part of a fetched chunk on the calling thread.
+
+        Parameters
+        ----------
+        data : numpy.ndarray of uint8
+            The chunk as stored.
+        chunk : tuple of int
+            Index of the chunk in the array.
+        cut : tuple of slice or integer array
+            The part of the chunk that is wanted.
+        out : numpy.ndarray
+            Receives the values. It has the shape of the cut.
+        scratch : Scratch
+            Memory to decode in.
+        """
         chain = self._chain_of(self._grid.stored_shape(chunk))
         assert chain is not None, "decode() is for arrays whose chain is known"
         chain.decode_into(data, cut, out, scratch)
 
     def fill(self, out: NDArray[Any]) -> None:
-        """Write what an absent chunk stands for: zeros where the array does not say."""
+        """Write the values of an absent chunk: the fill value, or zeros if there is none."""
         fill_value = self._metadata.fill_value
         out[...] = 0 if fill_value is None else fill_value
 
     def shape_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        """How many elements of a chunk lie within the array, along each dimension."""
+        """Number of elements of a chunk within the array, along each dimension."""
         return self._grid.shape_of(chunk)
 
     def index(self, chunk: tuple[int, ...], cut: Cut, out: NDArray[Any]) -> None:
-        """Read the part ``cut`` of a chunk through zarr's own indexing."""
+        """Read a part of a chunk through zarr's own indexing.
+
+        Parameters
+        ----------
+        chunk : tuple of int
+            Index of the chunk in the array.
+        cut : tuple of slice or integer array
+            The part of the chunk that is wanted.
+        out : numpy.ndarray
+            Receives the values. It has the shape of the cut.
+        """
         origin, valid = self._grid.origin_of(chunk), self._grid.shape_of(chunk)
         is_slices = all(isinstance(part, slice) and part.step in (None, 1) for part in cut)
         if is_slices:
@@ -209,7 +241,8 @@ class StoredArray:
         shape = out.shape if is_slices else valid
 
         def read() -> NDArray[Any]:
-            # Not into ``out``: whoever waits here may be given up, and come back later.
+            # Not into ``out``: this thread may be abandoned here, and return after another has
+            # written to ``out``.
             values = np.empty(shape, out.dtype)
             zarr_adapter.read_selection(self._array, selection, values)
             return values

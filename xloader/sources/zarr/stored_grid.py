@@ -1,13 +1,14 @@
-"""How a Zarr array is cut into stored objects, and sharded ones into chunks.
+"""How a Zarr array is cut into stored objects, and into chunks within them if they are shards.
 
-Read from the metadata document, as the Zarr specification defines it. Sizes are those that were
-encoded: the last chunk may reach past the array's end, and is cut short when it is read::
+The sizes are read from the metadata document, as the Zarr specification defines it. They are the
+sizes that were encoded. The last chunk may reach past the array's end, and the part past it is
+dropped when the chunk is read::
 
     regular       10 elements, chunks of 4          4 4 4      reads 4 4 2
     rectilinear   10 elements, chunks (2, 5, 5)     2 5 5      reads 2 5 3
     sharded       shards (4, 8) of chunks of 2      2 2 | 2 2 2 2
 
-The chunks within shards are all of one size, which divides every shard.
+All chunks within shards have the same size, which divides every shard.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources.chunk_sizes import Sizes, compact, num_chunks
 
 MOST_NBYTES: Final = 2**60
-"""The most bytes of an array: sizes are 64-bit integers, and sums of them have to be."""
+"""The most bytes of an array or of a chunk. Sizes, and sums of sizes, must fit into 64-bit
+integers.
+"""
 
 Begins: TypeAlias = int | tuple[int, ...]
-"""The distance from each object to the next, or where each begins and where the last ends."""
+"""The distance from each object to the next, or a tuple of where each object begins and
+where the last one ends.
+"""
 
 
 @dataclass(frozen=True)
 class StoredGrid:
-    """The chunks of a stored array.
+    """The chunks and stored objects of an array.
 
     Parameters
     ----------
@@ -45,9 +50,9 @@ class StoredGrid:
     object_sizes : tuple of (int or tuple of int)
         Per dimension, the size of every stored object in elements, or the size of each.
     inner_shape : tuple of int, optional
-        Shape of the chunks within each object, where the objects are shards.
+        Shape in elements of the chunks within each object, if the objects are shards.
     is_known : bool, default True
-        Whether this is how the array is stored, or only how zarr reads it.
+        Whether the array is stored in this way. If False, this is only how zarr reads it.
 
     Examples
     --------
@@ -66,12 +71,12 @@ class StoredGrid:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether stored objects hold many chunks."""
+        """Whether the stored objects are shards, which hold many chunks."""
         return self.inner_shape is not None
 
     @cached_property
     def chunks(self) -> tuple[Sizes, ...]:
-        """Per dimension, the sizes of chunks within the array, as `Variable.chunks` has them."""
+        """Per dimension, the sizes of chunks within the array, in the form of `Variable.chunks`."""
         if self.inner_shape is not None:
             return self.inner_shape
         pairs = zip(self.object_sizes, self.shape, strict=True)
@@ -79,7 +84,7 @@ class StoredGrid:
 
     @cached_property
     def regular_shape(self) -> tuple[int, ...] | None:
-        """The stored shape of every chunk; None where they differ."""
+        """The stored shape of every chunk; None if chunks differ."""
         sizes = self.inner_shape or self.object_sizes
         return tuple(n for n in sizes if isinstance(n, int)) if _are_ints(sizes) else None
 
@@ -91,7 +96,7 @@ class StoredGrid:
 
     @cached_property
     def num_chunks_in_shards(self) -> int:
-        """Number of chunks that all shards have room for, those past the array's end included."""
+        """Number of chunks in all shards, those past the array's end included."""
         assert self.inner_shape is not None, "only shards have room for many chunks"
         return math.prod(
             num_chunks(sizes, size) * sizes // inner
@@ -110,7 +115,7 @@ class StoredGrid:
         return tuple(n if isinstance(n, int) else n[i] for n, i in pairs)
 
     def shape_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
-        """How many elements of a chunk lie within the array, along each dimension."""
+        """Number of elements of a chunk within the array, along each dimension."""
         return tuple(
             min(size, end - start)
             for size, end, start in zip(
@@ -144,14 +149,14 @@ class StoredGrid:
         )
 
     def chunks_per_object(self, shard: tuple[int, ...]) -> tuple[int, ...]:
-        """How many chunks a shard has room for along each dimension."""
+        """Number of chunks of a shard along each dimension, those past the end included."""
         return tuple(
             firsts if isinstance(firsts, int) else firsts[i + 1] - firsts[i]
             for i, firsts in zip(shard, self._first_chunks, strict=True)
         )
 
     def num_chunks_within(self, shard: tuple[int, ...]) -> int:
-        """How many chunks of a shard lie within the array."""
+        """Number of chunks of a shard that lie within the array."""
         assert self.inner_shape is not None, "only shards hold many chunks"
         firsts, sizes = self.first_chunk(shard), self.chunks_per_object(shard)
         return math.prod(
@@ -163,12 +168,12 @@ class StoredGrid:
 
     @cached_property
     def _starts(self) -> tuple[Begins, ...]:
-        """Per dimension, the element with which each object begins."""
+        """Per dimension, the offset of each object's first element."""
         return tuple(_begins(sizes, 1) for sizes in self.object_sizes)
 
     @cached_property
     def _first_chunks(self) -> tuple[Begins, ...]:
-        """Per dimension, the index of the chunk with which each shard begins."""
+        """Per dimension, the index of each shard's first chunk."""
         assert self.inner_shape is not None, "only shards begin with one of many chunks"
         return tuple(map(_begins, self.object_sizes, self.inner_shape))
 
@@ -179,15 +184,16 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
     Raises
     ------
     UnsupportedDataError
-        If the chunk grid is of a kind that neither this file nor zarr tells the sizes of, if a
-        chunk would hold no element, or if there is more of it than can be.
+        If the sizes of the chunks are unknown both here and to zarr. Also if a chunk would hold no
+        element, if the array or a chunk is too large, or if there are too many chunks in a shard
+        or along a dimension.
     """
     is_known = True
     try:
         sizes, inner = _sizes_of_document(array)
     except XloaderError:
         raise
-    # A kind of grid that is not known here, or a document in another form.
+    # The kind of grid or the form of the document is unknown here. zarr may know it.
     except (AttributeError, KeyError, TypeError):
         sizes, inner, is_known = _sizes_by_zarr(array), None, False
     smallest = (n if isinstance(n, int) else min(n, default=1) for n in (*sizes, *(inner or ())))
@@ -204,7 +210,7 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
 
 
 def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
-    """Refuse sizes that no store can have, before anything is made by them."""
+    """Refuse sizes that no store can have, before memory is allocated for them."""
     itemsize = np.dtype(array.dtype).itemsize
     for what, shape in (("is", grid.shape), ("has chunks that are", grid.largest_shape)):
         if math.prod(shape) * itemsize > MOST_NBYTES:
@@ -229,7 +235,7 @@ def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
 def _sizes_of_document(
     array: zarr.Array[Any],
 ) -> tuple[tuple[Sizes, ...], tuple[int, ...] | None]:
-    """The sizes of stored objects, and the shape of chunks within them where they are shards."""
+    """The sizes of stored objects, and the shape of the chunks within them if they are shards."""
     metadata: Any = array.metadata
     if metadata.zarr_format == 2:
         return tuple(int(n) for n in metadata.chunks), None
@@ -244,7 +250,7 @@ def _sizes_of_document(
 
 
 def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
-    """The sizes along one dimension, where a pair stands for a size and its repeats."""
+    """The sizes along one dimension. In the document, a pair is a size and its repeats."""
     if isinstance(sizes, int):
         return sizes
     pairs = [(part, 1) if isinstance(part, int) else tuple(part) for part in sizes]
@@ -272,14 +278,14 @@ def _sizes_by_zarr(array: zarr.Array[Any]) -> tuple[Sizes, ...]:
 
 
 def _begins(sizes: Sizes, unit: int) -> Begins:
-    """Where objects of some sizes begin, counted in units that divide every size."""
+    """Where objects of the given sizes begin, counted in units that divide every size."""
     if isinstance(sizes, int):
         return sizes // unit
     return tuple(itertools.accumulate((size // unit for size in sizes), initial=0))
 
 
 def _clipped(sizes: Sizes, size: int) -> Sizes:
-    """Sizes that end with the array."""
+    """The sizes with the parts past the array's end removed."""
     if isinstance(sizes, int):
         return sizes
     ends = itertools.accumulate(sizes)

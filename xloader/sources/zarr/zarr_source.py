@@ -1,4 +1,4 @@
-"""ZarrSource: the arrays of one Zarr group, read chunk by chunk on the calling thread."""
+"""`ZarrSource`: the arrays of one Zarr group, read chunk by chunk on the calling thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_
 
 
 class _Handle:
-    """The open store of one process, and what hangs on it."""
+    """The open arrays of a source's store, in one process."""
 
     def __init__(
         self,
@@ -54,43 +54,44 @@ class _Handle:
 
 
 class ZarrSource(Described):
-    """The data variables of a Zarr group, chunk by chunk.
+    """The data variables of a Zarr group, read chunk by chunk.
 
-    A variable whose codecs are known takes the direct path, be it of Zarr v2 or v3: one
-    request for the chunk's bytes, decoded on the calling thread straight into the caller's
-    array. Chunks of a shard are found by its index, which is read once and kept, and those
-    that lie close together are fetched with one request. Other codecs go through zarr's own
-    indexing, and what only xarray decodes goes through xarray: `path_of` says which.
+    A variable of Zarr v2 or v3 whose codecs are known is read directly. One request fetches the
+    chunk's bytes, which are decoded on the calling thread straight into the caller's array. Chunks
+    of a shard are found by its index, which is read once and kept. Those that lie close together
+    are fetched with one request. Variables with other codecs are read through zarr's own indexing.
+    Variables that only xarray can decode are read through xarray. `path_of` tells which applies.
 
     Parameters
     ----------
     open_store : callable
-        Opens the store, once in each process. It has to pickle.
+        Opens the store, once in each process. It must pickle.
     open_dataset : callable
-        Opens the same group as xarray sees it, given ``create_default_indexes``.
+        Opens the same group as an xarray dataset. Its argument is ``create_default_indexes``.
     arrays : mapping of str to zarr.Array
-        The open array of each data variable to offer; only its metadata is kept.
+        The open array of each data variable to offer. Only its metadata is kept.
     dataset : xarray.Dataset
-        The open dataset; only its metadata is kept.
+        The open dataset. Only its metadata is kept.
     name : str
         Where the data comes from, for messages.
     dtype : dtype-like or None
-        What packed integers decode to, as `catalog.decoded_dtype` has it.
+        The dtype to which packed integers are decoded; see `catalog.decoded_dtype`.
     on_missing : {"warn", "raise", "fill"}
-        What to do about a chunk that is not in the store.
+        Whether to warn of the first absent chunk, to raise at any, or to do neither. Without an
+        error, the chunk is read as the fill value.
     is_shared : bool
-        Whether ``open_store`` gives a store that this process already uses, so that a forked
-        child may not.
+        Whether ``open_store`` returns a store that this process already uses. A forked child may
+        not use it.
     is_forkable : bool, default False
-        Whether a forked child may open the store anew: true of plain files.
+        Whether a forked child may open the store again: true of plain files.
     version : str, optional
-        Which version of the store it is, where there are several.
+        The version of the store, where there are several.
     is_frozen : bool, default False
         Whether the store cannot change, such as a snapshot.
     is_behind : bool, default True
         Whether the metadata may be consolidated metadata that is older than the arrays.
     secrets : tuple of str
-        Texts that no error may tell.
+        Texts that no error may contain.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class ZarrSource(Described):
         openings = Openings.now(
             arrays, name, self._chunk_errors.secrets, is_frozen=is_frozen, is_behind=is_behind
         )
-        # Apart from the handle: asking for watches must not open a store that is not read yet.
+        # Not part of the handle: a request for watches must not open a store that is not read yet.
         self._watches = PerProcess(
             partial(_make_watches, openings, self._routes, store), name, is_remade=True
         )
@@ -156,7 +157,7 @@ class ZarrSource(Described):
 
     @property
     def num_missing(self) -> int:
-        """How many reads of absent chunks this process has made."""
+        """Number of reads of absent chunks that this source has made in this process."""
         return self._missing.count
 
     def path_of(self, variable: str) -> str:
@@ -164,11 +165,11 @@ class ZarrSource(Described):
         return self._routes[variable].words
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates, lazily, with no data variable: xarray's own view of them."""
+        """The coordinates as a lazy dataset of xarray; see `Source.coordinates`."""
         return (self._coordinates if is_indexed else self._labels).get()
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Get the chunks where the store is waited for; see `Source.fetch`."""
+        """Fetch the chunks if reading the store waits, else defer it; see `Source.fetch`."""
         variable = reads[0].variable
         array = self._handle.get().arrays[variable]
         if self._routes[variable].kind == "direct":
@@ -185,16 +186,16 @@ class ZarrSource(Described):
         return Values(values, replace(outcome, fetch_seconds=time.perf_counter() - begin))
 
     def is_waiting(self, variable: str) -> bool:
-        """Whether the store is one that is waited for; see `Source.is_waiting`."""
+        """Whether reading the store mostly waits; see `Source.is_waiting`."""
         return self._is_waiting
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """A watch for each variable's array; see `Source.watches`."""
+        """The watch of each variable's array; see `Source.watches`."""
         watches = self._watches.get()
         return [watches[variable] for variable in variables]
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """The variable with the index of the shard, or of the chunk; see `Source.bundle_of`."""
+        """The variable, with the index of the shard or of the chunk; see `Source.bundle_of`."""
         route = self._routes[variable]
         return variable, route.grid.object_of(chunk) if route.is_sharded else chunk
 
@@ -213,7 +214,7 @@ class ZarrSource(Described):
         num_missing = 0
         for read, out in zip(reads, outs, strict=True):
             try:
-                # Whether a shard holds a chunk is known from its index, which is decoded for it.
+                # Within the try: for a shard, its index is decoded here, which may fail.
                 is_there = array.is_there(read.chunk)
                 if not is_there:
                     num_missing += 1
@@ -238,7 +239,7 @@ def _make_watches(
 
 
 def _check_release(on_missing: OnMissing) -> None:
-    """Warn of a zarr that is not known here, and refuse what it cannot be asked for."""
+    """Warn if zarr's release is unknown, and refuse ``on_missing="raise"`` with it."""
     if on_missing == "raise" and not zarr_adapter.is_known():
         raise UnsupportedDataError(
             "xloader cannot tell absent chunks with this release of zarr",
