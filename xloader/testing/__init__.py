@@ -1,13 +1,14 @@
-"""For tests, ours and yours: stores that count, delay and fail, and datasets to try.
+"""Tools for tests: stores that count, delay and fail, and generated datasets.
 
-A claim about reads is checked by a store that records them, never by a clock::
+xloader's own tests use them, and so can yours. To test how often data is read, use a store that
+records reads, never a clock::
 
     store = CountingStore(write_store(dataset, chunks))
     loader = xloader.open(store).window(time=3).loader(batch_size=4)
     for batch in loader: ...
     assert store.num_reads == loader.explain().num_reads
 
-`datasets` needs hypothesis, and imports it only when called.
+`datasets` needs hypothesis, which is imported only when it is called.
 """
 
 from __future__ import annotations

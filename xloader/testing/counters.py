@@ -1,4 +1,4 @@
-"""Counting from many threads, and from many processes."""
+"""Counters that many threads, or many processes, can use together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from typing import Any
 
 
 class KeyCounter:
-    """Counts from many threads; a pickled copy counts on by itself."""
+    """A counter of items for many threads. A pickled copy counts separately."""
 
     def __init__(self) -> None:
         self.counts: Counter[Any] = Counter()
         self.lock = threading.Lock()
 
     def add(self, item: object) -> None:
-        """Count one more of an item."""
+        """Count an item once.
+
+        Parameters
+        ----------
+        item : hashable
+            The item.
+        """
         with self.lock:
             self.counts[item] += 1
 
@@ -27,7 +33,7 @@ class KeyCounter:
             return self.counts.copy()
 
     def reset(self) -> None:
-        """Start counting from zero."""
+        """Set all counts to zero."""
         with self.lock:
             self.counts.clear()
 
@@ -40,12 +46,12 @@ class KeyCounter:
 
 
 class SharedTally:
-    """Counts from many processes, each of which adds lines to one file.
+    """A counter for many processes, which all append lines to one file.
 
     Parameters
     ----------
     path : str
-        The file. What is in it counts.
+        Path of the file. Lines that it already holds count.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,9 +60,15 @@ class SharedTally:
             pass
 
     def add(self, item: object) -> None:
-        """Count one more of an item, which has to pickle."""
+        """Count an item once.
+
+        Parameters
+        ----------
+        item : hashable
+            The item. It must pickle.
+        """
         line = pickle.dumps((os.getpid(), item)).hex().encode() + b"\n"
-        # Opened anew each time: a line that is appended in one call is not mixed with others.
+        # Processes may write at once. A line that is appended in one call is not mixed with others.
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, line)
@@ -68,10 +80,10 @@ class SharedTally:
         return Counter(item for _, item in self.lines())
 
     def lines(self) -> list[tuple[int, Any]]:
-        """Every item, with the process that counted it."""
+        """Every counted item, with the id of the process that counted it."""
         with open(self._path, "rb") as file:
             return [pickle.loads(bytes.fromhex(line.decode())) for line in file.read().split()]
 
     def reset(self) -> None:
-        """Start counting from zero."""
+        """Set all counts to zero."""
         os.truncate(self._path, 0)

@@ -1,4 +1,4 @@
-"""Datasets to try, and the stores that hold them."""
+"""Datasets for tests, and Zarr stores that hold them."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def write_store(
     Parameters
     ----------
     dataset : xarray.Dataset
-        What to write.
+        The dataset to write.
     chunks : mapping of str to tuple of (int or tuple of int)
-        Shape of the chunks of each data variable, in elements. A tuple for a dimension gives the
-        size of each chunk along it: a rectilinear chunk grid, which needs zarr 3.2 or newer.
+        Chunk shape of each data variable, in elements. A tuple for a dimension gives the size of
+        each chunk along it. Such a rectilinear chunk grid needs zarr 3.2 or newer.
     path : path-like, optional
-        A directory to make; by default the store lies in memory.
+        A directory to make. By default the store is in memory.
     zarr_format : {3, 2}
-        Version of the format.
+        Version of the Zarr format.
     encoding : mapping of str to mapping, optional
-        More of xarray's encoding by variable, such as ``shards`` or ``compressors``. Where a
-        chunk grid is rectilinear, they go to ``zarr.create_array``.
+        More of xarray's encoding by variable, such as ``shards`` or ``compressors``. For a
+        rectilinear chunk grid, it is passed to ``zarr.create_array``.
 
     Returns
     -------
     zarr.abc.store.Store
-        The store. Every chunk is there, those equal to the fill value too.
+        The store. Every chunk is written, even if it is equal to the fill value.
     """
     store: Store = MemoryStore() if path is None else LocalStore(os.fspath(path))
     merged: dict[str, dict[str, Any]] = {k: dict(more) for k, more in (encoding or {}).items()}
@@ -68,7 +68,7 @@ def write_store(
             key: _sizes_of(options[key], shape) for key in ("chunks", "shards") & options.keys()
         }
         if "shards" in sizes:
-            # Chunks within shards are all of one shape.
+            # Zarr allows only one shape for the chunks within shards.
             sizes["chunks"] = options["chunks"]
         _write_rectilinear(store, name, dataset[name].to_numpy(), {**options, **sizes})
     return store
@@ -81,14 +81,14 @@ def _varies(encoding: Mapping[str, Any]) -> bool:
 
 
 def _sizes_of(sizes: Sequence[int | tuple[int, ...]], shape: tuple[int, ...]) -> list[list[int]]:
-    """The size of each chunk along each dimension: zarr 3.2 takes no number for all of them."""
+    """The size of each chunk along each dimension, since zarr 3.2 takes only full lists."""
     return [list(each(size, end)) for size, end in zip(sizes, shape, strict=True)]
 
 
 def _write_rectilinear(
     store: Store, name: str, values: NDArray[Any], options: Mapping[str, Any]
 ) -> None:
-    """Write an array anew, which xarray cannot write in such chunks, with its attributes."""
+    """Write an array again in chunks that xarray cannot write. Its attributes are kept."""
     group = zarr.open_group(store, mode="r+")
     written: Any = group[name]
     with zarr.config.set({"array.rectilinear_chunks": True, "array.write_empty_chunks": True}):
@@ -111,25 +111,27 @@ def datasets(
     max_variables: int = 3,
     dtypes: tuple[str, ...] = ("float32", "float64", "int16", "int32", "int64", "uint16"),
 ) -> SearchStrategy[tuple[xr.Dataset, dict[str, tuple[int, ...]]]]:
-    """Small datasets in which every value tells where it comes from, with chunks for them.
+    """A hypothesis strategy of small datasets with unique values, and of chunks for them.
+
+    Because values are unique, each one shows where it was read.
 
     Parameters
     ----------
     max_dims : int, default 3
-        The most dimensions: of "time", "lat" and "lon", in this order.
+        The most dimensions. They are "time", "lat" and "lon", in this order.
     max_size : int, default 12
         The most elements along a dimension.
     max_variables : int, default 3
-        The most data variables. The first has every dimension, others a part of them in any
-        order.
+        The most data variables. The first has every dimension. The others have some of them, in
+        any order.
     dtypes : tuple of str
-        Dtypes to choose from. They must hold the number of all elements exactly.
+        Dtypes to choose from. They must hold the total number of elements exactly.
 
     Returns
     -------
     hypothesis.strategies.SearchStrategy
-        Of pairs ``(dataset, chunks)``: the values count up from 1 through all variables, and
-        chunks, as `write_store` takes them, may be longer than their dimension.
+        A strategy of pairs ``(dataset, chunks)``. Values count up from 1 through all variables.
+        The chunks have the form that `write_store` takes, and may be longer than their dimension.
     """
     from hypothesis import strategies as st
 

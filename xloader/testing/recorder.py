@@ -1,4 +1,4 @@
-"""A source that records what is read of it."""
+"""SourceRecorder: a source that records which chunks are read from it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from xloader.testing.counters import KeyCounter, SharedTally
 
 
 class SourceRecorder:
-    """A source that records what is read of it, and how much at a time.
+    """A source that records which chunks are read, and how many bytes at a time.
 
     Parameters
     ----------
     source : Source
-        The source to read.
+        The source to read from.
     log : str or os.PathLike, optional
-        A file in which all processes count together that the source is carried to. Without it,
-        a copy in another process counts for itself.
+        A file in which all processes that use the source count together. Without it, a copy in
+        another process counts separately.
 
     Attributes
     ----------
     peak_in_flight_nbytes : int
-        The most bytes that chunks were being decoded into at any moment.
+        Peak size in bytes of the arrays that chunks were being decoded into.
     peak_held_nbytes : int
-        The most bytes that fetched chunks held at any moment, until they were decoded or dropped.
+        Peak size in bytes of fetched chunks that were not yet decoded or dropped.
     """
 
     def __init__(self, source: Source, log: str | os.PathLike[str] | None = None) -> None:
@@ -47,7 +47,7 @@ class SourceRecorder:
 
     @property
     def reads(self) -> Counter[tuple[str, tuple[int, ...]]]:
-        """How often each (variable, chunk) was read."""
+        """Number of reads of each (variable, chunk)."""
         return self._tally.snapshot()
 
     @property
@@ -56,13 +56,13 @@ class SourceRecorder:
         return self.reads.total()
 
     def reset(self) -> None:
-        """Start counting from zero."""
+        """Set all counts and peaks to zero."""
         self._tally.reset()
         self.peak_in_flight_nbytes = 0
         self.peak_held_nbytes = 0
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Fetch chunks, and record them; see `Source.fetch`."""
+        """Fetch chunks and record them; see `Source.fetch`."""
         for read in reads:
             self._tally.add((read.variable, read.chunk))
         weighed = _Weighed(self._source.fetch(reads), self)
@@ -73,30 +73,36 @@ class SourceRecorder:
         return weighed
 
     def is_waiting(self, variable: str) -> bool:
-        """Whether reading from the source mostly waits."""
+        """Whether reading the variable mostly waits; see `Source.is_waiting`."""
         return self._source.is_waiting(variable)
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """Bundle of the source; see `Source.bundle_of`."""
+        """Bundle of the chunk in the source; see `Source.bundle_of`."""
         return self._source.bundle_of(variable, chunk)
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Watches of the source; what they read is no chunk."""
+        """Watches of the source. What they read is not recorded."""
         return self._source.watches(variables)
 
     def weigh(self, nbytes: int) -> None:
-        """Note that so many more bytes are being decoded into."""
+        """Record a change in the size of the arrays that chunks are being decoded into.
+
+        Parameters
+        ----------
+        nbytes : int
+            The change in bytes. Negative after decoding.
+        """
         with self._lock:
             self._in_flight_nbytes += nbytes
             self.peak_in_flight_nbytes = max(self.peak_in_flight_nbytes, self._in_flight_nbytes)
 
     def let_go(self, weighed: _Weighed) -> None:
-        """Note that fetched chunks are held no longer."""
+        """Record that fetched chunks are no longer held."""
         with self._lock:
             self._held.discard(weighed)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is under way stays in its process.
+        # Chunks that are held cannot be sent to another process.
         return {**self.__dict__, "_lock": None, "_held": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -127,7 +133,15 @@ class SourceRecorder:
 
 
 class _Weighed:
-    """Fetched chunks whose memory is noted, and that of the places they are decoded to."""
+    """Fetched chunks whose memory is recorded, as is that of the arrays they are decoded into.
+
+    Parameters
+    ----------
+    fetched : Fetched
+        The fetched chunks.
+    recorder : SourceRecorder
+        The recorder.
+    """
 
     def __init__(self, fetched: Fetched, recorder: SourceRecorder) -> None:
         self._fetched = fetched
@@ -135,6 +149,7 @@ class _Weighed:
         self.nbytes = fetched.nbytes
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode the chunks and record the memory; see `Fetched.decode`."""
         nbytes = sum(out.nbytes for out in outs)
         self._recorder.weigh(nbytes)
         try:

@@ -1,4 +1,4 @@
-"""Stores that count, delay and fail: wrappers of any Zarr store."""
+"""Wrappers of any Zarr store that count its reads, delay them or make them fail."""
 
 from __future__ import annotations
 
@@ -25,17 +25,26 @@ if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
 
 METADATA_NAMES: Final = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
-"""Last parts of the keys that hold metadata; every other key holds a chunk or a shard."""
+"""Last parts of keys that hold metadata. All other keys hold a chunk or a shard."""
 
 Fault = Exception | None | Callable[[bytes], bytes]
-"""What becomes of a read: an error, an absent key, or other bytes than are stored."""
+"""The way in which a read goes wrong.
+
+An error is raised, None makes the key absent, and a function replaces the stored bytes.
+"""
 
 
 class _TappedStore(WrapperStore[Store]):
-    """A store with one tap on every way it can be read.
+    """Base of the wrappers: calls two methods around every kind of read.
 
-    Subclasses see each read twice: `_ask` before it, `_answer` after it. ``get_sync`` is offered
-    where the wrapped store has it: zarr 3.1 takes the method for a promise.
+    Subclasses override `_ask`, called before each read, and `_answer`, called after it.
+    ``get_sync`` exists only if the wrapped store reads synchronously, because zarr 3.1 relies on a
+    store that has the method.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The wrapped store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -43,22 +52,23 @@ class _TappedStore(WrapperStore[Store]):
         self._bind()
 
     def _bind(self) -> None:
+        """Offer ``get_sync`` if the wrapped store reads synchronously."""
         self.__dict__.pop("get_sync", None)
         if is_synchronous(self._store):
             self.__dict__["get_sync"] = self._get_sync
 
     def _with_store(self, store: Store) -> Self:
-        # zarr makes read-only copies of a store; they share this one's records.
+        # zarr makes read-only copies of a store. They must share the records of this one.
         other = copy.copy(self)
         other._store = store
         other._bind()
         return other
 
     def _ask(self, key: str, byte_range: ByteRequest | None) -> None:
-        """See a read before it is made."""
+        """Called before each read."""
 
     def _answer(self, key: str, buffer: Buffer | None) -> Buffer | None:
-        """See what a read gave, or give something else."""
+        """Called after each read. Returns what was read, or something in its place."""
         return buffer
 
     async def _pause(self) -> None:
@@ -81,7 +91,22 @@ class _TappedStore(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Read one key, or a range of it."""
+        """Read one key, or a range of it.
+
+        Parameters
+        ----------
+        key : str
+            The key.
+        prototype : BufferPrototype
+            Kind of buffer to read into.
+        byte_range : ByteRequest, optional
+            The range. By default the whole object.
+
+        Returns
+        -------
+        Buffer or None
+            The bytes. None if the key is absent.
+        """
         await self._pause()
         self._ask(key, byte_range)
         return self._answer(key, await self._store.get(key, prototype, byte_range))
@@ -91,7 +116,20 @@ class _TappedStore(WrapperStore[Store]):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Read ranges of several keys: each is a read."""
+        """Read ranges of several keys. Each range is a read.
+
+        Parameters
+        ----------
+        prototype : BufferPrototype
+            Kind of buffer to read into.
+        key_ranges : iterable of (str, ByteRequest or None)
+            The keys and ranges.
+
+        Returns
+        -------
+        list of (Buffer or None)
+            The bytes of each range, in order. None for an absent key.
+        """
         await self._pause()
         asked = list(key_ranges)
         for key, byte_range in asked:
@@ -100,8 +138,8 @@ class _TappedStore(WrapperStore[Store]):
         return [self._answer(key, buffer) for (key, _), buffer in zip(asked, buffers, strict=True)]
 
     async def get_ranges(self, key: str, byte_ranges: Any, **options: Any) -> AsyncIterator[Any]:
-        """Read ranges of one key, where zarr has this method: each request is a read."""
-        # The wrapper's own would ask the wrapped store, and no read would be seen.
+        """Read ranges of one key, where zarr has this method. Each request is a read."""
+        # WrapperStore's method calls the wrapped store, so its reads would not be recorded.
         async for group in cast(Any, Store).get_ranges(self, key, byte_ranges, **options):
             yield group
 
@@ -117,15 +155,15 @@ class _TappedStore(WrapperStore[Store]):
 
 
 class CountingStore(_TappedStore):
-    """Records every read of a store, by every way a store can be read.
+    """A wrapper that records every read of a store, however it is read.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        The store to read.
+        The store to read from.
     log : str or os.PathLike, optional
-        A file in which all processes count together that the store is carried to. Without it,
-        a copy in another process counts for itself.
+        A file in which all processes that use the store count together. Without it, a copy in
+        another process counts separately.
 
     Examples
     --------
@@ -144,12 +182,12 @@ class CountingStore(_TappedStore):
 
     @property
     def readers(self) -> dict[str, set[int]]:
-        """By key of a chunk or shard, the processes that read it, where there is a log.
+        """Ids of the processes that read each chunk or shard, by key. Needs a log.
 
         Raises
         ------
         OptionError
-            If there is none.
+            If the store was made without ``log``.
         """
         if not isinstance(self._tally, SharedTally):
             raise OptionError(
@@ -163,33 +201,34 @@ class CountingStore(_TappedStore):
 
     @property
     def reads(self) -> Counter[str]:
-        """How often each key of a chunk or shard was read; a range counts as a read."""
+        """Number of reads of each chunk or shard, by key. Each range is a read."""
         return self._by_key(is_chunk=True)
 
     @property
     def metadata_reads(self) -> Counter[str]:
-        """How often each key of metadata was read."""
+        """Number of reads of each key of metadata."""
         return self._by_key(is_chunk=False)
 
     @property
     def ranges(self) -> Counter[tuple[str, ByteRequest | None]]:
-        """How often each part of a chunk or shard was read: by key and zarr's byte range.
+        """Number of reads of each part of a chunk or shard, by key and zarr's byte range.
 
-        The byte range of a whole object is None.
+        The byte range is None if the whole object was read.
         """
         items = self._tally.snapshot().items()
         return Counter({asked: n for asked, n in items if is_chunk_key(asked[0])})
 
     @property
     def num_reads(self) -> int:
-        """Number of reads of chunks or shards, absent ones included; metadata is left out."""
+        """Number of reads of chunks or shards, absent ones included, without metadata."""
         return self.reads.total()
 
     def reset(self) -> None:
-        """Start counting from zero."""
+        """Set all counts to zero."""
         self._tally.reset()
 
     def _by_key(self, *, is_chunk: bool) -> Counter[str]:
+        """Number of reads of each key, of chunks or of metadata."""
         counts: Counter[str] = Counter()
         for (key, _), n in self._tally.snapshot().items():
             if is_chunk_key(key) == is_chunk:
@@ -201,14 +240,16 @@ class CountingStore(_TappedStore):
 
 
 class LatencyStore(_TappedStore):
-    """Delays every read, as a distant store does: it can only be read asynchronously.
+    """A wrapper that delays every read, as a distant store does.
+
+    It can only be read asynchronously.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        The store to read.
+        The store to read from.
     seconds : float
-        The delay of each request.
+        Delay of each request, in seconds.
     """
 
     def __init__(self, store: Store, seconds: float) -> None:
@@ -218,24 +259,24 @@ class LatencyStore(_TappedStore):
     _supports_sync_io = False
 
     def _bind(self) -> None:
-        """Offer no ``get_sync``: who calls that takes a read for one that does not wait."""
+        """Offer no ``get_sync``: a caller of it assumes that the read does not wait."""
 
     async def _pause(self) -> None:
         await asyncio.sleep(self.seconds)
 
 
 class FaultyStore(_TappedStore):
-    """Fails, loses or damages chosen keys.
+    """A wrapper that makes reads of chosen keys fail, or loses or damages their bytes.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        The store to read.
+        The store to read from.
     faults : mapping of str to (Exception, None or callable)
-        By key: an error to raise, None for an absent key, or a function from the stored bytes
-        to those given in their place, such as `truncate`.
+        By key: an error to raise, None for an absent key, or a function that takes the stored bytes
+        and returns others, such as `truncate`.
     times : int, optional
-        How many reads of each key go wrong before it heals; by default all.
+        Number of reads of each key that go wrong. Later reads work. By default all go wrong.
 
     Examples
     --------
@@ -257,7 +298,7 @@ class FaultyStore(_TappedStore):
 
     @property
     def num_faults(self) -> int:
-        """How many reads went wrong."""
+        """Number of reads that went wrong."""
         return self._tally.snapshot().total()
 
     def _answer(self, key: str, buffer: Buffer | None) -> Buffer | None:
@@ -276,17 +317,17 @@ class FaultyStore(_TappedStore):
 
 
 def truncate(data: bytes) -> bytes:
-    """The first half of some bytes: what an interrupted copy leaves."""
+    """The first half of some bytes, as an interrupted copy leaves them."""
     return data[: len(data) // 2]
 
 
 def garble(data: bytes) -> bytes:
-    """As many bytes, and none of them right."""
+    """As many bytes, all of them different from the original."""
     return bytes(byte ^ 0xA5 for byte in data)
 
 
 def is_chunk_key(key: str) -> bool:
-    """Whether a key holds a chunk or a shard, and no metadata.
+    """Whether a key holds a chunk or a shard, and not metadata.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Several sources as one: concatenated along a dimension, or mixed by variable."""
+"""Several sources as one source: joined along a dimension, or mixed by variable."""

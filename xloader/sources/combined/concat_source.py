@@ -1,4 +1,8 @@
-"""ConcatSource: several sources as one along a dimension, each read by its own."""
+"""ConcatSource: several sources joined along a dimension, such as files of one year each.
+
+Nothing is copied. Each chunk of the joined source is a chunk of one of the sources, which reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,38 +32,40 @@ from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
 
 _MOST_COMPRESSED_NBYTES: Final = 16 * 2**20
-"""16 MiB: pickled parts beyond this hold data and not descriptions, and stay as they are."""
+"""16 MiB. Larger pickles hold data rather than descriptions, and are not compressed."""
 
 
 def concat_sources(sources: Sequence[Source], dim: str) -> Source:
-    """Several sources as one along a dimension, lazily.
+    """Join several sources along a dimension, lazily.
 
-    Of each source the metadata and the coordinates of the dimensions are looked at.
+    Only the metadata of the sources and the coordinates of their dimensions are read.
 
     Parameters
     ----------
     sources : sequence of Source
         At least one, in the order of their labels along ``dim``. They must offer the same
-        variables, alike in all but their size and chunks along ``dim`` and in how they are
-        packed.
+        variables. A variable may differ between sources in its size and chunks along ``dim`` and in
+        how it is packed, but in nothing else.
     dim : str
-        The dimension. Variables without it are the first source's, as are attributes and
-        the coordinates without it. A coordinate along it that some source lacks is left out.
+        The dimension. Variables without it are taken from the first source, and so are attributes
+        and coordinates without it. A coordinate along it that some source lacks is left out.
 
     Returns
     -------
     Source
-        A chunk of it is a chunk of one of the sources, read by that.
+        The joined source. Each of its chunks is a chunk of one of the sources, which reads it.
 
     Raises
     ------
     OptionError
-        If there is no source, or labels along ``dim`` overlap, turn round, mix calendars or
-        come in another order; if labels of another dimension differ.
+        If there is no source. If labels along ``dim`` overlap, do not increase or decrease
+        throughout, mix calendars, are in another order than the sources, or are missing in some
+        sources. If labels along another dimension differ.
     UnknownNameError
         If a source lacks the dimension or a variable.
     StackError
-        If a variable differs in its dimensions, another dimension's size or chunks, or dtype.
+        If a variable differs in its dimensions, its dtype, or its size or chunks along another
+        dimension.
 
     Examples
     --------
@@ -78,20 +84,23 @@ def concat_sources(sources: Sequence[Source], dim: str) -> Source:
         )
     require_names(sources, dim)
     if len(sources) > 1:
-        # Files that do not belong together are chunked otherwise, too, which is no fault of theirs.
+        # Checked first: sources that do not belong together often differ in their chunks too, and
+        # an error about labels says more.
         check_coordinates(sources, dim)
     return ConcatSource(tuple(sources), dim)
 
 
 class ConcatSource:
-    """Several sources as one along a dimension; see `concat_sources`, which checks labels.
+    """Several sources joined along a dimension.
+
+    Labels are not checked here. `concat_sources` checks them first.
 
     Parameters
     ----------
     parts : tuple of Source
-        The sources.
+        The sources, in order.
     dim : str
-        The dimension.
+        The dimension along which they are joined.
     """
 
     def __init__(self, parts: tuple[Source, ...], dim: str) -> None:
@@ -113,7 +122,7 @@ class ConcatSource:
 
     @property
     def name(self) -> str:
-        """The sources' names: the first and the last where there are more than two."""
+        """Names of the sources. Only the first and the last, if there are more than two."""
         names = [part.name for part in self._parts]
         if len(names) <= 2:
             return " and ".join(names)
@@ -126,12 +135,12 @@ class ConcatSource:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the sources' own, in their order, and the dimension."""
+        """Digest of the dimension and of the sources' fingerprints, in order."""
         parts = [self._dim, *(part.fingerprint for part in self._parts)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def path_of(self, variable: str) -> str:
-        """How a variable is read, in words: each way once."""
+        """How a variable is read, in words. Each different way is named once."""
         if self._axes[variable] is None or len(self._parts) == 1:
             return self._parts[0].path_of(variable)
         ways = dict.fromkeys(part.path_of(variable) for part in self._parts)
@@ -142,16 +151,19 @@ class ConcatSource:
         return words
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates, with no data variable; those of more dims than ``dim`` lazily."""
+        """The coordinates, without data variables.
+
+        Those of several dimensions, one of which is ``dim``, are lazy.
+        """
         return self._coordinates.get()
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """The bundle of the source that has the chunk, and which source that is."""
+        """Number of the source that has the chunk, and the chunk's bundle there."""
         number, local = self._locate(variable, chunk)
         return number, self._parts[number].bundle_of(variable, local)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Get some chunks, those of each source together; see `Source.fetch`."""
+        """Fetch some chunks, those of each source together; see `Source.fetch`."""
         owned, packings = [], []
         for read in reads:
             number, local = self._locate(read.variable, read.chunk)
@@ -161,19 +173,19 @@ class ConcatSource:
         return _Unpacked(fetched, packings) if any(packings) else fetched
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Those of each source that has some of the variables' chunks."""
+        """Watches of each source that has chunks of the variables; see `Source.watches`."""
         names = list(variables)
         joined = [name for name in names if self._axes[name] is not None]
         first, *others = self._parts
         return [*first.watches(names), *(w for part in others for w in part.watches(joined))]
 
     def is_waiting(self, variable: str) -> bool:
-        """Whether reading from any of the sources mostly waits."""
+        """Whether reading the variable mostly waits, in any of its sources."""
         parts = self._parts[:1] if self._axes[variable] is None else self._parts
         return any(part.is_waiting(variable) for part in parts)
 
     def _locate(self, variable: str, chunk: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Which source has a chunk, and the chunk's index there."""
+        """Number of the source that has a chunk, and the chunk's index there."""
         axis = self._axes[variable]
         if axis is None:
             return 0, chunk
@@ -182,13 +194,13 @@ class ConcatSource:
         return number, (*chunk[:axis], chunk[axis] - starts[number], *chunk[axis + 1 :])
 
     def _packing_undone(self, number: int, variable: str) -> Packing | None:
-        """The packing of one source's values where others are packed in another way."""
+        """The packing to undo in one source's values, if the sources pack differently."""
         if self._variables[variable].packing is not None:
             return None
         return self._parts[number].variables[variable].packing
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Years of one data set are described in nearly the same bytes, which compress well.
+        # The descriptions of similar files are nearly the same bytes, which compress well.
         described = pickle.dumps(self._parts, pickle.HIGHEST_PROTOCOL)
         if len(described) > _MOST_COMPRESSED_NBYTES:
             return ConcatSource, (self._parts, self._dim)
@@ -196,7 +208,7 @@ class ConcatSource:
 
 
 class _Unpacked:
-    """Fetched chunks of which some are packed otherwise than the others, and are unpacked."""
+    """Fetched chunks from sources that pack differently. They are unpacked when decoded."""
 
     def __init__(self, fetched: Fetched, packings: Sequence[Packing | None]) -> None:
         self._fetched = fetched
@@ -204,9 +216,11 @@ class _Unpacked:
 
     @property
     def nbytes(self) -> int:
+        """Memory that the fetched chunks hold, in bytes."""
         return self._fetched.nbytes
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode the chunks, and unpack those that are packed; see `Fetched.decode`."""
         places = [
             out if packing is None else np.empty(out.shape, packing.stored_dtype)
             for out, packing in zip(outs, self._packings, strict=True)
@@ -219,4 +233,5 @@ class _Unpacked:
 
 
 def _unpickle(described: bytes, dim: str) -> ConcatSource:
+    """The ConcatSource from its compressed pickle."""
     return ConcatSource(pickle.loads(zlib.decompress(described)), dim)

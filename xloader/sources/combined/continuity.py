@@ -1,4 +1,7 @@
-"""The coordinates of several sources in a row: whether labels go on from one to the next."""
+"""Coordinates of several sources that are joined along a dimension.
+
+Checks that the labels continue from each source to the next, and joins the coordinates.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from xloader.sources.base import Source
 from xloader.sources.combined.joined_variables import label_of
 
 _MOST_NAMES = 12
-"""How many sources a message lists."""
+"""The most sources that a message lists."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels of one source along the dimension that sources are joined along.
+    """The labels of one source along the dimension of the join.
 
     Parameters
     ----------
     owner : str
         Name of the source, for messages.
     index : pandas.Index
-        Its labels, at least one.
+        The labels, at least one.
     """
 
     owner: str
@@ -35,7 +38,7 @@ class Labels:
 
     @property
     def kind(self) -> str:
-        """What the labels are, in words: those of two kinds have no order."""
+        """Kind of the labels, in words. Labels of different kinds cannot be ordered."""
         if isinstance(self.index, xr.CFTimeIndex):
             return f"cftime dates of the calendar {self.index.calendar!r}"
         dtype = self.index.dtype
@@ -47,7 +50,13 @@ class Labels:
 
     @property
     def direction(self) -> int:
-        """1 where labels increase, -1 where they decrease, 0 for a single one."""
+        """1 if the labels increase, -1 if they decrease, 0 for a single label.
+
+        Raises
+        ------
+        OptionError
+            If the labels neither increase nor decrease throughout.
+        """
         if len(self.index) == 1 and not self.index.hasnans:
             return 0
         if self.index.is_unique and not self.index.hasnans:
@@ -77,23 +86,23 @@ class Labels:
 
 
 def check_labels(dim: str, labels: Sequence[Labels]) -> None:
-    """Check that labels go on from each source to the next.
+    """Check that labels continue from each source to the next.
 
-    Numbers and dates must all increase or all decrease, with no two sources overlapping. Text
-    has no order, and must only not repeat.
+    Numbers and dates must all increase or all decrease, and no two sources may overlap. Text has no
+    order, so it only must not repeat.
 
     Parameters
     ----------
     dim : str
         The dimension.
     labels : sequence of Labels
-        Those of each source, in the order given; sources without elements left out.
+        The labels of each source, in the given order. Sources without elements are left out.
 
     Raises
     ------
     OptionError
-        If labels are of two kinds or calendars, turn round, overlap, or would go on in another
-        order of the sources.
+        If labels are of different kinds or calendars, do not increase or decrease throughout,
+        overlap, repeat, or are in another order than the sources.
 
     Examples
     --------
@@ -132,14 +141,16 @@ def check_labels(dim: str, labels: Sequence[Labels]) -> None:
 
 
 def _goes_on(sign: int, one: Labels, other: Labels) -> bool:
+    """Whether all labels of one source come before those of the other, in a direction."""
     return bool(one.last < other.first if sign > 0 else one.last > other.first)
 
 
 def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
+    """The direction of all labels: 1 if they increase, -1 if they decrease."""
     turned = [(one.direction, one) for one in labels]
     known = [(sign, one) for sign, one in turned if sign]
     if not known:
-        # Single labels alone decrease only where every one of them does.
+        # With one label in each source, only the labels of all sources show the direction.
         pairs = list(itertools.pairwise(labels))
         return -1 if pairs and all(_goes_on(-1, one, other) for one, other in pairs) else 1
     for sign, one in known:
@@ -154,6 +165,7 @@ def _common_direction(dim: str, labels: Sequence[Labels]) -> int:
 
 
 def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
+    """Check that no label occurs twice."""
     owners: dict[object, str] = {}
     for one in labels:
         for label in one.index:
@@ -168,6 +180,7 @@ def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
 
 
 def _different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
+    """The error for labels of two kinds."""
     is_calendar = "dates" in one.kind and "dates" in other.kind
     return OptionError(
         f"labels along {dim!r} are of two kinds",
@@ -180,6 +193,7 @@ def _different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
 
 
 def _first_turn(index: Any) -> str:
+    """The first three neighbouring labels that change direction, as text."""
     values = list(index)
     for before, label, after in zip(values, values[1:], values[2:], strict=False):
         if not (before < label < after or before > label > after):
@@ -188,17 +202,25 @@ def _first_turn(index: Any) -> str:
 
 
 def _listed(names: list[str]) -> str:
+    """Names in a row. If there are too many, the last ones are only counted."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_coordinates(sources: Sequence[Source], dim: str) -> None:
-    """Check that labels go on along the dimension, and that those of the others are the same.
+    """Check that labels continue along a dimension and agree along all others.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        The sources, in order.
+    dim : str
+        The dimension along which they are joined.
 
     Raises
     ------
     OptionError
-        If they do not, or only some sources have labels.
+        If they do not, or if only some sources have labels along ``dim``.
     """
     indexes = [source.coordinates().indexes for source in sources]
     bare = [number for number, own in enumerate(indexes) if dim not in own]
@@ -232,6 +254,7 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
 
 
 def _differing(one: Any, other: Any) -> str:
+    """How the labels of two sources differ, in words."""
     if len(one) != len(other):
         return f"{len(one)} and {len(other)} labels"
     for place, (label, another) in enumerate(zip(one, other, strict=True)):
@@ -241,7 +264,18 @@ def _differing(one: Any, other: Any) -> str:
 
 
 def join_coordinates(parts: Sequence[Source], dim: str) -> xr.Dataset:
-    """The parts' coordinates in a row along the dimension; the others as the first has them."""
+    """Join the coordinates of sources along a dimension.
+
+    Coordinates without the dimension are taken from the first source. A coordinate along it is left
+    out if some source lacks it or has it with other dimensions.
+
+    Parameters
+    ----------
+    parts : sequence of Source
+        The sources, in order.
+    dim : str
+        The dimension.
+    """
     all_of = [part.coordinates() for part in parts]
     first = all_of[0]
     of_dim = [name for name, coord in first.coords.items() if dim in coord.dims]
@@ -267,7 +301,7 @@ def join_coordinates(parts: Sequence[Source], dim: str) -> xr.Dataset:
 
 
 def _lazily(coords: xr.Dataset) -> xr.Dataset:
-    """Coordinates of several dimensions as dask arrays, which join without being read."""
+    """Turn coordinates of several dimensions into dask arrays, to join them without reading."""
     wide = {
         name: coord.variable.chunk()
         for name, coord in coords.coords.items()

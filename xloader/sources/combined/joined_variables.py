@@ -1,4 +1,4 @@
-"""What sources must have in common to be one, and what their variables are then."""
+"""Variables of several sources joined along a dimension: checks that they agree, and joins them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,23 @@ from xloader.sources.base import Source, Variable
 from xloader.sources.chunk_sizes import each, join_sizes
 
 MERGED: Final = "xloader.open(xr.merge([xr.open_zarr(a), xr.open_zarr(b)]))"
-"""How stores of other variables become one source: lazily, and read directly."""
+"""Code, for messages, that makes one source of stores with different variables, lazily."""
 
 
 def require_names(sources: Sequence[Source], dim: str) -> None:
-    """Check that every source has the dimension and the first one's variables.
+    """Check that every source has the dimension, and the same variables as the first.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        The sources.
+    dim : str
+        The dimension along which they are joined.
 
     Raises
     ------
     UnknownNameError
-        If one does not.
+        If a source lacks the dimension, or a variable that another source has.
     """
     for number, source in enumerate(sources):
         dims = dict.fromkeys(d for v in source.variables.values() for d in v.dims)
@@ -51,21 +58,27 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
 
 
 def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
-    """One variable of all parts in a row along a dimension.
+    """Describe one variable of several sources that are joined along a dimension.
 
     Parameters
     ----------
     parts : sequence of Source
-        The sources, all with the variable.
+        The sources. All have the variable.
     name : str
         Name of the variable.
     dim : str
-        The dimension. Where the variable lacks it, it is the first part's.
+        The dimension. A variable without it is taken from the first source.
+
+    Returns
+    -------
+    Variable
+        The joined variable. It has a packing only if all sources pack it in the same way.
 
     Raises
     ------
     StackError
-        If its dimensions or dtype differ, or its size or chunks along another dimension.
+        If the sources differ in its dimensions, its dtype, or its size or chunks along another
+        dimension.
     """
     first = parts[0].variables[name]
     axis = first.dims.index(dim) if dim in first.dims else None
@@ -91,7 +104,8 @@ def join_variable(parts: Sequence[Source], name: str, dim: str) -> Variable:
 def _require_alike(
     parts: Sequence[Source], number: int, first: Variable, other: Variable, axis: int | None
 ) -> None:
-    # A variable without the dimension is read from the first source alone, chunks and all.
+    """Raise an error if a source's variable does not agree with the first source's."""
+    # A variable without the dimension is read from the first source, so other chunks may differ.
     apart: list[tuple[str, object, object]] = [
         ("dimensions", first.dims, other.dims),
         ("dtype", first.dtype, other.dtype),
@@ -125,15 +139,23 @@ def _require_alike(
 
 
 def _is_alike(one: Packing | None, other: Packing | None) -> bool:
-    """Whether two packings give the same values of the same numbers."""
+    """Whether two packings give the same values for the same stored numbers."""
     if one is None or other is None:
         return one is other
-    # 0.1 equals numpy.float64(0.1), and yet NumPy computes with them in different dtypes.
+    # 0.1 equals numpy.float64(0.1), but NumPy computes with them in different dtypes.
     return one == other and one.describe() == other.describe()
 
 
 def label_of(sources: Sequence[Source], number: int) -> str:
-    """A source's name; with its number where names do not tell sources apart."""
+    """Name of a source, with its number if several have the same name.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        All sources.
+    number : int
+        Number of the source among them, from 0.
+    """
     name = sources[number].name
     if sum(source.name == name for source in sources) == 1:
         return name

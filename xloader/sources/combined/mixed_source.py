@@ -1,4 +1,4 @@
-"""MixedSource: each variable from a source of its own."""
+"""MixedSource: the variables of several sources in one, each read by its own source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from xloader.sources.store_watch import Watch
 
 
 class MixedSource(Described):
-    """Variables of several sources as those of one.
+    """A source whose variables are read by several other sources.
 
     Parameters
     ----------
     owners : mapping of str to Source
-        The source of each variable, in the order in which they are offered.
+        The source of each variable, in the order in which variables are offered.
     home : Source
-        The source that gives the name and the coordinates.
+        The source of the name and the coordinates.
     """
 
     def __init__(self, owners: Mapping[str, Source], home: Source) -> None:
@@ -33,15 +33,15 @@ class MixedSource(Described):
         )
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """As the variable's own source has it; see `Source.bundle_of`."""
+        """Bundle of the chunk in the variable's own source; see `Source.bundle_of`."""
         return self._owners[variable].bundle_of(variable, chunk)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Get some chunks, those of one source together; see `Source.fetch`."""
+        """Fetch some chunks, those of each source together; see `Source.fetch`."""
         return fetch_from([(self._owners[read.variable], read) for read in reads])
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Those of the variables' own sources."""
+        """Watches of the variables' own sources; see `Source.watches`."""
         return [watch for v in variables for watch in self._owners[v].watches([v])]
 
     def is_waiting(self, variable: str) -> bool:
@@ -49,7 +49,7 @@ class MixedSource(Described):
         return self._owners[variable].is_waiting(variable)
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates, lazily, with no data variable."""
+        """The coordinates, lazily and without data variables."""
         return self._home.coordinates(is_indexed=is_indexed)
 
     def path_of(self, variable: str) -> str:

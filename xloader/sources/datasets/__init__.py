@@ -1,1 +1,1 @@
-"""Open xarray datasets: what is a plain view of Zarr, and what is read through xarray."""
+"""Variables that are read through xarray: those of open datasets, of dask and of files."""

@@ -1,7 +1,7 @@
-"""Blocks of dask arrays: computed on the calling thread, or on the cluster that is in use.
+"""Computes blocks of dask arrays, on the calling thread or on the cluster in use.
 
-The whole graph is never gone through for one block, as ``.compute()`` does: what a block needs
-is found from the block down.
+``.compute()`` goes through the whole graph for each block. Here the tasks that a block needs are
+found from the block down, wherever the layers of the graph are of known kinds.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from xloader.sources.chunk_sizes import span_of
 
 Graph = dict[Any, Any]
-"""Tasks by key, as dask's schedulers take them."""
+"""Tasks by key, in the form that dask's schedulers take."""
 
 
 @dataclass(frozen=True)
 class TaskCost:
-    """What one block of a dask array takes.
+    """Cost of one block of a dask array.
 
     Parameters
     ----------
     num_tasks : int
-        Tasks that a block in the middle of the array needs; 0 where that is not known.
+        Number of tasks that a block in the middle of the array needs. 0 if that is not known.
     num_repeats : float
-        How often an epoch, block by block, runs each task of the whole graph on average.
+        Number of times that an epoch, block by block, runs each task of the graph on average.
     """
 
     num_tasks: int
@@ -40,7 +40,13 @@ class TaskCost:
 
 
 def effort_of(array: Any) -> TaskCost:
-    """Find out what a block of a dask array takes; nothing is computed."""
+    """Find the cost of a block of a dask array, without computing anything.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        The array.
+    """
     if not _has_layers(array):
         return TaskCost(num_tasks=0, num_repeats=0.0)
     graph = array.__dask_graph__()
@@ -51,17 +57,19 @@ def effort_of(array: Any) -> TaskCost:
 
 
 def compute_blocks(blocks: Sequence[tuple[Any, tuple[int, ...]]]) -> list[NDArray[Any]]:
-    """Compute one block each of some dask arrays, tasks that they share only once.
+    """Compute one block of each of some dask arrays.
+
+    Tasks that blocks share run once, if all graphs have layers.
 
     Parameters
     ----------
     blocks : sequence of (dask.array.Array, tuple of int)
-        The arrays, and the index of a block of each among those that are not empty.
+        The arrays, each with the index of a block. Indices count only blocks that are not empty.
 
     Returns
     -------
     list of numpy.ndarray
-        In the order given.
+        The blocks, in the order given.
 
     Raises
     ------
@@ -93,20 +101,20 @@ def is_on_cluster() -> bool:
 
 
 def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
-    """Say which dask variables are made from the same tasks, block by block.
+    """Group the dask variables that are made from the same tasks, block by block.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        The dataset; nothing is computed.
+        The dataset. Nothing is computed.
     names : iterable of str
-        The variables to look at.
+        Names of the variables to look at.
 
     Returns
     -------
     dict of str to int
-        The same number for variables that share a layer of tasks and have the same blocks;
-        variables that share none are left out.
+        The number of each variable's group. Variables of a group share a layer of tasks and have
+        the same dimensions and blocks. Variables that share none are left out.
     """
     groups: list[tuple[set[str], list[str]]] = []
     grids: dict[str, object] = {}
@@ -115,7 +123,7 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
         if array.chunks is None or not _has_layers(array.data):
             continue
         grids[name] = array.dims, array.chunks
-        # A layer of one task is an array that layers read from.
+        # A layer of one task holds an array that other layers read from.
         graph = array.data.__dask_graph__()
         layers = {label for label, layer in graph.layers.items() if len(layer) > 1}
         members = [name]
@@ -133,7 +141,7 @@ def share_tasks(dataset: xr.Dataset, names: Iterable[str]) -> dict[str, int]:
 
 
 def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[slice, ...]:
-    """Where a block lies in its array."""
+    """The slices of an array that a block covers."""
     return tuple(
         slice(*span_of(tuple(sizes), place, sum(sizes)))
         for sizes, place in zip(chunks, index, strict=True)
@@ -141,7 +149,7 @@ def _place(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[sli
 
 
 def _counting_empty(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of a block where those without elements count too, as dask has it."""
+    """Index of a block among all blocks, empty ones included, as dask counts."""
     return tuple(
         place if all(sizes) else int(np.flatnonzero(sizes)[place])
         for sizes, place in zip(chunks, index, strict=True)
@@ -149,23 +157,23 @@ def _counting_empty(chunks: Sequence[Sequence[int]], index: tuple[int, ...]) -> 
 
 
 def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
-    """A block as an array, of the shape that it should have."""
+    """A block as an array. Its shape must be the one that dask says."""
     values = np.asarray(block)
     shape = tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
     if values.shape != shape:
-        # One that is too small would be repeated where it is copied to.
+        # A block that is too small would be broadcast when it is copied.
         raise ValueError(f"a block of shape {values.shape}, where dask says {shape}")
     return values
 
 
 def _has_layers(array: Any) -> bool:
-    """Whether an array has a graph of layers: dask's query planning has none."""
+    """Whether an array's graph has layers. Arrays of dask's query planning have none."""
     return hasattr(array, "__dask_layers__")
 
 
 def _cluster() -> Callable[..., Any] | None:
-    """What computes on the cluster whose client this process has at work, if any."""
-    # Whoever uses one has imported it.
+    """The function that computes on this process's cluster. None if there is no cluster."""
+    # A process that uses a cluster has imported it.
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return None
@@ -177,7 +185,15 @@ def _cluster() -> Callable[..., Any] | None:
 
 
 class _LayerKeys:
-    """The keys of some layers, without making the tasks of the blockwise ones."""
+    """Keys of some layers, found without making the tasks of the blockwise layers.
+
+    Parameters
+    ----------
+    graph : dask.highlevelgraph.HighLevelGraph
+        The graph.
+    names : iterable of str
+        Names of the layers.
+    """
 
     def __init__(self, graph: Any, names: Iterable[str]) -> None:
         from dask.blockwise import Blockwise
@@ -191,7 +207,7 @@ class _LayerKeys:
         }
 
     def owner(self, key: Any) -> str | None:
-        """The layer that a key is of."""
+        """Name of the layer that has a key. None if there is none."""
         if isinstance(key, tuple) and key and isinstance(key[0], str):
             found = self._blockwise.get(key[0])
             if found is not None:
@@ -232,7 +248,7 @@ def _needed(graph: Any, layers: Sequence[str], keys: Sequence[Hashable]) -> Grap
 def _walk(
     layer: Mapping[Any, Any], keys: Iterable[Hashable], lower: _LayerKeys
 ) -> tuple[Graph, set[Hashable]]:
-    """The tasks of a layer that some of its keys need, and the keys they need of others."""
+    """The tasks of a layer that some keys need, and the keys that these need of other layers."""
     from dask.core import keys_in_tasks
 
     found: Graph = {}
@@ -255,7 +271,7 @@ def _walk(
 
 
 def _claim(keys: _LayerKeys, some: Iterable[Hashable], wanted: dict[str, set[Hashable]]) -> None:
-    """Note each key at the layer that it is of."""
+    """Add each key to the wanted keys of the layer that has it."""
     for key in some:
         owner = keys.owner(key)
         if owner is None:

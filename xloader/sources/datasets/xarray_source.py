@@ -1,4 +1,4 @@
-"""XarraySource: variables of any xarray backing, read block by block through xarray itself."""
+"""XarraySource: variables of any xarray dataset, read block by block through xarray."""
 
 from __future__ import annotations
 
@@ -31,34 +31,37 @@ from xloader.sources.stores.redaction import Secrets
 from xloader.sources.views.xarray_views import held_by, is_loaded
 
 BLOCK_NBYTES: Final = 4 * 2**20
-"""4 MiB: the block size of variables that have no chunks of their own."""
+"""4 MiB. Size of the blocks of variables that have no chunks of their own."""
 
 
 class XarraySource(Described):
-    """Variables of an ``xr.Dataset`` of any backing, block by block.
+    """A source of variables of an ``xr.Dataset``, which reads them block by block.
+
+    Any data that xarray can hold is read, such as NumPy arrays, dask arrays and lazy files.
 
     Parameters
     ----------
     variables : mapping of str to Variable
-        What is offered, as `describe` makes it.
+        The variables that are offered, as `describe` gives them.
     open_dataset : callable
-        Gives the dataset, once in each process. It has to pickle where the source is to.
+        Opens the dataset. Each process calls it once for values and once for coordinates. It must
+        pickle if the source is to be pickled.
     name : str
-        Where the data comes from, for messages.
+        Name of the data, for messages.
     key : str, optional
-        What a damaged block is said to lie in; the name by default.
+        Path of the data, for the fingerprint and for errors. Errors use the name by default.
     words : mapping of str to str, optional
-        How variables are read, in words, where there is more to say than what holds them.
+        How variables are read, in words, where more is to be said than what holds their values.
     together : mapping of str to Hashable, optional
-        The same for variables whose blocks share dask tasks, as `share_tasks` has it.
+        The same value for variables whose blocks share dask tasks, as `share_tasks` gives it.
     is_forkable : bool, default False
-        Whether the dataset may be read in a forked child: true of plain memory only.
+        Whether a forked child may read the dataset. True only if all values are in memory.
     is_shared : bool, default False
-        Whether ``open_dataset`` gives a dataset that this process already uses.
+        Whether ``open_dataset`` returns a dataset that this process uses already.
     secrets : tuple of str
-        Texts that no error may tell.
+        Texts that no error may show.
     files : StampedFiles, optional
-        The files that are read, as they were opened: none of them may change.
+        The files that are read, as they were when opened. None of them may change.
     """
 
     def __init__(
@@ -86,7 +89,8 @@ class XarraySource(Described):
             self._variables, dict.fromkeys(self._variables, os.path.basename(key))
         )
         self._handle = PerProcess(open_dataset, name, is_forkable=is_forkable)
-        # Apart from what is read, so that looking at labels here leaves a forked child free.
+        # A handle of its own: reading labels in this process does not keep a forked child from
+        # opening the values.
         self._coordinates = PerProcess(open_dataset, name, is_forkable=is_forkable)
         if is_shared:
             self._handle.get()
@@ -100,11 +104,11 @@ class XarraySource(Described):
         return f"block by block through xarray: {backing(array)}"
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """The coordinates, lazily, with no data variable."""
+        """The coordinates, lazily and without data variables."""
         return self._coordinates.get().coords.to_dataset()
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """One for all files that are read, where it is known which."""
+        """One watch for all files that are read, or none if the files are not known."""
         return [] if self._watch is None else [self._watch]
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
@@ -112,7 +116,10 @@ class XarraySource(Described):
         return self._together.get(variable, variable), chunk
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Compute blocks where a cluster does; elsewhere nothing yet. See `Source.fetch`."""
+        """Compute blocks if a cluster does that. Otherwise nothing is read yet.
+
+        See `Source.fetch`.
+        """
         if not any(self.is_waiting(read.variable) for read in reads):
             return Deferred(partial(self._read, reads))
         begin = time.perf_counter()
@@ -125,12 +132,24 @@ class XarraySource(Described):
         return is_on_cluster() and self._coordinates.get().variables[variable].chunks is not None
 
     def values(self, read: Read) -> NDArray[Any]:
-        """What a read gives; whatever xarray raises passes."""
+        """Read a part of a block. Errors of xarray are passed on.
+
+        Parameters
+        ----------
+        read : Read
+            The block, and the part of it.
+
+        Returns
+        -------
+        numpy.ndarray
+            The values, in the shape of the read's cut.
+        """
         array = self._handle.get().variables[read.variable]
         variable = self._variables[read.variable]
         return current().ask(self._key, lambda: self._values(array, variable, read.chunk, read.cut))
 
     def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Read blocks into their places."""
         for read, out, values in zip(reads, outs, self._values_of(reads), strict=True):
             with self._chunk_errors(read):
                 np.copyto(out, values, casting="same_kind")
@@ -138,15 +157,17 @@ class XarraySource(Described):
         return Outcome(num_missing=0, num_requests=len(reads))
 
     def _note_read(self) -> None:
+        """Note at the watch that values were read."""
         if self._watch is not None:
             self._watch.note_read()
 
     def _look(self) -> None:
+        """Look whether the files have changed."""
         if self._watch is not None:
             self._watch.look()
 
     def _values_of(self, reads: Sequence[Read]) -> Iterator[NDArray[Any]]:
-        """What each read gives, in their order: dask tasks that they share run once."""
+        """Yield the values of each read, in order. dask tasks that reads share run once."""
         dataset = self._handle.get()
         computed = [r for r in reads if dataset.variables[r.variable].chunks is not None]
         together = self._values_together(computed)
@@ -159,7 +180,10 @@ class XarraySource(Described):
             yield values
 
     def _values_together(self, reads: Sequence[Read]) -> deque[NDArray[Any]]:
-        """What several blocks of dask give; nothing where they have to be computed one by one."""
+        """Values of several blocks of dask, computed together.
+
+        Empty if there are fewer than two, or if that fails and they must be computed one by one.
+        """
         if len(reads) < 2:
             return deque()
         dataset = self._handle.get()
@@ -170,12 +194,12 @@ class XarraySource(Described):
         except ReadTimeoutError:
             raise
         except Exception:
-            # One by one tells whose error it is.
+            # Computed one by one, the error can name its block.
             return deque()
 
     @contextmanager
     def _chunk_errors(self, read: Read) -> Iterator[None]:
-        """Turn what is raised within into an error that names the block."""
+        """Turn errors in the ``with`` block into an error that names the chunk."""
         place = {"store": self._name, "variable": read.variable, "key": self._key}
         try:
             yield
@@ -201,6 +225,7 @@ class XarraySource(Described):
     def _values(
         self, array: xr.Variable, variable: Variable, chunk: tuple[int, ...], cut: Cut
     ) -> NDArray[Any]:
+        """Read a part of a block from a variable."""
         if array.chunks is not None:
             (block,) = compute_blocks([(array.data, chunk)])
             return take(block, cut)
@@ -217,7 +242,10 @@ class XarraySource(Described):
 
 
 def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dict[str, Variable]:
-    """Say what a source of these variables offers, without reading data.
+    """Describe the variables that a source offers, without reading data.
+
+    The blocks are those of dask if the variable has any, else the chunks of the file. Without
+    either, blocks have about `BLOCK_NBYTES`, cut along the leading dimensions.
 
     Parameters
     ----------
@@ -226,13 +254,12 @@ def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dic
     variables : tuple of str
         Names of its data variables.
     dtype : dtype-like or None
-        What packed integers decode to, as `catalog.decoded_dtype` has it.
+        The dtype that packed integers decode to, as for `catalog.decoded_dtype`.
 
     Returns
     -------
     dict of str to Variable
-        By name. Blocks are dask's where the variable has them, else the chunks that the file
-        has, else `BLOCK_NBYTES` along the leading dims.
+        The descriptions, by name.
     """
     return {
         name: Variable(
@@ -248,18 +275,19 @@ def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dic
 
 
 def backing(variable: xr.Variable) -> str:
-    """What holds a variable's values, in a word."""
+    """Kind of data that holds a variable's values: ``"dask"``, ``"numpy"`` or ``"file"``."""
     if variable.chunks is not None:
         return "dask"
     return "numpy" if is_in_memory(variable) else "file"
 
 
 def is_in_memory(variable: xr.Variable) -> bool:
-    """Whether a variable's values are a NumPy array already."""
+    """Whether a variable's values are already a NumPy array."""
     return is_loaded(held_by(variable))
 
 
 def _chunks_of(variable: xr.Variable) -> tuple[Sizes, ...]:
+    """Sizes of a variable's blocks along each dimension."""
     if variable.chunks is not None:
         return tuple(compact(tuple(filter(None, sizes))) for sizes in variable.chunks)
     preferred = variable.encoding.get("preferred_chunks") or {}
@@ -275,7 +303,16 @@ def _chunks_of(variable: xr.Variable) -> tuple[Sizes, ...]:
 
 
 def default_blocks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Cut an array without chunks into blocks of about `BLOCK_NBYTES`, leading dims first.
+    """Shape of blocks of about `BLOCK_NBYTES` for an array without chunks.
+
+    The leading dimensions are cut first, so a block is contiguous in C order.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array.
+    itemsize : int
+        Size of an element, in bytes.
 
     Examples
     --------
@@ -292,8 +329,9 @@ def default_blocks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _fitted(sizes: Any, size: int) -> Sizes:
+    """Chunk sizes from an encoding, fitted to the size of a dimension."""
     if isinstance(sizes, tuple | list):
         whole = tuple(int(part) for part in sizes)
-        # A selection made since the file was opened leaves its encoding behind.
+        # A selection made after the file was opened keeps the encoding of the whole variable.
         return compact(whole) if sum(whole) == size and min(whole) > 0 else max(1, *whole)
     return max(1, min(int(sizes), max(size, 1)))

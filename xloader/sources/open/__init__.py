@@ -1,1 +1,1 @@
-"""Finds out what a path, URL, store or Dataset is, and makes a source of it."""
+"""Opens a path, URL, store or Dataset as a source, whatever kind of data it is."""

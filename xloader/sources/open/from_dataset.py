@@ -1,4 +1,8 @@
-"""From an open ``xr.Dataset`` to a source: what is a plain view of Zarr arrays is read directly."""
+"""Makes a source of an open ``xr.Dataset``.
+
+Variables that are plain views of Zarr arrays are read directly. All others are read through
+xarray.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +37,21 @@ from xloader.sources.zarr.routes import make_route, make_variable
 from xloader.sources.zarr.zarr_source import ZarrSource
 
 _MOST_REPEATS: Final = 8.0
-"""Runs of each task in an epoch beyond which a warning says so."""
+"""A warning is raised if an epoch runs each task more often than this on average."""
 
 _DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Keys of an encoding that say how stored numbers are decoded."""
 
 
 @dataclass(frozen=True)
 class _Decoded:
-    """Gives back stored arrays as xarray decodes them; pickles with their store."""
+    """Returns a dataset of stored arrays as xarray decodes them. It pickles with their store.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset.
+    """
 
     dataset: xr.Dataset
 
@@ -50,7 +61,17 @@ class _Decoded:
 
 @dataclass(frozen=True)
 class _ZarrView:
-    """A variable that is a plain view of a Zarr array."""
+    """A variable that is a plain view of a Zarr array.
+
+    Parameters
+    ----------
+    view : LazyView
+        The view.
+    selected : Selected
+        The view's selection.
+    stored : xarray.DataArray
+        The whole stored array, decoded lazily.
+    """
 
     view: LazyView
     selected: Selected
@@ -64,18 +85,23 @@ def from_dataset(
 ) -> Source:
     """Make a source of an open dataset of any backing.
 
-    Variables that were opened lazily from Zarr, with dask or without, and since then only
-    selected from, transposed or renamed, are read chunk by chunk from their store. All
-    others are read block by block through xarray.
+    A variable is read chunk by chunk from its store if it was opened lazily from Zarr, with or
+    without dask, and since then only selected from, transposed or renamed. All other variables are
+    read block by block through xarray.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        The dataset; nothing of it is read.
+        The dataset. None of its data is read.
     variables : iterable of str, optional
-        The data variables to offer, as `catalog.choose` has it.
+        The data variables to offer. By default all that hold bool, integers or floats.
     on_missing : {"warn", "raise", "fill"}
         What to do about a Zarr chunk that is not in its store.
+
+    Returns
+    -------
+    Source
+        The source. It uses the dataset that is open.
     """
     path = safe_name(str(dataset.encoding.get("source") or ""))
     name = f"an open Dataset of {path}" if path else "an open Dataset"
@@ -100,9 +126,9 @@ def from_dataset(
 
 
 def _rest(dataset: xr.Dataset, reasons: dict[str, str], name: str, key: str) -> XarraySource:
-    """What is read through xarray, and the coordinates."""
+    """The source of the coordinates and of the variables that are read through xarray."""
     names = tuple(reasons)
-    # The coordinates stay, so that xarray's view of them is the user's own.
+    # Choosing variables drops the coordinates of all others, which the source still offers.
     kept = dataset[list(names)].assign_coords(dataset.coords)
     return XarraySource(
         describe(kept, names, None),
@@ -118,7 +144,10 @@ def _rest(dataset: xr.Dataset, reasons: dict[str, str], name: str, key: str) -> 
 
 
 def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
-    """The local files that variables are still read from, as far as xarray recorded them."""
+    """The local files that variables are still read from, as far as xarray recorded them.
+
+    None if there are none.
+    """
     said: set[str] = set()
     for variable in (dataset.variables[name] for name in names):
         found = {str(part.encoding.get("source") or "") for part in (dataset, variable)}
@@ -129,7 +158,11 @@ def _files_of(dataset: xr.Dataset, names: Iterable[str]) -> StampedFiles | None:
 
 
 def _is_lazy(variable: xr.Variable) -> bool:
-    """Whether values are not in memory yet: a persisted dask block is one task, its data."""
+    """Whether a variable's values are not all in memory.
+
+    A dask block of one task counts as in memory, since a persisted block is one. So does a block
+    whose number of tasks is not known.
+    """
     if variable.chunks is None:
         return not is_in_memory(variable)
     return effort_of(variable.data).num_tasks > 1
@@ -142,7 +175,7 @@ def _stored(
     name: str,
     on_missing: OnMissing,
 ) -> SelectedSource:
-    """What is read from one store."""
+    """The source of the variables whose arrays are in one store."""
     stored = xr.Dataset({variable: one.stored for variable, one in found.items()})
     place = place_of(store, {})
     assert place is not None, "a store of Zarr has a place"
@@ -169,14 +202,14 @@ def _find(array: xr.DataArray) -> _ZarrView:
     view = view_of(held) if variable.chunks is None else view_of_graph(held)
     name = str(array.name)
     selected = view.selected(name)
-    # Dimensions of its own: in a store, those of the same name may have other sizes.
+    # Unique names: in a store, dimensions with the same name may have different sizes.
     dims = tuple(f"{name}[{axis}]" for axis in range(view.array.ndim))
     stored = xr.Variable(dims, view.decoded(), dict(array.attrs), dict(array.encoding))
-    # What else the encoding says is for writing: nothing was decoded by it.
+    # The user may have changed the encoding for writing. Only the view's steps decoded anything.
     for key in _DECODING_KEYS:
         stored.encoding.pop(key, None)
     stored.encoding.update(view.encoding())
-    # A DataArray made of a Variable forgets its encoding.
+    # A DataArray that is made from a Variable loses the encoding.
     decoded = xr.Dataset({name: stored})[name]
     own, seen = (np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype))
     if own != seen or view.shape != array.shape:
@@ -192,7 +225,7 @@ def _find(array: xr.DataArray) -> _ZarrView:
 
 
 def _check_values(view: LazyView, packing: Packing | None) -> None:
-    """Compare what the encoding says with what xarray does, on numbers of the stored dtype."""
+    """Check, on numbers of the stored dtype, that the encoding decodes as xarray does."""
     dtype = np.dtype(view.array.dtype)
     numbers = _numbers(dtype, () if packing is None else packing.fills)
     native = numbers.astype(dtype.newbyteorder("="))
@@ -205,7 +238,7 @@ def _check_values(view: LazyView, packing: Packing | None) -> None:
 
 
 def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
-    """All numbers of a small dtype, and of a large one enough to tell two decodings apart."""
+    """All numbers of a small dtype. Of a large one, enough to tell two decodings apart."""
     if dtype.kind == "b":
         return np.array([False, True])
     if dtype.itemsize <= 2:
@@ -219,7 +252,7 @@ def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
 
 
 def _words(array: xr.DataArray, reason: str) -> str:
-    """How a variable is read through xarray, and why."""
+    """How a variable is read through xarray, and why. Warns if tasks are repeated often."""
     held = "zarr" if reason else backing(array.variable)
     words = f"block by block through xarray: {held}"
     if array.variable.chunks is None:

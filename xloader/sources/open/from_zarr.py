@@ -1,4 +1,7 @@
-"""From a place to a source of the Zarr group that lies there."""
+"""Makes a source of the Zarr group at a store location.
+
+Errors of zarr, xarray and the store's library are turned into errors that say what to do.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +40,28 @@ def from_zarr(
     dtype: DTypeLike | None,
     on_missing: OnMissing,
 ) -> Source:
-    """Open a Zarr group; its metadata is read, and no chunk of a data variable.
+    """Open a Zarr group. Its metadata is read, but no chunk of a data variable.
 
     Parameters
     ----------
     opener : ZarrOpener
         Opens the group.
     variables, dtype, on_missing
-        As of `xloader.sources.open.open_source.open_source`.
+        As for `xloader.sources.open.open_source.open_source`.
+
+    Returns
+    -------
+    Source
+        The source of the group's variables.
 
     Raises
     ------
     SourceNotFoundError
         If there is no group.
     SourceAccessError
-        If the store does not answer, or does not let this reader in.
+        If the store does not answer or refuses access.
     UnsupportedDataError
-        If xarray can make no dataset of the group.
+        If xarray cannot make a dataset of the group.
     UnknownNameError
         If a variable asked for is not there.
     MissingDependencyError
@@ -76,7 +84,7 @@ def _from_zarr(
         opener, dataset, group = _open_either(opener, by_fsspec)
     if not dataset.data_vars:
         refuse_empty(opener.name, _groups_of(group))
-    # A store lists its arrays in any order, and another machine's copy in another.
+    # Stores list their arrays in any order, and copies of a store may differ in it.
     dataset = dataset[sorted(dataset.data_vars, key=str)].assign_coords(dataset.coords)
     return ZarrSource(
         open_store=opener.open_store,
@@ -96,7 +104,7 @@ def _from_zarr(
 
 
 def _open_both(opener: ZarrOpener) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
-    """Open a group as zarr and as xarray see it."""
+    """Open a group with zarr and with xarray."""
     opener, group = _open_group(opener)
     return opener, _open_dataset(opener, group), group
 
@@ -104,14 +112,14 @@ def _open_both(opener: ZarrOpener) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
 def _open_either(
     opener: ZarrOpener, by_fsspec: ZarrOpener
 ) -> tuple[ZarrOpener, xr.Dataset, zarr.Group]:
-    """Open a URL by obstore, and by fsspec where obstore fails.
+    """Open a URL with obstore, and with fsspec if obstore fails.
 
-    fsspec lists directory pages, finds buckets in other regions and knows more ways to log in.
+    fsspec can list directory pages, finds buckets in other regions and knows more ways to log in.
     """
     try:
         return _open_both(opener)
     except XloaderError as error:
-        # What did not answer one library will not answer another, and asking takes long.
+        # A store that does not answer obstore will not answer fsspec, and asking takes long.
         if error.__context__ is not None and is_timeout(error.__context__):
             raise
         failed = error
@@ -122,13 +130,29 @@ def _open_either(
 
 
 def _array_of(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    """The Zarr array of a variable."""
     array = group[name]
     assert isinstance(array, zarr.Array), "xarray makes variables of arrays only"
     return array
 
 
 def refuse_empty(name: str, groups: list[str]) -> None:
-    """Raise if there is no data variable here, but in groups further down."""
+    """Raise an error that names the groups which may hold data variables.
+
+    Called for a group without data variables. Nothing is raised if no other group is known.
+
+    Parameters
+    ----------
+    name : str
+        Name of the empty group, for messages.
+    groups : list of str
+        Paths of the groups below it that hold arrays.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If there are such groups.
+    """
     if groups:
         raise UnsupportedDataError(
             f"{name} holds no data variable, but groups that may",
@@ -139,6 +163,7 @@ def refuse_empty(name: str, groups: list[str]) -> None:
 
 
 def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
+    """Open a group with zarr. Errors say what to do."""
     secrets = opener.place.secrets
     try:
         opener = opener.with_format()
@@ -162,19 +187,20 @@ def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
         ) from error
     except (ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
         raise _unreadable(error, opener) from cause_of(error, secrets)
-    # Each store's library has errors of its own, with the URL in them, signed or not.
+    # Store libraries have errors of their own, which may show a signed URL.
     except Exception as error:
         told = access_error(error, opener.name, secrets, "its metadata was asked for")
         raise told from cause_of(error, secrets)
 
 
 def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
+    """Open a group with xarray. Errors say what to do."""
     secrets = opener.place.secrets
     try:
         return opener.open_dataset(create_default_indexes=False)
     except XloaderError:
         raise
-    # Sizes and numbers that cannot be are an OverflowError or a ZeroDivisionError.
+    # Impossible sizes in the metadata raise OverflowError or ZeroDivisionError.
     except (KeyError, ValueError, TypeError, ArithmeticError) as error:
         raise _undecodable(error, opener) from cause_of(error, secrets)
     except Exception as error:
@@ -190,6 +216,7 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
 
 
 def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    """The error for a group of which xarray cannot make a dataset."""
     of_codec = unknown_codec_error(error, opener.name)
     if of_codec is not None:
         return of_codec
@@ -223,6 +250,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
 
 
 def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
+    """The error for a group whose metadata cannot be read."""
     of_codec = unknown_codec_error(error, opener.name)
     if of_codec is not None:
         return of_codec
@@ -249,7 +277,7 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
 
 
 def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
-    """Tell an absent group from an absent store."""
+    """The error for an absent group, or for a location without any group."""
     if opener.group:
         root = replace(opener, group="")
         try:
@@ -273,6 +301,7 @@ def _not_found(opener: ZarrOpener) -> SourceNotFoundError:
 
 
 def _remedy_of(opener: ZarrOpener) -> str:
+    """Advice for the user if there is no group at a location."""
     place = opener.place
     # icechunk 1 has a folder "refs", and icechunk 2 a file "repo".
     if isinstance(place, PathPlace) and (
@@ -289,17 +318,17 @@ def _remedy_of(opener: ZarrOpener) -> str:
 
 
 def _groups_of(group: zarr.Group) -> list[str]:
-    """Paths of the groups further down that hold arrays, from the store's root."""
+    """Paths, from the store's root, of the groups further down that hold arrays."""
     if not group.store.supports_listing:
         return []
-    # Only arrays count: a group of groups would lead no further than this one did.
+    # A group that holds only groups would be as empty for the user as this one.
     try:
         found = {
             path.rpartition("/")[0]
             for path, member in group.members(max_depth=None)
             if isinstance(member, zarr.Array)
         }
-    # Over HTTP a store says that it can be listed, and then cannot.
+    # A store over HTTP claims that it can be listed, and then fails.
     except Exception:
         return []
     return sorted("/".join(part for part in (group.path, path) if part) for path in found if path)

@@ -1,4 +1,4 @@
-"""`open_source`: from whatever a user has to a source."""
+"""`open_source`: opens a path, URL, store, Dataset or DataArray as a source."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from xloader.sources.stores.store_openers import ZarrOpener
 from xloader.sources.zarr.missing_chunks import OnMissing
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")
-"""What packed integers decode to unless asked: those of four bytes or more to float64."""
+"""Default dtype of unpacked integers. Those of four bytes or more become float64."""
 
 VERSIONS: Final[tuple[str, ...]] = ("branch", "tag", "snapshot_id")
-"""What a repository of icechunk is opened at."""
+"""Options that say at which version to open an icechunk repository."""
 
 UNNAMED: Final = "data"
-"""The name that an unnamed ``xr.DataArray`` gets as a variable."""
+"""Name of the variable that is made of an ``xr.DataArray`` without a name."""
 
 
 def open_source(
@@ -54,35 +54,36 @@ def open_source(
     retry_policy: RetryPolicy | None = None,
     **open_kwargs: Any,
 ) -> Source:
-    """Open a source of variables in chunks.
+    """Open data as a source of variables in chunks.
 
     Parameters
     ----------
-    source : str, os.PathLike, store, zarr.Group, xarray.Dataset or xarray.DataArray
+    source : str, os.PathLike, store, zarr.Group, xarray.Dataset, xarray.DataArray or Source
         A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
-        (netCDF), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk), or
-        an open dataset of any backing. An unnamed DataArray is offered as ``"data"``.
+        (netCDF), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk), or an
+        open dataset of any backing. An unnamed DataArray is offered as ``"data"``. A `Source` is
+        returned unchanged.
     variables : iterable of str, optional
-        The data variables to offer; by default all that hold bool, integers or floats, those
-        of a Zarr group sorted by name.
+        The data variables to offer. By default all that hold bool, integers or floats. Those of a
+        Zarr group are then sorted by name.
     group : str, optional
         Path of the group within a store or file.
     storage_options : mapping, optional
         Options for the file system of a URL.
     dtype : dtype-like or None, default "float32"
-        What integers packed with ``scale_factor`` or ``add_offset`` decode to. By default
-        those of four bytes or more decode to float64, as float32 would lose digits; a dtype
-        passed in is kept for all. None leaves the choice to xarray. An open dataset keeps its
-        own dtypes.
+        The dtype that integers packed with ``scale_factor`` or ``add_offset`` decode to. By
+        default, integers of four bytes or more decode to float64, because float32 would lose
+        digits. A dtype that is passed applies to all. None leaves the choice to xarray. An open
+        dataset keeps its own dtypes.
     on_missing : {"warn", "raise", "fill"}, default "warn"
-        What to do about Zarr chunks that are absent: read the fill value with one warning,
-        raise `MissingChunkError`, or read the fill value silently.
+        What to do about absent Zarr chunks: read the fill value with one warning, raise
+        `MissingChunkError`, or read the fill value silently.
     retry_policy : RetryPolicy, optional
-        How long metadata and labels are waited for, where a URL is opened.
+        How long to wait for metadata and labels over a network, and how often to retry.
     **open_kwargs
-        Passed to ``xr.open_dataset``, but ``branch``, ``tag`` or ``snapshot_id``: the version of
-        an ``icechunk.Repository``, by default that of branch ``"main"``. Whatever the version
-        is when it is opened stays.
+        Passed to ``xr.open_dataset``, except ``branch``, ``tag`` and ``snapshot_id``. These say at
+        which version to open an ``icechunk.Repository``, by default branch ``"main"``. Later
+        commits do not change the version that is open.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def open_source(
     SourceNotFoundError
         If there is nothing at the path, or no Zarr group.
     SourceAccessError
-        If a store cannot be reached, does not answer, or does not let this reader in.
+        If a store cannot be reached, does not answer or refuses access.
     UnknownNameError
         If a variable asked for is not there.
     UnsupportedDataError
@@ -157,8 +158,9 @@ def open_source(
 def _from_file(
     opener: FileOpener, variables: Iterable[str] | str | None, dtype: DTypeLike | None
 ) -> Source:
+    """Open a file as xarray opens it, and make a source of it."""
     name, secrets = safe_name(opener.path), secrets_of(opener.kwargs)
-    # Before it is opened: what is written from then on counts as a change.
+    # Taken before the file is opened, so that any later write counts as a change.
     files = None if "://" in opener.path else StampedFiles.now(opener.path)
     try:
         dataset = opener()
@@ -178,7 +180,7 @@ def _from_file(
         ) from cause_of(error, secrets)
     except XloaderError:
         raise
-    # A file system's library has errors of its own, with the URL in them, signed or not.
+    # File system libraries have errors of their own, which may show a signed URL.
     except Exception as error:
         raise access_error(error, name, secrets) from cause_of(error, secrets)
     try:
@@ -202,10 +204,11 @@ def _from_file(
 def _file_kwargs(
     group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Keyword arguments with which xarray opens a file."""
     more: dict[str, Any] = {} if group is None else {"group": group}
     if storage_options:
         more["storage_options"] = dict(storage_options)
-        # netCDF's own library knows no file systems.
+        # The netCDF library cannot read from fsspec's file systems.
         more.setdefault("engine", open_kwargs.get("engine") or "h5netcdf")
     return {**open_kwargs, **more}
 
@@ -213,14 +216,16 @@ def _file_kwargs(
 def _place_of_path(
     path: str, storage_options: Mapping[str, Any] | None, open_kwargs: dict[str, Any]
 ) -> StoreLocation:
+    """The location of a path or URL with a Zarr group."""
     if open_kwargs.get("engine") == "kerchunk":
-        # Another spelling of fsspec's own file system of references.
+        # The engine means the same as fsspec's file system of references.
         del open_kwargs["engine"]
         return place_at("reference://", {"fo": path, **(storage_options or {})})
     return place_at(path, storage_options)
 
 
 def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
+    """The absolute path of something that exists, or a URL unchanged."""
     path = re.sub(r"^file://", "", path)
     if "://" in path:
         return path
@@ -232,7 +237,7 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
         )
     # Absolute: a worker may be started in another directory.
     full = Path(path).expanduser().absolute()
-    # Unlike Path.exists, it takes a name that is too long for one that is not there.
+    # Unlike Path.exists, os.path.exists gives False for a name that is too long.
     if not os.path.exists(full):
         raise SourceNotFoundError(
             "there is nothing at this path",
@@ -242,12 +247,13 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
             if any(mark in path for mark in "*?[")
             else f"check the path; it was looked for at {full}",
         )
-    # To open a fifo would wait for ever.
+    # Opening a fifo would wait forever.
     check_path(full)
     return str(full)
 
 
 def _is_zarr(place: str, open_kwargs: Mapping[str, Any]) -> bool:
+    """Whether a path or URL is opened as a Zarr group."""
     engine = open_kwargs.get("engine")
     if engine is not None:
         return engine in ("zarr", "kerchunk")
@@ -257,7 +263,7 @@ def _is_zarr(place: str, open_kwargs: Mapping[str, Any]) -> bool:
 
 
 def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
-    """Find an option of ours that was spelt wrong, before a store is asked for anything."""
+    """Raise an error for a misspelt option of xloader, before any request is made."""
     theirs = inspect.signature(xr.open_dataset).parameters
     ours = ("variables", "group", "storage_options", "dtype", "on_missing")
     for name in open_kwargs:
@@ -274,6 +280,7 @@ def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
 def _refuse_options(
     group: str | None, storage_options: Mapping[str, Any] | None, open_kwargs: Mapping[str, Any]
 ) -> None:
+    """Raise an error if options for opening are given for an open dataset."""
     given = [
         *(["group"] if group is not None else []),
         *(["storage_options"] if storage_options is not None else []),

@@ -1,1 +1,1 @@
-"""Zarr stores: where they lie, how to open and to name them."""
+"""Stores and files: where they are, how they are opened, and how messages name them."""

@@ -1,4 +1,8 @@
-"""A store that does not answer, or does not let us in: one error, which gives nothing away."""
+"""The error for a store that does not answer or refuses access.
+
+Every store library has errors of its own, and their texts may show credentials. This module turns
+them into a `SourceAccessError` that says what to do and shows no credential.
+"""
 
 from __future__ import annotations
 
@@ -11,42 +15,45 @@ from xloader.sources.stores.redaction import scrub
 from xloader.sources.transient_errors import is_timeout, status_of
 
 _TEXT_SIZE: Final = 300
-"""The most characters of a store's own message that are passed on."""
+"""The most characters of a store's own message that an error quotes."""
 
 _DENIED: Final = frozenset(
     {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
     | {"PartialCredentialsError", "TokenRetrievalError", "DefaultCredentialsError", "RefreshError"}
 )
+"""Names of error classes that mean a lack of permission."""
 _UNREACHABLE: Final = frozenset(
     {"ConnectionError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"}
     | {"HTTPClientError"}
 )
+"""Names of error classes that mean that the store cannot be reached."""
 DENIED_REMEDY: Final = (
     "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
     "a store that may not be listed answers so for what is absent, too"
 )
+"""Advice for the user if a store refuses access."""
 
 
 def access_error(
     error: BaseException, name: str, secrets: tuple[str, ...] = (), tried: str = ""
 ) -> SourceAccessError:
-    """Say why a store could not be opened, whatever its library raised.
+    """Make the error for a store that could not be opened, whatever its library raised.
 
     Parameters
     ----------
     error : BaseException
-        What the library raised.
+        The error of the store's library.
     name : str
         Name of the store, for messages.
     secrets : tuple of str
-        Texts that must not be told.
+        Texts that the message must not show.
     tried : str, optional
         What was asked of the store.
 
     Returns
     -------
     SourceAccessError
-        To be raised from `cause_of` the same error.
+        The error to raise. Its cause should be `cause_of` the same error.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     if is_denied(error):
@@ -65,14 +72,27 @@ def access_error(
 
 
 def is_denied(error: BaseException) -> bool:
-    """Whether a store refused an access for lack of permission."""
+    """Whether a store refused access for lack of permission."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return status_of(error) in (401, 403) or not names.isdisjoint(_DENIED)
 
 
 def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
-    """An error's class and the gist of its text, in one line without credentials."""
-    # Rust's libraries tell the same again below, at length; icechunk draws a box around it.
+    """Class name and first line of an error's text, in one line without credentials.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error to describe.
+    secrets : tuple of str
+        Texts to hide.
+
+    Returns
+    -------
+    str
+        The description. At most 300 characters of the text are kept.
+    """
+    # Libraries in Rust repeat the message below, at length. icechunk draws a box around it.
     text = _without_answer(str(error)).partition("\n\nDebug source")[0]
     lines = [line.strip(" x|") for line in text.splitlines()]
     text = scrub(next((line for line in lines if line), ""), secrets)[:_TEXT_SIZE]
@@ -80,17 +100,31 @@ def told_of(error: BaseException, secrets: tuple[str, ...] = ()) -> str:
 
 
 def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseException | None:
-    """The error itself, to be chained; None where it, or one before it, tells a credential."""
+    """The error to chain as a cause, or None where that would show a credential.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error. The errors that it was raised from are searched as well.
+    secrets : tuple of str
+        Texts that count as credentials.
+
+    Returns
+    -------
+    BaseException or None
+        The error itself. None if its text, or that of an error before it, holds a credential.
+    """
     texts = (str(link) for link in _chain(error))
     return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
 
 
 def _without_answer(text: str) -> str:
-    """A text without what a server answered: S3 repeats a token that it refuses."""
+    """A text up to the server's own answer, since S3 repeats a token that it refuses."""
     return re.split(r"<\?xml|<Error>|<html", text, maxsplit=1, flags=re.IGNORECASE)[0]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all errors that it was raised from, each once."""
     seen: set[int] = set()
     links: list[BaseException | None] = [error]
     while links:

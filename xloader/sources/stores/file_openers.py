@@ -1,4 +1,8 @@
-"""Files that xarray opens, and the rule that keeps netCDF's library whole."""
+"""Openers of files that xarray reads, such as netCDF, and the locks that they need.
+
+The netCDF library is not made for threads: opening a file while another is in use can crash the
+interpreter. `Gate` and `FileLock` prevent that, and `FileOpener` opens a file under them.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +21,32 @@ from xarray.backends.plugins import guess_engine
 
 
 class Gate:
-    """Many threads may read files, or one may open one; who came first goes first.
+    """A lock under which many threads may read files, or one thread may open a file.
 
-    netCDF's library is not made for threads. xarray holds a lock while it reads values and none
-    while it opens a file, and a file that is opened beside another crashes the interpreter.
+    Threads enter in the order in which they came. The netCDF library is not made for threads.
+    xarray holds a lock while it reads values, but none while it opens a file. A file that is opened
+    while another is in use crashes the interpreter.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # Without a queue, a thread that opens file after file would let nobody else in.
+        # Without a queue, a thread that opens file after file would keep all others waiting.
         self._queue: deque[object] = deque()
         self._num_reading = 0
         self._is_opening = False
 
     @classmethod
     def of_process(cls) -> Gate:
-        """The gate of this process, as its libraries are."""
-        # A forked child starts anew: a lock that was held at the fork is never released there.
+        """The gate of this process. There is one, because all files share one library."""
+        # A forked child gets a gate of its own: a lock held at the fork is never released there.
         return _GATES.setdefault(os.getpid(), cls())
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep files from being opened meanwhile. What is read must not pass a gate itself."""
+        """Keep other threads from opening files while the ``with`` block runs.
+
+        The block must not enter a gate itself.
+        """
         with self._changed:
             self._wait(lambda: not self._is_opening)
             self._num_reading += 1
@@ -51,7 +59,10 @@ class Gate:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Keep files from being read or opened by others meanwhile. Nor may this be nested."""
+        """Keep other threads from reading or opening files while the ``with`` block runs.
+
+        The block must not enter a gate itself.
+        """
         with self._changed:
             self._wait(lambda: not self._is_opening and not self._num_reading)
             self._is_opening = True
@@ -63,26 +74,27 @@ class Gate:
                 self._changed.notify_all()
 
     def _wait(self, is_free: Callable[[], bool]) -> None:
-        """Wait in the queue until the gate is free for its first one."""
+        """Wait in the queue until this thread is the first and the gate is free for it."""
         step_tag = object()
         self._queue.append(step_tag)
         try:
             self._changed.wait_for(lambda: self._queue[0] is step_tag and is_free())
         finally:
-            # Ctrl-C ends a wait too, and must not leave the others behind one who has gone.
+            # Ctrl-C also ends a wait, and the others must not wait for a thread that is gone.
             self._queue.remove(step_tag)
             self._changed.notify_all()
 
 
 _GATES: Final[dict[int, Gate]] = {}
-"""By process id."""
+"""The gates, by process id."""
 
 
 class FileLock:
-    """xarray's own lock of netCDF's libraries, which a thread may take again while it has it.
+    """xarray's lock of the netCDF libraries, which the thread that holds it may take again.
 
-    So it can be held while a file is opened, where xarray takes it for some steps and not for
-    others. That keeps out the reads that pass no gate: of labels, of dask tasks, of the user.
+    xarray takes its lock for some steps of opening a file and not for others. This lock can be held
+    during all of them. That keeps out reads that pass no gate: of labels, of dask tasks, of the
+    user.
     """
 
     def __init__(self) -> None:
@@ -90,7 +102,18 @@ class FileLock:
         self._depth = 0
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the lock; False where it is not to be had at once and need not be waited for."""
+        """Take the lock.
+
+        Parameters
+        ----------
+        blocking : bool, default True
+            Whether to wait until the lock is free.
+
+        Returns
+        -------
+        bool
+            False if the lock was not free and ``blocking`` is False.
+        """
         if not self._own.acquire(blocking):
             return False
         if not self._depth and not NETCDF4_PYTHON_LOCK.acquire(blocking):
@@ -100,14 +123,14 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back, once for each time it was taken."""
+        """Release the lock. Call it once for each `acquire`."""
         self._depth -= 1
         if not self._depth:
             NETCDF4_PYTHON_LOCK.release()
         self._own.release()
 
     def locked(self) -> bool:
-        """Whether any thread has it."""
+        """Whether any thread holds the lock."""
         return self._depth > 0
 
     def __enter__(self) -> None:
@@ -121,12 +144,20 @@ class FileLock:
 
 
 FILE_LOCK: Final = FileLock()
-"""The one of this process, as xarray's is."""
+"""The lock of this process. xarray's own lock is also one for the process."""
 
 
 @dataclass(frozen=True)
 class FileOpener:
-    """Opens one file through xarray; pickles with the source."""
+    """Opens one file through xarray. It pickles with the source that reads the file.
+
+    Parameters
+    ----------
+    path : str
+        Path or URL of the file.
+    kwargs : mapping
+        Keyword arguments for ``xr.open_dataset``.
+    """
 
     path: str
     kwargs: Mapping[str, Any] = field(repr=False)
@@ -142,8 +173,14 @@ class FileOpener:
                 return xr.open_dataset(self.path, lock=FILE_LOCK, **kwargs)
 
     def groups(self) -> list[str]:
-        """Paths of the groups further down that hold variables, where the engine can tell."""
-        # Not under the lock of files: xarray takes its own here, whichever it is given.
+        """Paths of the groups below the root that hold data variables, sorted.
+
+        Returns
+        -------
+        list of str
+            The paths. Empty where the file's engine cannot list groups.
+        """
+        # Not under FILE_LOCK: here xarray takes its own lock, whichever lock it is given.
         with Gate.of_process().opening():
             try:
                 groups = xr.open_groups(self.path, engine=self.kwargs.get("engine"))
@@ -157,9 +194,10 @@ class FileOpener:
 
 @contextmanager
 def _no_chunk_cache(engine: object) -> Iterator[None]:
-    """Open netCDF files without a cache of decoded chunks: each is read once, as it is needed.
+    """Switch off netCDF's cache of decoded chunks for files opened in the ``with`` block.
 
-    The library keeps up to 64 MiB for every variable of every file, which no budget would know.
+    Each chunk is read once, so a cache saves nothing. The library would keep up to 64 MiB for every
+    variable of every file, and no memory budget counts that.
     """
     is_there = importlib.util.find_spec("netCDF4") is not None
     if not is_there or engine != "netcdf4":

@@ -1,4 +1,8 @@
-"""Places: where a Zarr store lies, and how to open it in this process and in others."""
+"""Store locations: where a Zarr store is, and how each process opens it.
+
+A location is a path, a URL or an open store. A source holds one and pickles with it. In the process
+where it arrives, the location opens the store again.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +27,36 @@ from xloader.sources.stores.redaction import safe_name, scrub, secrets_of, secre
 from xloader.sources.stores.retrying_store import RetryingStore
 
 _FORKABLE: Final = (LocalStore, MemoryStore, ZipStore)
-"""Stores that a forked child may open anew."""
+"""Kinds of stores whose libraries still work in a forked child."""
 
 _NEAR: Final = (*_FORKABLE, OrdinaryFiles)
-"""Stores of this machine, none of whose methods a user has overridden."""
+"""Stores that read files or memory of this machine.
+
+They are compared exactly, because a subclass may override methods.
+"""
 
 
 class StoreLocation(Protocol):
-    """Where a store lies; pickles with a source and opens the store where it arrives."""
+    """The place where a store is. It pickles, and opens the store in any process."""
 
     @property
     def name(self) -> str:
-        """The place, for messages; never a credential."""
+        """Name of the location for messages, without credentials."""
         ...
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that no message may tell."""
+        """Texts that no message may show."""
         ...
 
     @property
     def version(self) -> str:
-        """Which of the store's versions is read; empty where it has only one."""
+        """Version of the store that is read. Empty if the store has only one."""
         ...
 
     @property
     def is_frozen(self) -> bool:
-        """Whether what is read cannot change, as a snapshot."""
+        """Whether the data cannot change, as in a snapshot."""
         ...
 
     @property
@@ -63,33 +70,51 @@ class StoreLocation(Protocol):
         ...
 
     def open_store(self) -> Store:
-        """Open the store, or give it back where it is open."""
+        """Open the store, or return it if it is open already."""
         ...
 
     def by_fsspec(self) -> StoreLocation:
-        """The same place, opened by fsspec if it is a URL that another library opened."""
+        """The same location, opened by fsspec where obstore would open its URL.
+
+        Returns
+        -------
+        StoreLocation
+            The location itself, if obstore would not open it.
+        """
         ...
 
     def patient(self, retry_policy: RetryPolicy) -> StoreLocation:
-        """The same place, whose metadata and labels are waited for so long over a network."""
+        """The same location with a retry policy.
+
+        Parameters
+        ----------
+        retry_policy : RetryPolicy
+            How long to wait for metadata and labels over a network, and how often to retry.
+        """
         ...
 
 
 class _OneWay:
-    """A place that is opened in one way only."""
+    """A location that only one library can open."""
 
     def by_fsspec(self) -> Self:
-        """The place itself."""
+        """Return the location itself."""
         return self
 
     def patient(self, retry_policy: RetryPolicy) -> Self:
-        """The place itself, which is on this machine."""
+        """Return the location itself: it is on this machine and needs no retries."""
         return self
 
 
 @dataclass(frozen=True)
 class PathPlace(_OneWay):
-    """A directory, or a zip file, on this machine."""
+    """A directory or a zip file on this machine.
+
+    Parameters
+    ----------
+    path : str
+        The absolute path.
+    """
 
     path: str
 
@@ -105,7 +130,7 @@ class PathPlace(_OneWay):
         return self.path
 
     def open_store(self) -> Store:
-        """Open the directory, or the zip file with a handle of its own."""
+        """Open the directory, or open the zip file with a new file handle."""
         if is_zip(self.path):
             return _open_zip(ZipStore(self.path, mode="r"))
         return OrdinaryFiles(self.path, read_only=True)
@@ -113,18 +138,18 @@ class PathPlace(_OneWay):
 
 @dataclass(frozen=True)
 class UrlPlace:
-    """A URL, with the options of fsspec.
+    """A URL with options for fsspec.
 
     Parameters
     ----------
     url : str
         The URL.
     options : mapping
-        What fsspec is given; with any option, fsspec opens the URL.
+        Options for fsspec. If there are any, fsspec opens the URL.
     is_fsspec : bool, default False
-        Whether fsspec opens the URL also where obstore could.
+        Whether fsspec opens the URL even where obstore could.
     retry_policy : RetryPolicy
-        How long metadata and labels are waited for.
+        How long to wait for metadata and labels, and how often to retry.
     """
 
     url: str
@@ -140,7 +165,7 @@ class UrlPlace:
 
     @property
     def name(self) -> str:
-        """The URL without credentials; of references, what holds them."""
+        """The URL without credentials. For references, also the file that holds them."""
         references = self.options.get("fo")
         if self.url.startswith("reference://") and references is not None:
             told = safe_name(references) if isinstance(references, str) else "a mapping"
@@ -149,24 +174,29 @@ class UrlPlace:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """All texts among the options but those known to be harmless, and the URL's own."""
+        """Texts that no message may show.
+
+        These are all texts among the options except those known to be harmless, the user and the
+        query of the URL, and, if obstore opens the URL, the credentials in the environment.
+        """
         of_machine = object_stores.secrets() if self._is_obstores else ()
         return secrets_of(self.options) + secrets_of_url(self.url) + of_machine
 
     def by_fsspec(self) -> UrlPlace:
-        """The same URL, opened by fsspec if it was obstore that opened it."""
+        """The same URL, opened by fsspec if obstore would open it."""
         return replace(self, is_fsspec=True) if self._is_obstores else self
 
     def patient(self, retry_policy: RetryPolicy) -> UrlPlace:
-        """The same URL with another patience."""
+        """The same URL with another retry policy."""
         return replace(self, retry_policy=retry_policy)
 
     @property
     def _is_obstores(self) -> bool:
+        """Whether obstore is tried first for the URL."""
         return not (self.is_fsspec or self.options) and object_stores.is_known(self.url)
 
     def open_store(self) -> Store:
-        """Open the URL with a client of its own.
+        """Open the URL with a new client, as a store that retries requests.
 
         Raises
         ------
@@ -177,7 +207,7 @@ class UrlPlace:
         return RetryingStore(self.open_plain(), self.retry_policy)
 
     def open_plain(self) -> Store:
-        """Open the URL by the library for it."""
+        """Open the URL without retries, by obstore where it can and by fsspec elsewhere."""
         if self._is_obstores:
             store = object_stores.open_url(self.url, self.retry_policy.read_timeout)
             if store is not None:
@@ -186,7 +216,7 @@ class UrlPlace:
 
         options = dict(self.options)
         if self.url.startswith("reference://"):
-            # What is referred to has to be read in the same way as the references.
+            # The file system of the data must be asynchronous, as the one of the references is.
             options["remote_options"] = {
                 "asynchronous": True,
                 **(options.get("remote_options") or {}),
@@ -195,20 +225,23 @@ class UrlPlace:
 
 
 class GivenPlace(_OneWay):
-    """A store that is open already: it stays in its process, and travels packed.
+    """A store that is open already.
+
+    Its own process uses the store itself. For other processes, the store is pickled.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
         The open store.
     name : str, optional
-        The place, for messages; by default what the store calls itself.
+        Name of the location for messages. By default the store's own text.
     version : str, optional
-        Which of its versions the store shows.
+        Version that the store shows.
     is_frozen : bool, default False
         Whether that version cannot change.
     is_in_memory : bool, default False
-        Whether its values are known to lie in this process alone.
+        Whether the values are known to be in the memory of this process only. They are then copied
+        when the location is pickled.
     """
 
     is_shared = True
@@ -231,13 +264,15 @@ class GivenPlace(_OneWay):
         self._is_in_memory = is_in_memory or _lies_in_memory(store)
         self._packed: bytes | None = None
         self._home = None if isinstance(zarr_adapter.innermost(store), _FORKABLE) else Home()
-        # A zip file that is open has one place to read at, which a child would share.
+        # An open zip file has one read position, which a forked child would share.
         self.is_forkable = isinstance(zarr_adapter.innermost(store), LocalStore | MemoryStore)
         self._store = PerProcess(lambda: _open_zip(store), self.name, is_forkable=self.is_forkable)
         self._store.get()
 
     def open_store(self) -> Store:
-        """Give the store back.
+        """Return the store.
+
+        It retries its requests, unless it reads files or memory of this machine.
 
         Raises
         ------
@@ -247,18 +282,19 @@ class GivenPlace(_OneWay):
         if self._home is not None:
             self._home.check(self.name)
         store = self._store.get()
-        # What reads this machine's files or memory by itself needs no patience.
+        # Files and memory of this machine need no retries.
         return store if type(store) in _NEAR else RetryingStore(store, self.retry_policy)
 
     def patient(self, retry_policy: RetryPolicy) -> GivenPlace:
-        """The same place, just made, with another patience."""
+        """Set the retry policy, and return the location itself."""
         self.retry_policy = retry_policy
         return self
 
     def _unpack(self) -> Store:
+        """Unpickle the store in the process where the location arrived."""
         assert self._packed is not None, "only what was packed is unpacked"
         store: Store = unpack(self._packed)
-        # Memory is not to be held twice.
+        # Otherwise the data would be in memory twice.
         self._packed = None
         return store
 
@@ -293,18 +329,19 @@ class GivenPlace(_OneWay):
 
 
 def is_zip(path: str) -> bool:
-    """Whether a path is that of a zip file."""
+    """Whether a path is the name of a zip file and not of a directory."""
     return path.endswith(".zip") and not os.path.isdir(path)
 
 
 def _open_zip(store: Store) -> Store:
-    # Other stores open at their first use; a zip file that is read before it is opened fails.
+    # Other stores open at their first use, but reading a zip file before it is opened fails.
     if isinstance(store, ZipStore):
         zarr_adapter.open_zip(store)
     return store
 
 
 def _options_of(store: Store) -> object:
+    """Options of an open store that may hold credentials."""
     inner = zarr_adapter.innermost(store)
     if isinstance(inner, ObjectStore):
         options = getattr(inner.store, "config", None), getattr(inner.store, "client_options", None)
@@ -313,12 +350,13 @@ def _options_of(store: Store) -> object:
 
 
 def _name_of(store: Store, secrets: tuple[str, ...]) -> str:
+    """The store's own text, without credentials and memory addresses."""
     told = re.sub(r" object at 0x[0-9a-f]+", "", str(store))
     return scrub(told.removeprefix("object_store://"), secrets)
 
 
 def _lies_in_memory(store: Store) -> bool:
-    """Whether a store's values are in this process, and yet do not pickle with it."""
+    """Whether a store's values are in this process and do not pickle with the store."""
     if isinstance(store, ObjectStore):
         return type(store.store).__name__ == "MemoryStore"
     fs = getattr(store, "fs", None)
@@ -326,11 +364,13 @@ def _lies_in_memory(store: Store) -> bool:
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:
+    """Protocols of an fsspec file system, as a tuple."""
     protocol = getattr(fs, "protocol", ())
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def _copy_of_memory(store: Store) -> MemoryStore:
+    """Copy all objects of a store into a memory store that pickles."""
     if not zarr_adapter.is_known():
         raise UnsupportedDataError(
             "a store in memory cannot be sent to another process with this release of zarr",

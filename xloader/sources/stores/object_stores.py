@@ -1,21 +1,21 @@
-"""URLs of object stores that obstore reads, and where their credentials come from.
+"""Opens URLs with obstore, where obstore can find the credentials.
 
-obstore makes one request for a chunk, without Python's lock; s3fs makes two, with it. But fsspec's
-libraries find credentials in more places. So a URL goes to obstore where this process finds what
-obstore needs:
+obstore makes one request for a chunk and does not hold Python's lock. s3fs makes two and holds it.
+But the libraries of fsspec find credentials in more places. So obstore opens a URL only where this
+process finds everything that obstore needs:
 
 ===============  ========================================================================
 URL              goes to obstore if
 ===============  ========================================================================
 ``s3://``        boto3 is installed and finds credentials, and a region or an endpoint; or,
-                 without boto3 and without a file of configuration, the environment has them
+                 without boto3 and without a configuration file, the environment has them
 ``gs://``        ``GOOGLE_APPLICATION_CREDENTIALS`` or ``gcloud`` names a credentials file
-``abfs://``      with ``container@account``, and a key is in the environment
-``https://``     there is no user and no query in the URL
+``abfs://``      it has the form ``container@account``, and the environment has a credential
+``https://``     there is no user in the URL
 ===============  ========================================================================
 
-Everything else goes to fsspec, and so does any URL with ``storage_options``, any whose scheme
-fsspec is configured for, and any that obstore then fails to open.
+fsspec opens all other URLs. It also opens URLs with ``storage_options``, with a query or a
+fragment, with a scheme that fsspec is configured for, and URLs that obstore fails to open.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _SECRETS: Final = (
     *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN"),
     "AZURE_CLIENT_SECRET",
 )
-"""What the environment may hold and no message may tell."""
+"""Environment variables whose values no message may show."""
 
 _AMAZONS: Final = re.compile(r"https://s3(\.[\w-]+)?\.amazonaws\.com(\.cn)?/?$")
-"""The endpoints that obstore finds by itself, from the region."""
+"""Endpoints that obstore finds by itself from the region."""
 
 
 def secrets() -> tuple[str, ...]:
-    """The credentials in the environment, as texts."""
+    """Values of the environment variables that hold credentials."""
     return tuple(filter(None, (os.environ.get(name) for name in _SECRETS)))
 
 
 def is_known(url: str) -> bool:
-    """Whether obstore is the library that a URL is tried with first."""
+    """Whether obstore is tried first for a URL."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -60,19 +60,19 @@ def is_known(url: str) -> bool:
 
 
 def open_url(url: str, timeout: float = 300.0) -> Store | None:
-    """Open a URL by obstore.
+    """Open a URL with obstore.
 
     Parameters
     ----------
     url : str
         The URL of a Zarr store.
     timeout : float
-        Seconds after which obstore ends a request. It makes each once; who asks, asks again.
+        Seconds after which obstore ends a request. obstore does not retry; its caller does.
 
     Returns
     -------
     zarr.storage.ObjectStore or None
-        None where obstore is not installed, does not know the URL, or would not find the
+        The store. None where obstore is not installed, cannot open the URL, or would not find the
         credentials that fsspec's library finds.
     """
     if not is_known(url):
@@ -81,14 +81,14 @@ def open_url(url: str, timeout: float = 300.0) -> Store | None:
 
     try:
         store = _MAKERS[urlsplit(url).scheme](url, _settings(url, timeout))
-    # Such as credentials of a kind that it does not know.
+    # For example, credentials of a kind that obstore does not know.
     except (BaseError, ValueError):
         return None
     return None if store is None else ObjectStore(store, read_only=True)
 
 
 def _is_configured(scheme: str) -> bool:
-    """Whether the user gave fsspec options for a scheme, in its own files or environment."""
+    """Whether the user has set fsspec options for a scheme, in files or the environment."""
     if importlib.util.find_spec("fsspec") is None:
         return False
     from fsspec.config import conf
@@ -98,7 +98,7 @@ def _is_configured(scheme: str) -> bool:
 
 
 def _settings(url: str, timeout: float) -> dict[str, Any]:
-    """What every store of obstore is told."""
+    """Settings of every obstore store: no retries, a timeout, and HTTP only where asked for."""
     return {
         "retry_config": {"max_retries": 0},
         "client_options": {
@@ -109,6 +109,7 @@ def _settings(url: str, timeout: float) -> dict[str, Any]:
 
 
 def _open_s3(url: str, settings: dict[str, Any]) -> Any:
+    """Open an S3 URL, or return None where obstore lacks credentials or a region."""
     from obstore.store import S3Store
 
     options = _s3_options()
@@ -120,7 +121,7 @@ def _open_s3(url: str, settings: dict[str, Any]) -> Any:
 
 
 def _s3_options() -> dict[str, Any] | None:
-    """What obstore needs to know of the user's S3; None where that is not found here."""
+    """Options of the user's S3 for obstore. None where they are not found in this process."""
     if importlib.util.find_spec("boto3") is not None:
         return _s3_options_by_boto3()
     named = os.environ.get("AWS_CONFIG_FILE") or Path.home() / ".aws" / "config"
@@ -133,6 +134,7 @@ def _s3_options() -> dict[str, Any] | None:
 
 
 def _s3_options_by_boto3() -> dict[str, Any] | None:
+    """The same options, as boto3 finds them."""
     import boto3
     from botocore.exceptions import BotoCoreError
     from obstore.auth.boto3 import Boto3CredentialProvider
@@ -142,7 +144,7 @@ def _s3_options_by_boto3() -> dict[str, Any] | None:
         if session.get_credentials() is None:
             return None
         region = session.region_name or os.environ.get("AWS_REGION")
-        # A profile may name an endpoint, which only a client tells.
+        # A profile may name an endpoint, and only a client shows it.
         client = session.client("s3", region_name=region or "us-east-1")
     except BotoCoreError:
         return None
@@ -153,7 +155,7 @@ def _s3_options_by_boto3() -> dict[str, Any] | None:
 
 
 def _at(endpoint: str | None, region: str | None) -> dict[str, Any] | None:
-    """Options that say where the buckets lie; None where nothing says so."""
+    """Options for the region and the endpoint of the buckets. None where neither is known."""
     if endpoint is None:
         return {"region": region} if region else None
     return {
@@ -163,6 +165,7 @@ def _at(endpoint: str | None, region: str | None) -> dict[str, Any] | None:
 
 
 def _open_gs(url: str, settings: dict[str, Any]) -> Any:
+    """Open a Google Cloud URL, or return None where there is no credentials file."""
     from obstore.store import GCSStore
 
     folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
@@ -174,15 +177,17 @@ def _open_gs(url: str, settings: dict[str, Any]) -> Any:
 
 
 def _open_azure(url: str, settings: dict[str, Any]) -> Any:
+    """Open an Azure URL, or return None without an account in it or a credential for it."""
     from obstore.store import AzureStore
 
     parts = urlsplit(url)
     has_key = any(os.environ.get(name) for name in _SECRETS if name.startswith("AZURE_"))
-    # Without the account in it, libraries read such a URL in different ways.
+    # Libraries read a URL without the account in different ways.
     return AzureStore.from_url(url, **settings) if parts.username and has_key else None
 
 
 def _open_http(url: str, settings: dict[str, Any]) -> Any:
+    """Open an HTTP URL, or return None if there is a user in it."""
     from obstore.store import HTTPStore
 
     if urlsplit(url).username is not None:
@@ -199,4 +204,4 @@ _MAKERS: Final[dict[str, Callable[[str, dict[str, Any]], Any]]] = {
     "http": _open_http,
     "https": _open_http,
 }
-"""By scheme: opens an obstore store, or gives None where its credentials are not seen."""
+"""By scheme: a function that opens an obstore store, or gives None without credentials."""

@@ -1,4 +1,7 @@
-"""What travels to another process: packed at once, and named where it cannot."""
+"""Pickling of data that is sent to other processes.
+
+If something does not pickle, the error names it and says what to do.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,35 @@ import cloudpickle
 from xloader.errors import UnsupportedDataError, XloaderError, XloaderWarning
 
 MOST_QUIET_NBYTES: Final = 64 * 2**20
-"""64 MiB: above this, data that is copied into every process is warned about."""
+"""64 MiB. A warning is raised if more data than this is copied into every process."""
 
 
 def pack(value: object, name: str, remedy: str) -> bytes:
-    """Pickle a value into bytes of its own, so that what fails is known by name.
+    """Pickle a value into bytes, with an error that names the value if that fails.
 
     Parameters
     ----------
     value : object
-        What is to travel. What only cloudpickle can carry travels by cloudpickle.
+        The value to send. cloudpickle is used where pickle fails.
     name : str
-        What it belongs to, for messages.
+        What the value belongs to, for messages.
     remedy : str
-        What the user can do where it does not travel.
+        What the user can do if the value does not pickle.
 
     Returns
     -------
     bytes
-        For `unpack`.
+        The pickled value, for `unpack`.
 
     Raises
     ------
     UnsupportedDataError
-        If it does not pickle: its class is named, and what in it is at fault.
+        If the value does not pickle. The message names its class and the reason.
+
+    Warns
+    -----
+    XloaderWarning
+        If the pickled value is larger than `MOST_QUIET_NBYTES`.
     """
     try:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -53,6 +61,7 @@ def pack(value: object, name: str, remedy: str) -> bytes:
 
 
 def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
+    """Pickle a value with cloudpickle, or raise an error that names its class."""
     try:
         return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     except XloaderError:
@@ -70,24 +79,24 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Give back what `pack` made bytes of."""
+    """The value from the bytes that `pack` made."""
     return pickle.loads(data)
 
 
 def check_picklable(subject: object, name: str = "") -> None:
-    """See to it that something can be sent to another process, before it is.
+    """Check that an object can be sent to another process, before it is sent.
 
     Parameters
     ----------
     subject : object
-        A source, an opener, or anything that holds one.
+        A source, an opener, or any object that holds one.
     name : str, optional
-        What to call it; by default its own ``name``, or its class.
+        Name of the object for messages. By default its own ``name``, or its class.
 
     Raises
     ------
     UnsupportedDataError
-        If it does not pickle, with the object in it that does not.
+        If the object does not pickle. The message names the object in it that does not.
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""From a store that somebody has open, or its path or URL, to its place."""
+"""Finds the `StoreLocation` of a store that is open already, or of a path or URL.
+
+Stores of zarr, obstore, fsspec and icechunk are recognised. Libraries that are not imported yet are
+not imported for this.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from xloader.sources.stores.redaction import scrub
 
 
 def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | None:
-    """Find the place of a store that is open already.
+    """Find the location of a store that is open already.
 
     Parameters
     ----------
@@ -25,17 +29,21 @@ def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | Non
         A zarr store, an obstore store, an fsspec mapping, or a session, store or repository of
         icechunk.
     versions : mapping
-        ``branch``, ``tag`` or ``snapshot_id``: what a repository is to be opened at.
+        ``branch``, ``tag`` or ``snapshot_id``: the version at which to open a repository.
 
     Returns
     -------
-    Place or None
-        None where it is no store.
+    StoreLocation or None
+        None if the object is not a store.
 
     Raises
     ------
     OptionError
-        If a version is asked of what has none, or more than one is asked for.
+        If a version is given for anything but a repository, or more than one version is given.
+    SourceNotFoundError
+        If the repository has no such version.
+    SourceAccessError
+        If the repository cannot be read.
     """
     icechunk = sys.modules.get("icechunk")
     if icechunk is not None and isinstance(source, icechunk.Repository):
@@ -58,16 +66,35 @@ def place_of(source: object, versions: Mapping[str, Any]) -> StoreLocation | Non
 
 
 def place_at(url: str, options: Mapping[str, Any] | None) -> StoreLocation:
-    """The place of an absolute path or a URL."""
+    """The location of a path or URL.
+
+    Parameters
+    ----------
+    url : str
+        An absolute path or a URL.
+    options : mapping or None
+        Options for fsspec. Not used for a path.
+    """
     if "://" not in url:
         return PathPlace(url)
     place = UrlPlace(url, dict(options or {}))
-    # What fsspec holds in memory is in this process alone.
+    # fsspec's memory file system exists in this process only.
     return GivenPlace(place.open_plain(), place.name) if url.startswith("memory://") else place
 
 
 def refuse_versions(versions: Mapping[str, Any]) -> None:
-    """Raise if a version is asked of a source that has none."""
+    """Raise an error if a version is given for a source that has no versions.
+
+    Parameters
+    ----------
+    versions : mapping
+        The version options that the user passed.
+
+    Raises
+    ------
+    OptionError
+        If there is any.
+    """
     if versions:
         raise OptionError(
             "only a repository of icechunk is opened at a version",
@@ -78,6 +105,7 @@ def refuse_versions(versions: Mapping[str, Any]) -> None:
 
 
 def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreLocation:
+    """The location of a repository's store at one version, by default branch ``main``."""
     if len(versions) > 1:
         raise OptionError(
             "a repository is opened at one version",
@@ -87,7 +115,7 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
     where, asked = _where_of(repository), dict(versions) or {"branch": "main"}
     try:
         session = repository.readonly_session(**asked)
-    # icechunk has one class of error for everything.
+    # icechunk raises one class of error for everything.
     except Exception as error:
         if "not found" not in str(error):
             raise access_error(error, f"icechunk {where}") from cause_of(error)
@@ -105,12 +133,13 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
 def _place_of_session(
     session: Any, where: str = "", *, is_in_memory: bool = False
 ) -> StoreLocation:
+    """The location of a session's store. Uncommitted changes are named as such."""
     name = f"icechunk {where}".rstrip() + f", snapshot {session.snapshot_id}"
     if session.has_uncommitted_changes:
         changed = " with uncommitted changes"
         return GivenPlace(session.store, name + changed, session.snapshot_id + changed)
     if not session.read_only:
-        # A copy: what its owner writes from now on is not seen here, and it travels.
+        # A copy does not see what the owner writes later, and it pickles.
         session = session.fork()
     return GivenPlace(
         session.store, name, session.snapshot_id, is_frozen=True, is_in_memory=is_in_memory
@@ -118,6 +147,7 @@ def _place_of_session(
 
 
 def _where_of(repository: Any) -> str:
+    """Path or bucket of a repository's storage, for messages."""
     told = scrub(repr(repository.storage))
     # icechunk 1 writes "path=...", and icechunk 2 "path: ...".
     found = re.findall(r"\b(?:path|bucket|prefix|account|container)(?:=|: )([^,)\s]+)", told)
@@ -125,6 +155,7 @@ def _where_of(repository: Any) -> str:
 
 
 def _is_obstore(source: object) -> bool:
+    """Whether an object is a store of obstore."""
     stores = sys.modules.get("obstore.store")
     return stores is not None and isinstance(
         source,

@@ -1,4 +1,7 @@
-"""What may be said of a place: its name without credentials, and an error's text likewise."""
+"""Removes credentials from names of stores, from options and from texts of errors.
+
+Messages and logs may show the results.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,27 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 HIDDEN: Final = "***"
-"""What stands in the place of a credential."""
+"""The text that replaces a credential."""
 
 _URL: Final = re.compile(r"[A-Za-z][\w+.\-]*://[^\s'\"<>]+")
-# A secret key may hold slashes; the number of a port and the slash after it are no secret.
+# A secret key may hold slashes. A port number and the slash after it are no secret.
 _USER: Final = re.compile(r"^(?:[^/]*|[^/:]*:(?!\d+/)[^@]*)@")
 
 _HARMLESS: Final = frozenset(
     {"bucket", "cache_storage", "endpoint", "endpoint_url", "fo", "mode", "prefix", "project"}
     | {"protocol", "region", "region_name", "remote_protocol", "target_protocol", "token_type"}
 )
-"""Options of stores whose values may be told; every other text among them is hidden."""
+"""Store options whose values may be shown. All other texts among the options are hidden."""
 
 _SHORTEST: Final = 4
-"""A text shorter than this is no credential, and would tear words apart if it were hidden."""
+"""Least number of characters of a text that is hidden.
+
+Shorter texts are no credentials, and hiding them would garble words.
+"""
 
 
 class Secrets(tuple[str, ...]):
-    """Texts that must not be told; nor does its own repr tell them.
+    """Texts that must not be shown. Their ``repr`` does not show them either.
 
     Examples
     --------
@@ -39,12 +45,12 @@ class Secrets(tuple[str, ...]):
 
 
 def safe_name(text: str) -> str:
-    """Take what may be a credential out of a path or URL: the user, the query, the fragment.
+    """Remove the user, the query and the fragment of a URL, which may hold credentials.
 
     Parameters
     ----------
     text : str
-        A path, which is left as it is, or a URL, chained with ``::`` or not.
+        A path, which is returned unchanged, or a URL. URLs may be chained with ``::``.
 
     Examples
     --------
@@ -55,6 +61,7 @@ def safe_name(text: str) -> str:
 
 
 def _safe_url(text: str) -> str:
+    """One URL of a chain without credentials."""
     scheme, mark, rest = text.partition("://")
     if not mark:
         return text
@@ -62,12 +69,12 @@ def _safe_url(text: str) -> str:
 
 
 def scrub(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """Take what may be a credential out of any text: of its URLs, and the secrets that are known.
+    """Remove known credentials from a text, and what may be one from the URLs in it.
 
     Parameters
     ----------
     text : str
-        Such as the message of a store's own error.
+        Any text, such as the message of a store's own error.
     secrets : tuple of str
         Texts to hide, as `secrets_of` finds them.
 
@@ -87,7 +94,7 @@ def secrets_of(options: object) -> tuple[str, ...]:
     Parameters
     ----------
     options : mapping, sequence or value
-        The options, nested as they may be.
+        The options, nested to any depth.
 
     Examples
     --------
@@ -98,7 +105,7 @@ def secrets_of(options: object) -> tuple[str, ...]:
 
 
 def secrets_of_url(url: str) -> tuple[str, ...]:
-    """Find what `safe_name` takes out of a URL, as texts.
+    """Find the user and the query of a URL, whole and in parts, as texts to hide.
 
     Examples
     --------
@@ -117,6 +124,7 @@ def secrets_of_url(url: str) -> tuple[str, ...]:
 
 
 def _texts(options: object) -> Iterator[str]:
+    """Yield the texts among options that may be credentials."""
     if isinstance(options, str):
         if len(options) >= _SHORTEST:
             yield options

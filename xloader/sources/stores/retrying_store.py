@@ -1,4 +1,4 @@
-"""A store whose requests are made again where they fail for a reason that may pass."""
+"""A Zarr store that repeats a request which failed for a reason that may pass."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class RetryingStore(WrapperStore[Store]):
-    """A store over a network, for what zarr and xarray read of it: metadata and labels.
+    """A store over a network from which zarr and xarray read metadata and labels.
 
-    Chunks are asked for without it, within the attempts of their own reads.
+    Chunks are read without this wrapper, because each read of a chunk has retries of its own.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        The store, which makes each request once.
+        The wrapped store, which makes each request once.
     retry_policy : RetryPolicy
-        How long requests outside of a read are waited for.
+        Timeout and number of retries of requests outside a read of chunks.
     """
 
     def __init__(self, store: Store, retry_policy: RetryPolicy) -> None:
@@ -38,16 +38,31 @@ class RetryingStore(WrapperStore[Store]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Read an object, or a part of it."""
+        """Read an object, or a part of it, with retries.
+
+        Parameters
+        ----------
+        key : str
+            Key of the object.
+        prototype : BufferPrototype
+            Kind of buffer to read into.
+        byte_range : ByteRequest, optional
+            The part to read. By default the whole object.
+
+        Returns
+        -------
+        Buffer or None
+            The bytes. None if there is no such object.
+        """
         attempts = current(self._retry_policy)
         return await attempts.ask_async(key, lambda: self._store.get(key, prototype, byte_range))
 
     async def exists(self, key: str) -> bool:
-        """Whether there is an object."""
+        """Whether an object exists. The request is retried."""
         attempts = current(self._retry_policy)
         return await attempts.ask_async(key, lambda: self._store.exists(key))
 
 
 def plain(store: Store) -> Store:
-    """What a store is without this wrapper."""
+    """The store inside a `RetryingStore`, or the store itself if it is not wrapped."""
     return store._store if isinstance(store, RetryingStore) else store

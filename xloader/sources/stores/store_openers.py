@@ -1,4 +1,4 @@
-"""Openers: small values that pickle with a source and open its store or file where it arrives."""
+"""Openers: small objects that pickle with a source and open its data in each process."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from xloader.sources.stores.locations import StoreLocation
 from xloader.sources.stores.pickling import pack, unpack
 
 _MARKS: Final = (("zarr.json", 3), (".zgroup", 2))
-"""The key that says that there is a group, for each version of the format."""
+"""Key that every group has, and the version of the Zarr format that uses it."""
 
 
 @dataclass(frozen=True)
 class ZarrOpener:
-    """Opens one Zarr group, as zarr and as xarray see it; pickles with the source.
+    """Opens one Zarr group with zarr and with xarray. It pickles with the source.
 
     Parameters
     ----------
     place : StoreLocation
-        Where the store lies.
+        Where the store is.
     group : str
         Path of the group within the store.
     kwargs : mapping
-        What the user passes to ``xr.open_dataset``.
+        The user's keyword arguments for ``xr.open_dataset``.
     """
 
     place: StoreLocation
@@ -38,28 +38,29 @@ class ZarrOpener:
 
     @property
     def name(self) -> str:
-        """The store and the group, for messages."""
+        """Names of the store and the group, for messages."""
         return f"{self.place.name}, group {self.group!r}" if self.group else self.place.name
 
     def open_store(self) -> Store:
-        """Open the store of a path; give back a store that was given."""
+        """Open the store, or return it if it is open already."""
         return self.place.open_store()
 
     def with_format(self) -> ZarrOpener:
-        """Ask which version of the format the group has, one key at a time, and keep it.
+        """Find the group's version of the Zarr format, and keep it in the opener.
 
-        zarr asks for all keys at once, and where several requests fail it may leave errors behind
-        that are logged with their URLs.
+        The keys of the versions are asked for one at a time. zarr asks for all of them at once. If
+        several requests fail, it may leave errors behind that are logged with their URLs.
 
         Returns
         -------
         ZarrOpener
-            The opener itself where the key of neither version is there.
+            A copy with the version in its ``kwargs``. The opener itself if neither key is there, or
+            if this release of zarr is not known.
 
         Raises
         ------
         Exception
-            Whatever the store raised first, if no key could be read.
+            The store's first error, if a request failed and no key was found.
         """
         if not zarr_adapter.is_known():
             return self
@@ -73,7 +74,7 @@ class ZarrOpener:
             try:
                 if zarr_adapter.sync(store.get(key, prototype)) is not None:
                     return replace(self, kwargs={**self.kwargs, "zarr_format": number})
-            # Where listing is not allowed, an absent key may be refused and another be there.
+            # Where listing is not allowed, a store may refuse an absent key and still have another.
             except Exception as error:
                 failed = failed or error
         if failed is not None:
@@ -81,7 +82,7 @@ class ZarrOpener:
         return self
 
     def open_group(self) -> zarr.Group:
-        """Open the group; only metadata is read."""
+        """Open the group with zarr. Only metadata is read."""
         with zarr_adapter.allow_rectilinear_chunks():
             return zarr.open_group(
                 self.open_store(),
@@ -92,10 +93,17 @@ class ZarrOpener:
             )
 
     def open_dataset(self, create_default_indexes: bool) -> xr.Dataset:
-        """Open the group as xarray sees it, lazily."""
+        """Open the group with xarray, lazily.
+
+        Parameters
+        ----------
+        create_default_indexes : bool
+            Whether xarray makes indexes of the dimension coordinates, for which it reads their
+            labels.
+        """
         group = self.open_group()
         is_consolidated = group.metadata.consolidated_metadata is not None
-        # Saying whether it is consolidated keeps xarray from trying, failing and warning.
+        # Without this, xarray tries consolidated metadata, fails and warns.
         kwargs = {"consolidated": is_consolidated, **self.kwargs, "chunks": None, "cache": False}
         kwargs.pop("engine", None)
         with zarr_adapter.allow_rectilinear_chunks():
@@ -110,12 +118,18 @@ class ZarrOpener:
 
 @dataclass(frozen=True)
 class Given:
-    """Gives back a dataset that was given; pickles with it."""
+    """Returns an open dataset that the user passed. It pickles with the dataset.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The dataset.
+    """
 
     dataset: xr.Dataset
 
     def __call__(self) -> xr.Dataset:
-        """The dataset itself."""
+        """Return the dataset."""
         return self.dataset
 
     def __getstate__(self) -> bytes:

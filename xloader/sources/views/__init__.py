@@ -1,1 +1,1 @@
-"""What a lazy xarray variable shows of an array underneath: slices, dask graphs, selections."""
+"""Finds the stored array that a lazy xarray variable or a dask array is a plain view of."""

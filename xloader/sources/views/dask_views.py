@@ -1,16 +1,17 @@
-"""Every touch of dask's graphs that asks which array a dask array is a plain view of.
+"""Finds the stored array that a dask array is a plain view of, without computing anything.
 
-Opening with ``chunks=`` makes a graph that reads blocks of one array, and selecting, transposing
-and rechunking add layers to it that move elements and change none. Such a graph is followed
-from its root up, with selections in the place of data::
+All code that reads dask graphs for this purpose is in this file. Opening with ``chunks=`` makes a
+graph that reads blocks of one array. Selecting, transposing and rechunking add layers that move
+elements and change none. The graph is followed from its root up. Instead of data, each block
+holds the elements that it selects from the root array::
 
     getter        block (i, j)   ->  rows 16 i .. 16 i + 15, columns 90 j .. 90 j + 89
     getitem       rows[2:9:3]    ->  rows 16 i + 2, 16 i + 5, 16 i + 8
     transpose     axes (1, 0)    ->  columns first
     concatenate   of blocks      ->  one after the other
 
-What comes out is a view if the rows of every block depend on its row in the grid of blocks
-only, and likewise the columns. Functions are compared exactly; any other stops the search.
+The array is a view if the rows of every block depend only on its row in the grid of blocks, and
+its columns only on its column. Functions are compared exactly. Any unknown one ends the search.
 """
 
 from __future__ import annotations
@@ -44,17 +45,27 @@ _PLACES: Final = {
     "list": "dask._task_spec:List",
     "reference": "dask._task_spec:TaskRef",
 }
-"""Where the classes and functions lie that are known here, in every version that is supported."""
+"""Import paths of the known classes and functions, in every version that is supported."""
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """The blocks of one layer: per root dimension what each place in the grid keeps."""
+    """The blocks of one layer of a graph, as selections from the root array.
+
+    Parameters
+    ----------
+    kept : tuple of (int or tuple)
+        Per dimension of the root array: the one element that is kept, or for each position of the
+        grid along this dimension, the elements that its blocks keep.
+    order : tuple of int
+        For each dimension of the grid, the number of the root array's dimension.
+    """
 
     kept: tuple[int | tuple[Any, ...], ...]
     order: tuple[int, ...]
 
     def block(self, index: tuple[int, ...]) -> IndexedArray:
+        """The block at a position of the grid."""
         places = dict(zip(self.order, index, strict=True))
         kept = (
             part if isinstance(part, int) else part[places[dim]]
@@ -69,23 +80,29 @@ def view_of_graph(array: Any) -> LazyView:
     Parameters
     ----------
     array : dask.array.Array
-        Nothing of it is computed.
+        The array. Nothing of it is computed.
+
+    Returns
+    -------
+    LazyView
+        The view of the stored array.
 
     Raises
     ------
     UnrecognisedError
-        If its graph does anything but read one array and move its elements.
+        If the graph does anything but read one array and move its elements.
     """
     try:
         return _view_of_graph(array)
     except UnrecognisedError:
         raise
     except Exception as error:
-        # Another version's graph, of which nothing can be said.
+        # Another version of dask may make graphs that this code does not understand.
         raise UnrecognisedError("") from error
 
 
 def _view_of_graph(array: Any) -> LazyView:
+    """Find the view. An unknown graph may raise any error."""
     graph = array.__dask_graph__()
     if type(graph) is not _known("layers"):
         raise UnrecognisedError("")
@@ -114,7 +131,10 @@ def _view_of_graph(array: Any) -> LazyView:
 
 
 def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
-    """The layers from the last one down to the one that reads, each with one below it."""
+    """The layers, with their names, from the last one down to the one that reads the array.
+
+    Each layer must depend on exactly one layer below it.
+    """
     (name,) = outputs
     getters = (_known("getter"), _known("getter_nofancy"), _known("getter_inline"))
     chain: list[tuple[str, Any]] = []
@@ -124,7 +144,7 @@ def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
         if type(layer) is _known("blockwise"):
             if layer.task.func in getters:
                 return chain
-            # Cheap to see, and true of most graphs that compute.
+            # A cheap check, which stops at most graphs that compute.
             if layer.task.func is not np.transpose:
                 raise UnrecognisedError("")
         below = graph.dependencies[name]
@@ -134,7 +154,7 @@ def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
-    """The array that is read, and its blocks."""
+    """The array that the last layer of a chain reads, and the grid of its blocks."""
     layer = chain[-1][1]
     (source, none), (slices, indices) = layer.indices
     below = graph.dependencies[chain[-1][0]]
@@ -150,7 +170,7 @@ def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
     if not is_plain or len(below) > 1:
         raise UnrecognisedError("")
     if below:
-        # A reference to a layer with the array alone.
+        # The array is in a layer of its own, which this layer refers to.
         (name,) = below
         if type(source) is not _known("reference") or source.key != name:
             raise UnrecognisedError("")
@@ -163,12 +183,12 @@ def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
 
 
 def _inputs(layer: Any) -> list[str]:
-    """Which of the layer's inputs its task takes, first to last: named as dask counts them."""
+    """Names of the layer's inputs in the order in which its task takes them."""
     return [str(getattr(argument, "key", None)) for argument in layer.task.args]
 
 
 def _transposed(layer: Any, grid: _Grid, below: str) -> _Grid:
-    """The blocks of a layer that does nothing but transpose each block."""
+    """The blocks of a layer that only transposes each block."""
     ((name, indices),) = layer.indices
     axes = layer.task.kwargs.get("axes")
     expected = [tuple(indices).index(index) for index in layer.output_indices]
@@ -187,7 +207,7 @@ def _transposed(layer: Any, grid: _Grid, below: str) -> _Grid:
 
 
 def _followed(layer: Mapping[Any, Any], grid: _Grid, below: str, name: str) -> _Grid:
-    """The blocks of a layer of tasks, each followed by itself."""
+    """The blocks of a layer of separate tasks, found by following each task."""
     blocks: dict[Hashable, Any] = {}
 
     def value(key: Hashable) -> Any:
@@ -206,7 +226,7 @@ def _followed(layer: Mapping[Any, Any], grid: _Grid, below: str, name: str) -> _
 
 
 def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
-    """What a task gives: a block, or the numbers that select from one."""
+    """The value of a task: a block, or the numbers that select from a block."""
     kind = type(task)
     if kind is _known("data"):
         return task.value
@@ -237,9 +257,10 @@ def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
 
 
 def _selected(block: IndexedArray, keys: Any) -> IndexedArray:
+    """The part of a block that ``getitem`` selects."""
     keys = keys if isinstance(keys, tuple) else (keys,)
     num_arrays = sum(np.ndim(key) > 0 for key in keys if not isinstance(key, slice))
-    # NumPy moves dimensions where it meets arrays and ints together.
+    # NumPy moves dimensions where arrays and ints index together.
     if num_arrays > (1 if all(isinstance(key, slice) or np.ndim(key) for key in keys) else 0):
         raise UnrecognisedError("")
     if any(key is None or key is Ellipsis for key in keys) or len(keys) > len(block.order):
@@ -248,7 +269,7 @@ def _selected(block: IndexedArray, keys: Any) -> IndexedArray:
 
 
 def _merged(blocks: list[IndexedArray], shape: Sequence[int]) -> IndexedArray:
-    """Blocks in C order of a grid of some shape, put together."""
+    """One block made of several, which are given in C order of a grid of some shape."""
     for axis in reversed(range(len(shape))):
         size = shape[axis]
         blocks = [
@@ -260,6 +281,7 @@ def _merged(blocks: list[IndexedArray], shape: Sequence[int]) -> IndexedArray:
 
 
 def _concatenated(blocks: Sequence[IndexedArray], axis: int) -> IndexedArray:
+    """One block made of several along an axis. They must agree along all other axes."""
     first = blocks[0]
     dim = first.order[axis]
     for block in blocks[1:]:
@@ -295,16 +317,18 @@ def _assembled(blocks: Mapping[tuple[int, ...], IndexedArray]) -> _Grid:
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two selections keep the same elements."""
     if isinstance(one, int | range) and isinstance(other, int | range):
         return one == other
     return one is other or np.array_equal(np.asarray(one), np.asarray(other))
 
 
 def _as_key(part: Any) -> Any:
+    """A selection as a key for `LazyView.select`."""
     if isinstance(part, int):
         return part
     if isinstance(part, range):
-        # A slice cannot say "down to the first element", so these go one by one.
+        # Down to the first element, a slice would need the end -1, which is the last element.
         if part.step < 0:
             return np.asarray(part, np.int64)
         return slice(part.start, part.stop, part.step)
@@ -313,4 +337,5 @@ def _as_key(part: Any) -> Any:
 
 @functools.cache
 def _known(name: str) -> Any:
+    """The class or function with a name in `_PLACES`."""
     return look_up(_PLACES[name])

@@ -1,4 +1,4 @@
-"""Which open Datasets a forked child may read: those of plain files and plain memory."""
+"""Which open Datasets a forked child may read: views of Zarr arrays in directories or in memory."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _PLAIN: Final = (LocalStore, MemoryStore)
 
 
 def survives_fork(dataset: xr.Dataset, names: tuple[str, ...]) -> bool:
-    """Whether a forked child may make a source of variables anew.
+    """Whether a forked child may make a source of some variables anew.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The open dataset.
     names : tuple of str
-        The variables.
+        Names of the variables.
 
     Returns
     -------
     bool
-        True where each is a plain view of a Zarr array in a directory or in memory.
+        True if each variable is a plain view of a Zarr array in a directory or in memory.
     """
     return all(isinstance(_store_of(dataset.variables[name]), _PLAIN) for name in names)
 
 
 def _store_of(variable: xr.Variable) -> Any:
-    """The store that a variable lies in, without wrappers; None where that is not known."""
+    """The store of a variable's array, without wrappers. None if it is not known."""
     held = held_by(variable)
     try:
         view = view_of(held) if variable.chunks is None else view_of_graph(held)

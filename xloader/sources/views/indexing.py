@@ -1,4 +1,4 @@
-"""Selections of selections, along one dimension, and what pairs of index arrays select."""
+"""Selections along each dimension of an array: how to combine them and how to read them off."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 Kept = int | range | NDArray[np.int64]
-"""What is kept of a dimension: one element, a range of any step, or elements in any order."""
+"""The part of a dimension that is kept: one element, a range, or elements in any order."""
 
 
 @dataclass(frozen=True)
 class IndexedArray:
-    """Elements of an array, and how they are shown.
+    """A selection of an array's elements, and the order of its dimensions.
 
     Parameters
     ----------
     kept : tuple of (int or range or integer array)
-        Per dimension of the array, what is kept of it; an int drops the dimension.
+        Per dimension of the array, the part of it that is kept. An int drops the dimension.
     order : tuple of int
-        For each dimension shown, the array's.
+        For each dimension shown, the number of the array's dimension.
 
     Examples
     --------
-    >>> block = Block((range(4), range(9)), (1, 0))
+    >>> block = IndexedArray((range(4), range(9)), (1, 0))
     >>> block.select([slice(2, 5), 3])
-    Block(kept=(3, range(2, 5)), order=(1,))
+    IndexedArray(kept=(3, range(2, 5)), order=(1,))
     """
 
     kept: tuple[Any, ...]
     order: tuple[int, ...]
 
     def select(self, keys: Sequence[Any]) -> Self:
-        """Select along each dimension shown: an int, a slice or an integer array each."""
+        """Select along each dimension shown.
+
+        Parameters
+        ----------
+        keys : sequence of (int, slice or integer array)
+            One key for each dimension shown. An int drops the dimension.
+        """
         kept = list(self.kept)
         for dim, key in zip(self.order, keys, strict=True):
             kept[dim] = cut(kept[dim], key)
@@ -45,24 +51,35 @@ class IndexedArray:
         return replace(self, kept=tuple(kept), order=order)
 
     def transpose(self, axes: Sequence[int]) -> Self:
-        """Put the dimensions shown in another order."""
+        """Reorder the dimensions shown.
+
+        Parameters
+        ----------
+        axes : sequence of int
+            For each new dimension, the number of the dimension shown so far.
+        """
         return replace(self, order=tuple(self.order[axis] for axis in axes))
 
 
 def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:
-    """Select from what is kept already, as NumPy selects along one dimension.
+    """Select from elements that are kept already, as NumPy indexes one dimension.
 
     Parameters
     ----------
     kept : range or integer array
         The stored elements that are kept, in their order.
     key : int, slice or integer array
-        Which of them are selected.
+        The positions among them to select.
+
+    Returns
+    -------
+    int, range or integer array
+        The stored elements that are still kept.
 
     Raises
     ------
     IndexError
-        If the key leaves the dimension.
+        If the key goes beyond the dimension, or is not a one-dimensional array of integers.
 
     Examples
     --------
@@ -89,7 +106,17 @@ def cut(kept: range | NDArray[np.int64], key: Any) -> Kept:
 
 
 def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64]:
-    """Put selections of one dimension one after the other.
+    """Concatenate selections of one dimension.
+
+    Parameters
+    ----------
+    parts : sequence of (range or integer array)
+        The selections, in order.
+
+    Returns
+    -------
+    range or integer array
+        All elements: a range if they are evenly spaced.
 
     Examples
     --------
@@ -113,7 +140,7 @@ def join(parts: Sequence[range | NDArray[np.int64]]) -> range | NDArray[np.int64
 
 
 def _joined_range(parts: Sequence[range | NDArray[np.int64]]) -> range | None:
-    """What ranges that go on from each other make, without their elements being listed."""
+    """The range that consecutive ranges make, found without listing their elements, or None."""
     steps = {part.step for part in parts if isinstance(part, range) and len(part) > 1}
     if len(steps) != 1 or not all(isinstance(part, range) for part in parts):
         return None
@@ -124,18 +151,19 @@ def _joined_range(parts: Sequence[range | NDArray[np.int64]]) -> range | None:
 
 
 def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
-    """Take index arrays that are paired up apart, where each is about a dimension of its own.
+    """Separate paired index arrays into one selection for each dimension.
 
     Parameters
     ----------
     keys : sequence of integer array
-        One for each stored dimension; broadcast together, they have the shape of the result.
+        One for each stored dimension. Broadcast together, they have the shape of the result.
 
     Returns
     -------
     (list of (int or integer array), list of int) or None
-        Per stored dimension what is selected, and the order in which the result has those
-        that are arrays. None if the result is not the product of one selection a dimension.
+        Per stored dimension, its selection. For each dimension of the result, its number among the
+        stored dimensions that arrays select from. None if the result is not the product of one
+        selection for each dimension.
 
     Examples
     --------
@@ -147,7 +175,7 @@ def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
     arrays = [np.asarray(key) for key in keys]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     axes = [_varying(array) for array in arrays]
-    # A stored dimension for each of the result's.
+    # For each dimension of the result, the stored one.
     owners: dict[int, int] = {}
     for dim, varying in enumerate(axes):
         if len(varying) > 1 or (varying and varying[0] + len(shape) - arrays[dim].ndim in owners):
@@ -157,7 +185,7 @@ def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
     free = [dim for dim, varying in enumerate(axes) if not varying]
     for axis, size in enumerate(shape):
         if axis not in owners:
-            # Some element, along a dimension of one: whose it is makes no difference.
+            # A result's dimension of size 1 may come from any stored one that does not vary.
             if size != 1 or not free:
                 return None
             owners[axis] = free.pop(0)
@@ -171,7 +199,7 @@ def separate(keys: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
 
 
 def _varying(array: NDArray[Any]) -> list[int]:
-    """The axes along which an array is not the same throughout."""
+    """The axes along which an array is not constant."""
     return [
         axis
         for axis, size in enumerate(array.shape)

@@ -1,11 +1,12 @@
-"""SelectedSource: variables of another source, as a selection of their stored elements.
+"""SelectedSource: variables that are selections of another source's variables.
 
 An open dataset that was cut, transposed and renamed reads the same chunks as before::
 
     stored      (time, level, lat)   chunks (4, 1, 10)
     offered     (lat, when)          when = time[3:9], level = 2
 
-Blocks are the stored chunks that the selection touches, cut down to what it keeps of them.
+The chunks of an offered variable are called blocks here. Each block is a stored chunk that the
+selection touches, cut down to the elements that the selection keeps.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from xloader.sources.store_watch import Watch
 
 @dataclass(frozen=True)
 class Selected:
-    """What is kept of a stored variable, and in which order of dimensions.
+    """The selection from a stored variable, and the order of its dimensions.
 
     Parameters
     ----------
     base : str
         Name of the variable in the source that reads it.
     kept : tuple of (int or range or tuple of int)
-        Per stored dimension, the elements that are kept; an int drops the dimension.
+        Per stored dimension, the elements that are kept. An int drops the dimension.
     order : tuple of int
-        For each dimension that is offered, the stored one.
+        For each dimension that is offered, the number of the stored one.
     """
 
     base: str
@@ -51,7 +52,15 @@ class Selected:
 
 
 class _SelectedBlocks:
-    """The arithmetic between the blocks that are offered and the chunks that are stored."""
+    """Conversion between the blocks that are offered and the chunks that are stored.
+
+    Parameters
+    ----------
+    selected : Selected
+        The selection.
+    base : Variable
+        The stored variable.
+    """
 
     def __init__(self, selected: Selected, base: Variable) -> None:
         self.selected = selected
@@ -59,20 +68,22 @@ class _SelectedBlocks:
             Axis(size, chunks, range(kept, kept + 1) if isinstance(kept, int) else kept)
             for size, chunks, kept in zip(base.shape, base.chunks, selected.kept, strict=True)
         )
-        # Most dimensions of most views, whose blocks are the stored chunks.
+        # Along whole dimensions, which are the most common, blocks are the stored chunks.
         self._is_whole = [axis.selection == range(axis.stored_size) for axis in self.axes]
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Shape of the offered variable."""
         return tuple(self.axes[dim].size for dim in self.selected.order)
 
     @property
     def chunks(self) -> tuple[Sizes, ...]:
+        """Sizes of the blocks along each offered dimension."""
         return tuple(map(self._sizes_along, self.selected.order))
 
     @property
     def thinning(self) -> int:
-        """How many stored numbers are decoded for each one that is kept, at most."""
+        """Number of stored values decoded for each one kept, at most."""
         ratio = 1
         for dim, axis in enumerate(self.axes):
             if self._is_whole[dim]:
@@ -82,23 +93,25 @@ class _SelectedBlocks:
         return ratio
 
     def _sizes_along(self, dim: int) -> Sizes:
+        """Sizes of the blocks along a stored dimension."""
         axis = self.axes[dim]
         if self._is_whole[dim] and isinstance(axis.chunks, int):
-            # Without listing them: there may be billions.
+            # The sizes are not listed, because there may be billions.
             return max(min(axis.chunks, axis.size), 1)
         return compact(tuple(np.diff(axis.edges).tolist()))
 
     @cached_property
     def _expand(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """How an offered array becomes a stored one: its transposition, and its new dims."""
+        """Axes and new dimensions that turn an offered array into a stored one."""
         order = self.selected.order
         return tuple(int(axis) for axis in np.argsort(order)), self.selected.dropped
 
     def chunk(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the stored chunk that a block is cut from."""
         return tuple(map(self._chunk_along, range(len(self.axes)), self._stored(chunk, 0)))
 
     def read(self, read: Read) -> Read:
-        """The same read, of the stored variable."""
+        """The read of the stored chunk that a read of a block needs."""
         dims = range(len(self.axes))
         blocks = self._stored(read.chunk, 0)
         cuts = self._stored(read.cut, slice(0, 1))
@@ -109,9 +122,11 @@ class _SelectedBlocks:
         )
 
     def _chunk_along(self, dim: int, block: int) -> int:
+        """Index of a block's stored chunk along a stored dimension."""
         return block if self._is_whole[dim] else self.axes[dim].stored_chunk(block)
 
     def _cut_along(self, dim: int, block: int) -> slice | Ints:
+        """Elements of the stored chunk that a block keeps along a stored dimension."""
         axis = self.axes[dim]
         if self._is_whole[dim]:
             begin, end = axis.span_of(block)
@@ -119,11 +134,12 @@ class _SelectedBlocks:
         return axis.cut(block)
 
     def place(self, out: NDArray[Any]) -> NDArray[Any]:
-        """A view of what is read into, as the stored variable has its dimensions."""
+        """View of the output array that has the stored variable's dimensions."""
         axes, dropped = self._expand
         return np.expand_dims(out.transpose(axes), dropped)
 
     def _stored(self, offered: Sequence[Any], dropped: Any) -> list[Any]:
+        """Values in the order of the stored dimensions, with one value for dropped ones."""
         stored = [dropped] * len(self.axes)
         for dim, value in zip(self.selected.order, offered, strict=True):
             stored[dim] = value
@@ -131,7 +147,7 @@ class _SelectedBlocks:
 
 
 class _Turned:
-    """Fetched chunks of the base, which go to places with other dimensions."""
+    """Fetched chunks of the base source, decoded into arrays with the offered dimensions."""
 
     def __init__(self, fetched: Fetched, views: Sequence[_SelectedBlocks]) -> None:
         self._fetched = fetched
@@ -139,24 +155,26 @@ class _Turned:
 
     @property
     def nbytes(self) -> int:
+        """Memory that the fetched chunks hold, in bytes."""
         return self._fetched.nbytes
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Decode the chunks into views of the arrays; see `Fetched.decode`."""
         places = [view.place(out) for view, out in zip(self._views, outs, strict=True)]
         return self._fetched.decode(places)
 
 
 class SelectedSource(Described):
-    """Offers selections of another source's variables.
+    """A source whose variables are selections of another source's variables.
 
     Parameters
     ----------
     base : Source
-        The source that reads.
+        The source that reads the stored variables.
     selected : mapping of str to Selected
-        What is offered, by name.
+        The selections that are offered, by name.
     dims : mapping of str to tuple of str
-        The names of the dimensions offered, by the variable's name.
+        Names of the offered dimensions, by the variable's name.
 
     Examples
     --------
@@ -201,18 +219,18 @@ class SelectedSource(Described):
         )
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """As the stored chunk's, of one variable; see `Source.bundle_of`."""
+        """Bundle of the stored chunk, for this variable only; see `Source.bundle_of`."""
         view = self._views[variable]
         return variable, self._base.bundle_of(view.selected.base, view.chunk(chunk))
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
-        """Get some blocks, together where their chunks are; see `Source.fetch`."""
+        """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
         views = [self._views[read.variable] for read in reads]
         stored = [view.read(read) for view, read in zip(views, reads, strict=True)]
         return _Turned(self._base.fetch(stored), views)
 
     def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
-        """Those of the stored variables."""
+        """Watches of the stored variables; see `Source.watches`."""
         return self._base.watches([self._views[v].selected.base for v in variables])
 
     def is_waiting(self, variable: str) -> bool:
@@ -220,7 +238,7 @@ class SelectedSource(Described):
         return self._base.is_waiting(self._views[variable].selected.base)
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
-        """No coordinates: those of the stored variables are not these variables' own."""
+        """An empty dataset, as the stored coordinates do not fit the selections."""
         return xr.Dataset()
 
     def path_of(self, variable: str) -> str:
@@ -228,12 +246,12 @@ class SelectedSource(Described):
         return self._base.path_of(self._views[variable].selected.base)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What follows from these is made anew, and grows with the number of chunks.
+        # The rest is derived from these, and its size grows with the number of chunks.
         return SelectedSource, (self._base, self._selected, self._dims)
 
 
 def _compose(outer: slice | Ints, inner: slice | Ints) -> slice | NDArray[np.int64]:
-    """One cut for a cut of a cut; both increase and count from 0."""
+    """The cut that equals one cut after another. Both increase and count from 0."""
     if isinstance(outer, slice):
         step = outer.step or 1
         if isinstance(inner, slice):

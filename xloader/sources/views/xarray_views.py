@@ -1,4 +1,4 @@
-"""Every touch of xarray's private arrays: which Zarr array a lazy variable is a view of.
+"""Finds the Zarr array that a lazy xarray variable is a view of.
 
 A variable that xarray has opened and not loaded holds a stack of wrappers::
 
@@ -8,8 +8,9 @@ A variable that xarray has opened and not loaded holds a stack of wrappers::
           LazilyIndexedArray             what has been selected so far
             ZarrArrayWrapper             the stored array
 
-Classes are compared exactly and whatever is not known stops the search: then xarray itself
-reads the variable. What leans on parts of xarray that may move is in this file alone.
+These classes are private to xarray and may move. All code that depends on them is in this file.
+Classes are compared exactly. An unknown class ends the search, and xarray itself then reads the
+variable.
 """
 
 from __future__ import annotations
@@ -42,32 +43,32 @@ _PLACES: Final = {
     "mask": "xarray.coding.variables:_apply_mask",
     "scale": "xarray.coding.variables:_scale_offset_decoding",
 }
-"""Where the classes and functions lie that are known here, in every version that is supported."""
+"""Import paths of the known classes and functions, in the newest supported versions."""
 
 _MOVED: Final = {"function": "xarray.coding.variables:_ElementwiseFunctionArray"}
-"""Where older versions have some of them."""
+"""Import paths in older versions, where they differ."""
 
 
 class UnrecognisedError(Exception):
-    """Says in a few words why a variable is not a plain view of a stored array."""
+    """Raised for a variable that is not a plain view of a stored array; may give the reason."""
 
 
 Step: TypeAlias = Callable[[Any], Any]
-"""Wraps an array as one step of xarray's decoding does: it computes when it is indexed."""
+"""One step of xarray's decoding. It wraps an array, and computes when that is indexed."""
 
 
 @dataclass(frozen=True)
 class LazyView(IndexedArray):
-    """A Zarr array as a lazy variable shows it.
+    """A Zarr array as a lazy variable shows it: a selection from it, decoded.
 
     Parameters
     ----------
     kept, order
-        As of `IndexedArray`.
+        The selection, as in `IndexedArray`.
     array : zarr.Array
         The stored array.
     steps : tuple of callable
-        The steps of CF decoding, the first one first.
+        The steps of CF decoding, in the order in which they are applied.
     """
 
     array: zarr.Array[Any]
@@ -75,12 +76,12 @@ class LazyView(IndexedArray):
 
     @classmethod
     def whole(cls, array: zarr.Array[Any]) -> LazyView:
-        """All of a stored array, as it is stored."""
+        """The view of a whole array, without decoding."""
         return cls(tuple(map(range, array.shape)), tuple(range(array.ndim)), array)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape shown."""
+        """Shape of the view."""
         return tuple(len(self.kept[dim]) for dim in self.order)
 
     def decoded(self) -> Any:
@@ -91,12 +92,12 @@ class LazyView(IndexedArray):
         return data
 
     def encoding(self) -> dict[str, Any]:
-        """The CF attributes that these steps were made from.
+        """The CF attributes from which the decoding steps were made.
 
         Raises
         ------
         UnrecognisedError
-            If they are not the steps of one decoding, as where a dataset was decoded twice.
+            If the steps are not those of one decoding, for example if a dataset was decoded twice.
         """
         found: dict[str, Any] = {}
         functions = [step.args[0] for step in self.steps if isinstance(step, functools.partial)]
@@ -109,7 +110,7 @@ class LazyView(IndexedArray):
             if function.func is np.asarray:
                 found["_Unsigned"] = "true" if np.dtype(given["dtype"]).kind == "u" else "false"
             elif function.func is _known("mask"):
-                # As objects they keep their types, which say how they are compared.
+                # An array of objects keeps their types, which decide how they are compared.
                 fills = list(given["encoded_fill_values"])
                 found["missing_value"] = np.array(fills, object)
             else:
@@ -118,14 +119,19 @@ class LazyView(IndexedArray):
         return found
 
     def decode(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """What xarray makes of some stored numbers."""
+        """Decode stored numbers as xarray does."""
         data: Any = numbers
         for step in self.steps:
             data = step(data)
         return np.asarray(data.get_duck_array() if self.steps else numbers)
 
     def selected(self, base: str) -> Selected:
-        """What is kept, in the terms of `SelectedSource`.
+        """The selection in the form that `SelectedSource` takes.
+
+        Parameters
+        ----------
+        base : str
+            Name of the variable in the source that reads it.
 
         Raises
         ------
@@ -136,17 +142,22 @@ class LazyView(IndexedArray):
 
 
 def view_of(data: Any) -> LazyView:
-    """Find the Zarr array under what a variable holds.
+    """Find the Zarr array that a variable's data is a view of.
 
     Parameters
     ----------
     data : object
-        What a variable holds, as `held_by` gives it, or what a dask graph reads from.
+        Data of a variable, as `held_by` gives it, or the object that a dask graph reads from.
+
+    Returns
+    -------
+    LazyView
+        The view of the stored array.
 
     Raises
     ------
     UnrecognisedError
-        If there is anything on the way whose meaning is not known.
+        If one of the wrappers is not known.
     """
     kind = type(data)
     if kind is zarr.Array:
@@ -174,13 +185,13 @@ def view_of(data: Any) -> LazyView:
 
 
 def held_by(variable: xr.Variable) -> Any:
-    """What a variable holds, without loading it."""
-    # .data would load it.
+    """The data of a variable, without loading it."""
+    # The public .data would load it.
     return variable._data
 
 
 def is_loaded(data: Any) -> bool:
-    """Whether what a variable holds is in memory already."""
+    """Whether the data of a variable is already in memory."""
     while type(data) in (_known("cached"), _known("copied")):
         data = data.array
     return isinstance(data, np.ndarray) or (
@@ -189,24 +200,36 @@ def is_loaded(data: Any) -> bool:
 
 
 def look_up(*places: str) -> Any:
-    """A class or function, from the first of some places (``"module:name"``) that has it."""
+    """Import a class or function from the first place that has it.
+
+    Parameters
+    ----------
+    *places : str
+        Import paths to try, as ``"module:name"``.
+
+    Returns
+    -------
+    object
+        The class or function. A new class without instances, if no place has it.
+    """
     for place in places:
         module, _, name = place.partition(":")
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
             continue
-    # A version that has it elsewhere: nothing is ever of this kind.
+    # The installed version has it elsewhere. No object has this type.
     return type("Unknown", (), {})
 
 
 @functools.cache
 def _known(name: str) -> Any:
+    """The class or function with a name in `_PLACES`."""
     return look_up(*(places[name] for places in (_PLACES, _MOVED) if name in places))
 
 
 def _rearranged(view: LazyView, keys: Sequence[Any]) -> LazyView:
-    """Undo what transposing does: a key that pairs up index arrays, one for each dimension."""
+    """Undo a transposition, which xarray stores as paired index arrays, one per dimension."""
     separated = separate(keys)
     if separated is None:
         raise UnrecognisedError("points and not a block")
@@ -215,7 +238,7 @@ def _rearranged(view: LazyView, keys: Sequence[Any]) -> LazyView:
 
 
 def _check_function(function: object) -> None:
-    """Let nothing pass that is not a step of xarray's decoding of numbers."""
+    """Raise an error for a function that is not a step of xarray's decoding of numbers."""
     if type(function) is functools.partial and not function.args:
         names = set(function.keywords)
         masks = {"encoded_fill_values", "decoded_fill_value", "dtype"}
@@ -230,10 +253,12 @@ def _check_function(function: object) -> None:
 
 
 def _wrapped(function: Callable[..., Any], dtype: Any, data: Any) -> Any:
+    """Data with a decoding function applied to it, lazily."""
     return _known("function")(data, function, dtype)
 
 
 def _increasing(part: Any) -> Any:
+    """A selection in the form that `Selected` takes. It must increase."""
     if isinstance(part, int):
         return part
     if isinstance(part, range):
