@@ -1,1 +1,1 @@
-"""What a training loop iterates over: batches, ranks, states and reports."""
+"""The loader that a training loop iterates over: its batches, ranks, states and reports."""

@@ -1,12 +1,12 @@
-"""What holds an epoch up and what would help, in words: all the rules, in the order they apply.
+"""Advice in words: what limits the speed of an epoch, and what would help.
 
-::
+The rules, in the order in which they apply: bottleneck and condition, then the advice::
 
     consumer                   how fast the loader could be
     fetch, many retries        the store fails
-    fetch, decode              read several times over: more memory
+    fetch, decode              chunks are read several times: more memory
     any, fewer threads         chunks too large for the threads asked for
-    fetch, ahead               few at a time by the bytes in flight: more memory; else larger chunks
+    fetch, ahead               too few bytes in flight: more memory; else larger chunks
     fetch, on the threads      more threads
     decode                     more cores, a faster codec; a copy in Zarr where xarray reads
     gather                     more cores, fewer fields; larger windows where samples are small
@@ -20,27 +20,33 @@ from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.loader.bottleneck import EpochEffort
 
 _LITTLE_HEADROOM = 1.1
-"""Below it, the loader is about as slow as its consumer."""
+"""Below this headroom, the loader is about as slow as its consumer."""
 
 _MUCH_AMPLIFICATION = 1.25
-"""Reads a chunk from which on they are worth saving."""
+"""Read amplification from which on the advice is to save reads."""
 
 _SMALL_SAMPLE_NBYTES = 16 << 10
-"""A sample below this costs more to find than to copy."""
+"""Bytes of a sample. A smaller one takes longer to find than to copy."""
 
 _MANY_RETRIES = 0.1
-"""Share of the requests that were made again from which on they are what takes time."""
+"""Share of retries among the requests, above which they count as the cause."""
 
 _GROWTH = 4
-"""How many times the memory is suggested where it bounds the fetches."""
+"""Most times the present memory that is suggested where memory bounds the fetches."""
 
 
 def advise(effort: EpochEffort) -> str:
-    """What holds an epoch up, in a sentence, and what would help, in another.
+    """Say what limits the speed of an epoch, and what would help.
 
     Parameters
     ----------
     effort : EpochEffort
+        The measurements of the epoch.
+
+    Returns
+    -------
+    str
+        One or two sentences.
     """
     stage = effort.bottleneck
     if not effort.seconds or not effort.delivered_nbytes:
@@ -61,7 +67,14 @@ def advise(effort: EpochEffort) -> str:
 
 
 def show_speed(nbytes: float, num_samples: float) -> str:
-    """A speed, of bytes and samples a second, as a person reads it.
+    """A speed as text.
+
+    Parameters
+    ----------
+    nbytes : float
+        Bytes per second.
+    num_samples : float
+        Samples per second.
 
     Examples
     --------
@@ -166,7 +179,7 @@ _REMEDIES = {
 
 
 def _memory_for(num: int, nbytes: float) -> int:
-    """The memory of which a 16th has room for so many, in whole MiB."""
+    """Bytes of memory, in whole MiB, of which 1/16 holds ``num`` chunks of ``nbytes`` each."""
     return -(-int(16 * num * nbytes) // 2**20) * 2**20
 
 

@@ -1,4 +1,4 @@
-"""A batch: a tuple of stacked arrays, with names and with the ids of its samples."""
+"""A batch: a tuple of stacked arrays, with field names and sample ids."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from xloader.recipe.recipe import unknown
 class Batch(tuple[Any, ...]):
     """Samples stacked on axis 0: one array or tensor for each field.
 
-    It unpacks and counts as a tuple of its fields; ``batch.inputs`` and ``batch["inputs"]`` are
-    the field of that name. A field whose name is an attribute of tuples or batches, such as
-    ``count`` or ``ids``, is reached by the second form only.
+    A batch is a tuple of its fields, and unpacks like one. ``batch.inputs`` and
+    ``batch["inputs"]`` give the field of that name. If a field has the name of an attribute of
+    tuples or batches, such as ``count`` or ``ids``, only the second form gives the field.
 
     Parameters
     ----------
     arrays : iterable of array
         The fields, each of shape ``(n, ...)``.
     names : iterable of str
-        Their names.
+        Names of the fields.
     ids : numpy.ndarray
         Ids of the samples in row order, int64, shape ``(n,)``.
     is_padding : numpy.ndarray, optional
-        Where a row only repeats the last one to keep ranks in step, bool, shape ``(n,)``;
-        nowhere by default.
+        True where a row only repeats another sample, bool, shape ``(n,)``: to fill up a short
+        batch, so that all ranks take the same steps, or in place of a sample that
+        ``on_error="skip"`` leaves out. All False by default.
 
     Raises
     ------
     OptionError
-        If there are not as many names as arrays, or not as many flags as ids.
+        If the numbers of names and arrays differ, or those of flags and ids.
 
     Examples
     --------
@@ -80,17 +81,17 @@ class Batch(tuple[Any, ...]):
 
     @property
     def ids(self) -> Ints:
-        """Ids of the samples in row order, int64."""
+        """Ids of the samples in row order, int64, shape ``(n,)``."""
         return self._ids
 
     @property
     def is_padding(self) -> NDArray[np.bool_]:
-        """Where a row is there only to fill the batch, bool."""
+        """True where a row only repeats another sample, bool, shape ``(n,)``."""
         return self._is_padding
 
     @property
     def num_samples(self) -> int:
-        """Number of rows."""
+        """Number of rows, padding included."""
         return len(self._ids)
 
     def __getitem__(self, key: Any) -> Any:
@@ -101,7 +102,7 @@ class Batch(tuple[Any, ...]):
         return super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        # Copying and pickling ask for attributes before there are names.
+        # Copying and pickling look up attributes before `_names` is set.
         names = self.__dict__.get("_names", ())
         if name in names:
             return self[name]
@@ -118,28 +119,38 @@ class Batch(tuple[Any, ...]):
         return f"Batch({', '.join(fields)}, num_samples={self.num_samples})"
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Dict of the fields by name."""
         return dict(zip(self._names, self, strict=True))
 
     _asdict = as_dict
 
     def with_arrays(self, arrays: Iterable[Any]) -> Batch:
-        """The same samples with other arrays for their fields; names, ids and flags are kept.
+        """Replace the arrays of the fields. Names, ids and flags stay the same.
+
+        Parameters
+        ----------
+        arrays : iterable of array
+            One for each field, each of shape ``(n, ...)``.
+
+        Returns
+        -------
+        Batch
+            A new batch.
 
         Raises
         ------
         OptionError
-            If there are not as many arrays as names.
+            If the numbers of arrays and names differ.
         """
         return type(self)(arrays, self._names, self._ids, self._is_padding)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
-        """The batch with its tensors on another device; ids and flags stay where they are.
+        """Copy the tensors to a device. Ids and flags stay where they are.
 
         Parameters
         ----------
         device : torch.device or str
-            Where to.
+            The device to copy to.
         non_blocking : bool
             Whether to return before the copies are done, as in :meth:`torch.Tensor.to`.
 
@@ -151,7 +162,7 @@ class Batch(tuple[Any, ...]):
         Raises
         ------
         UnsupportedDataError
-            If the fields are no tensors.
+            If a field is not a tensor.
         """
         for name, array in zip(self._names, self, strict=True):
             if not hasattr(array, "to"):
@@ -164,10 +175,10 @@ class Batch(tuple[Any, ...]):
         return self.with_arrays([array.to(device, non_blocking=non_blocking) for array in self])
 
     def pin_memory(self) -> Batch:
-        """The batch with its tensors in pinned memory, from which copies to a GPU are faster.
+        """Copy the tensors to pinned memory, from which copies to a GPU are faster.
 
-        PyTorch's ``DataLoader(pin_memory=True)`` calls it. As there, what is no tensor stays as
-        it is: the ids and flags, and fields that are arrays.
+        PyTorch's ``DataLoader(pin_memory=True)`` calls this method. Everything else stays as it
+        is, as in PyTorch: ids, flags, and fields that are arrays.
 
         Returns
         -------
@@ -177,13 +188,13 @@ class Batch(tuple[Any, ...]):
         Raises
         ------
         RuntimeError
-            By PyTorch, if this machine has no accelerator to pin memory for.
+            From PyTorch, if this machine has no accelerator to pin memory for.
         """
         return self.with_arrays(a.pin_memory() if hasattr(a, "pin_memory") else a for a in self)
 
 
 def _look(array: Any) -> str:
-    """Dtype and shape of an array or tensor; the type of anything else."""
+    """Dtype and shape of an array or tensor as text; for anything else, its type."""
     if not hasattr(array, "shape"):
         return type(array).__name__
     return f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"

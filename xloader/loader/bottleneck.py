@@ -1,16 +1,14 @@
-"""How fast a loader could go if its consumer took no time, and what holds an epoch up.
+"""How fast a loader could be if its consumer took no time, and what limits an epoch's speed.
 
-A run notes how many of its threads, and how many fetches ahead, are at work at any time, apart
-for the time in which the consumer waits: then it goes as fast as it can. What was done while the
-consumer was busy would take, at that pace,
+A run records how many of its threads are at work, and how many fetches ahead are under way. It
+does so separately for the time in which the consumer waits, because the run then works as fast as
+it can. At that pace, the epoch would take at least::
 
-::
+    least = seconds waited + work done while the consumer was busy / number at work while it waited
 
-    least = seconds waited + work done meanwhile / number at work while waited for
-
-for the threads and for the fetches, whichever takes longer, and never longer than was seen. Where
-there was little waiting to tell the pace by, all threads are taken to have been at work, and of
-fetches the most that there ever were at a time.
+This is computed for the threads and for the fetches. The longer of the two counts, but never more
+than the seconds measured. Where the consumer waited too little to measure the pace, all threads
+are assumed to be at work, and as many fetches as the highest number at a time.
 """
 
 from __future__ import annotations
@@ -21,37 +19,43 @@ from xloader.engine.tally import Gauge, Tally
 from xloader.planning.budget import Budget
 
 STAGES = ("fetch", "decode", "gather", "transform")
-"""What threads are busy with."""
+"""Stages of the work of the threads."""
 
 _PRIOR_SHARE = 0.1
-"""Of the time: so much waiting at full pace is supposed beside what was seen."""
+"""Share of the epoch's time. So much waiting at full pace is added to the waiting measured."""
 
 _LITTLE_WAITING = 0.1
-"""Of the time: who waits for less of it is not held up."""
+"""Share of the epoch's time. A consumer that waits for less is itself the bottleneck."""
 
 _BUSY_SHARE = 0.75
-"""Of the time waited: threads that are busy for less of it wait for what is fetched ahead."""
+"""Share of the threads. If fewer work while the consumer waits, fetches hold them up."""
 
 
 @dataclass(frozen=True)
 class EpochEffort:
-    """What an epoch took, and what it was given.
+    """The work of an epoch as measured, and the memory and threads that it had.
 
     Parameters
     ----------
     tally : Tally
-        What the run counted.
+        Counters of the run.
     budget : Budget
-        How its memory was divided.
-    num_threads, num_asked : int
-        Threads that it had, and that were asked for: large chunks in little memory mean fewer.
+        How the memory is divided.
+    num_threads : int
+        Number of threads of the run.
+    num_asked : int
+        Number of threads asked for. The run has fewer where the chunks are large and the memory
+        is small.
     seconds : float
-        From the first request for a batch to the last batch.
-    num_samples, delivered_nbytes : int
-        What was delivered.
+        Seconds from the first request for a batch to the last batch.
+    num_samples : int
+        Number of samples delivered.
+    delivered_nbytes : int
+        Bytes of the batches delivered.
     read_amplification : float
+        Number of reads divided by the number of distinct chunks needed.
     is_direct : bool
-        Whether xloader decoded the chunks itself, and xarray did not.
+        Whether xloader decodes the chunks itself. Otherwise xarray reads them.
     """
 
     tally: Tally
@@ -66,7 +70,7 @@ class EpochEffort:
 
     @property
     def busy_seconds(self) -> dict[str, float]:
-        """By stage, seconds of the threads. To find a batch's rows is a part of gathering."""
+        """Seconds of the threads by stage. Finding the rows of a batch counts as ``gather``."""
         tally = self.tally
         gather = tally.gather_seconds + tally.walk_seconds
         each = (tally.fetch_seconds, tally.decode_seconds, gather, tally.finish_seconds)
@@ -74,32 +78,32 @@ class EpochEffort:
 
     @property
     def wait_share(self) -> float:
-        """Share of the time for which the consumer waited."""
+        """Share of the epoch's time in which the consumer waited for a batch."""
         return min(1.0, self.tally.wait_seconds / self.seconds) if self.seconds else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """By stage, the share of the threads' time that it took."""
+        """Share of the threads' time by stage."""
         busy = self.busy_seconds
-        # What was made ahead for batches to come is counted as well, its time is not yet.
+        # `busy` includes work for later batches, so it may exceed the time of those delivered.
         whole = max(self.num_threads * self.seconds, sum(busy.values()), 1e-9)
         return {stage: seconds / whole for stage, seconds in busy.items()}
 
     @property
     def least_seconds(self) -> float:
-        """How long it would have taken, had the consumer taken no time."""
+        """Estimated seconds of the epoch if the consumer took no time."""
         threads = self._least_seconds(self.tally.workers, self.num_threads)
         fetches = self._least_seconds(self.tally.fetches, self.tally.fetches.peak)
         return min(self.seconds, max(threads, fetches))
 
     @property
     def headroom(self) -> float:
-        """How many times as fast as seen the loader could be."""
+        """How many times as fast as measured the loader could be: 1 or more."""
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     @property
     def bottleneck(self) -> str:
-        """``"consumer"``, or the stage that holds it up."""
+        """``"consumer"``, or the stage that limits the speed of the epoch."""
         is_waited_for = self.seconds * (1 - self.wait_share) <= self.least_seconds
         if not self.seconds or self.wait_share < _LITTLE_WAITING or not is_waited_for:
             return "consumer"
@@ -110,17 +114,17 @@ class EpochEffort:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether chunks were fetched ahead, beside the threads."""
+        """Whether chunks were fetched ahead, on other threads than those counted here."""
         return self.tally.num_ahead > 0
 
     @property
     def num_fetching(self) -> float:
-        """Fetches at a time on average, while the consumer waited."""
+        """Average number of fetches at a time while the consumer waited."""
         return self.tally.fetches.awaited_seconds / max(self.tally.wait_seconds, 1e-9)
 
     @property
     def _awaited_threads(self) -> float:
-        """Threads at work on average, while they were waited for."""
+        """Average number of threads at work while the consumer waited."""
         return self.tally.workers.awaited_seconds / max(self.tally.wait_seconds, 1e-9)
 
     def _least_seconds(self, gauge: Gauge, most: int) -> float:

@@ -1,4 +1,8 @@
-"""One epoch under way: the iterator that a training loop holds, and what has come of it."""
+"""One epoch being carried out: the iterator that a training loop holds, and its counters.
+
+An `EpochIterator` takes batches from the run of an `EpochRun`. It starts anew if the user chooses
+another epoch before the first batch.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,22 @@ from xloader.planning.explain import Explanation
 
 @dataclass(frozen=True)
 class EpochRun:
-    """An epoch, or the rest of one, about to be carried out.
+    """One epoch, or the remainder of one, that is about to be carried out.
 
     Parameters
     ----------
     run : Run
-        What makes the batches.
+        The threads that make the batches.
     progress : EpochProgress
-        What is counted of them.
+        Counters of the batches delivered.
     num_steps : int
-        Batches that are yielded.
+        Number of batches that are yielded.
     num_passed : int
-        Batches before them that are made and not yielded.
+        Number of batches before them that are made and not yielded.
     count : callable
-        Called with 1 for each batch that is yielded; with 0 for an epoch of none.
+        Called with 1 for each batch that is yielded, and with 0 for an epoch without batches.
     is_overtaken : callable
-        Whether by now another epoch is to be carried out.
+        Returns whether the user has chosen another epoch since.
     """
 
     run: Run
@@ -55,20 +59,25 @@ def make_epoch_run(
     count: Callable[[int], None],
     is_overtaken: Callable[[], bool],
 ) -> EpochRun:
-    """A leg of nothing yet.
+    """Make the run of a job, with counters that start at zero.
 
     Parameters
     ----------
     job : Job
-        What is carried out.
+        The job to carry out.
     expected : Explanation
-        What was predicted of it.
+        The prediction for it.
     budget : Budget
         How its memory is divided.
     num_asked : int
-        Threads that were asked for; the job may have fewer.
+        Number of threads asked for; the job may have fewer.
     num_passed, count, is_overtaken
-        As of `EpochRun`.
+        As in `EpochRun`.
+
+    Returns
+    -------
+    EpochRun
+        A run that has not started.
     """
     run = Run(job)
     progress = EpochProgress(
@@ -79,15 +88,15 @@ def make_epoch_run(
 
 
 class EpochIterator:
-    """Iterates over one epoch, and owns the threads that make it.
+    """Iterator over the batches of one epoch. It owns the threads that make them.
 
     Parameters
     ----------
     begin : callable
-        Makes what is carried out: now, and anew if that is overtaken before the first batch is
-        asked for.
+        Makes the `EpochRun`. It is called at once, and again if another epoch is chosen before
+        the first batch is asked for.
     deliver : callable
-        Makes what the user gets from a delivery.
+        Converts a `Delivery` into the batch that the user gets.
     """
 
     def __init__(self, begin: Callable[[], EpochRun], deliver: Callable[[Delivery], Any]) -> None:
@@ -96,25 +105,25 @@ class EpochIterator:
         self._is_over = False
         self._has_begun = False
         self._is_replaced = False
-        # Whoever has it may take it again: a collate_fn may close, or ask for a length.
+        # Re-entrant: the user's collate_fn runs under this lock, and may ask for the next batch.
         self._lock = threading.RLock()
         self._take_up(begin())
 
     @property
     def run(self) -> Run:
-        """What makes the batches. It may outlive the iterator."""
+        """The run that makes the batches. It may outlive the iterator."""
         return self._epoch_run.run
 
     @property
     def progress(self) -> EpochProgress:
-        """What has come of it."""
+        """Counters of the batches delivered so far."""
         return self._epoch_run.progress
 
     def __iter__(self) -> EpochIterator:
         return self
 
     def __next__(self) -> Any:
-        # Of several threads each takes a batch of its own, and all of them see the end.
+        # Several threads may share the iterator. Each batch goes to one; all of them see the end.
         with self._lock:
             return self._take()
 
@@ -127,7 +136,7 @@ class EpochIterator:
         run = self._epoch_run.run
         self.progress.begin = self.progress.begin or time.perf_counter()
         try:
-            # Closed before its end, the run says so: a loop must not take that for the end.
+            # A run that is closed early raises ClosedError: a loop must not take that for the end.
             while self._num_passed > 0:
                 self._num_passed -= 1
                 run.take()
@@ -143,7 +152,7 @@ class EpochIterator:
             raise
         if delivery is None:
             if not self._epoch_run.num_steps:
-                # With drop_last, an epoch of less than one batch is complete as it begins.
+                # With drop_last, an epoch with less than one batch is complete at once.
                 self._epoch_run.count(0)
             self._is_over = True
             self.close()
@@ -151,24 +160,24 @@ class EpochIterator:
         self.progress.add(delivery)
         batch = self._deliver(delivery)
         self._epoch_run.count(1)
-        # Whether or not the loop asks for one batch more, the epoch is complete.
+        # The epoch is complete now, even if the loop never asks for another batch.
         self._is_over = self.progress.num_steps == self._epoch_run.num_steps
         return batch
 
     def close(self) -> None:
-        """Stop the threads. More than once is fine."""
+        """Stop the threads. It may be called more than once."""
         self._close()
 
     def replace(self) -> None:
-        """Note that another iteration of the same loader begins, which ends this one."""
+        """Note that another iteration of the same loader begins and ends this one."""
         self._is_replaced = True
 
     def _take_up(self, epoch_run: EpochRun) -> None:
         self._epoch_run = epoch_run
         self._num_passed = epoch_run.num_passed
-        # It closes also where the iterator is abandoned.
+        # The run is also closed if the iterator is abandoned.
         self._close = weakref.finalize(self, epoch_run.run.close)
-        # The run sees to that itself, before what it reads with is taken down.
+        # At exit the run closes itself, earlier: the store's event loop must still be running.
         self._close.atexit = False
 
 

@@ -1,4 +1,7 @@
-"""What fixes which samples there are, part by part: what a saved state is held against."""
+"""Hashes of everything that determines the samples, part by part.
+
+A saved state holds them. Loading a state compares them with those of the loader's own samples.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,20 @@ from xloader.recipe.recipe import Recipe
 
 
 def describe_samples(recipe: Recipe) -> dict[str, str]:
-    """What fixes which samples there are, each part by a short hash.
+    """Hash each part of what determines the samples.
 
-    No values are read but the labels at both ends of the windowed dimensions: a store of the
-    same shape may be of other years.
+    Only the labels at both ends of the windowed dimensions are read, because another store of the
+    same shape may hold other years.
 
     Parameters
     ----------
     recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    dict of str to str
+        By part, such as ``"store"`` or ``"windows"``, 12 hexadecimal digits.
     """
     parts = {
         "store": recipe.source.fingerprint,
@@ -47,15 +56,15 @@ def _ends(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             try:
                 yield dim, _text(labels[kept[0]].values), _text(labels[kept[-1]].values)
             except Exception:
-                # Training needs no labels: what cannot be read is compared no further.
+                # Training needs no labels, so those that cannot be read are not compared.
                 yield dim, "", ""
 
 
 def _text(label: np.ndarray) -> str:
     if label.dtype.kind in "mM":
-        # Versions of xarray differ in the unit of time that they decode to.
+        # The unit of time that xarray decodes to depends on its version.
         label = label.astype(f"{label.dtype.kind}8[us]")
     value = label.item()
-    # Other objects may show where they lie in memory.
+    # The text of other objects may contain their memory address.
     is_plain = label.dtype.kind != "O" or isinstance(value, str) or hasattr(value, "isoformat")
     return str(value) if is_plain else ""

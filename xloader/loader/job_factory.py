@@ -1,4 +1,7 @@
-"""What one process carries an epoch out with: its memory, its readers, and what it keeps."""
+"""The jobs of one process: which part of an epoch it carries out, with which memory and readers.
+
+The memory is kept from job to job, and with it the chunks that stay loaded between epochs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,20 @@ from xloader.transforms.run import finish
 
 
 def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
-    """How each variable that samples need is stored, as selected."""
+    """Describe how each variable that the samples need is stored, as selected.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    footprint : Footprint
+        The chunks that they need.
+
+    Returns
+    -------
+    dict of str to Stored
+        By variable.
+    """
     dims = footprint.windows.dims
     return {
         v.name: Stored(
@@ -47,8 +63,14 @@ def name_chunks(
     Parameters
     ----------
     rank_plan : RankPlan
+        The plan whose samples need the blocks.
     blocks : sequence of (int, int)
-        As (group, block).
+        Pairs of (group, block), both as numbers in the plan's footprint.
+
+    Returns
+    -------
+    tuple of (str, tuple of int)
+        Sorted pairs of (variable, chunk index).
     """
     footprint, recipe = rank_plan.footprint, rank_plan.recipe
     reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
@@ -63,16 +85,17 @@ def name_chunks(
 
 
 class JobFactory:
-    """Makes the jobs of one process, one after the other, in memory that serves them all.
+    """Maker of the jobs of one process, which use the same memory one after the other.
 
     Parameters
     ----------
     rank_plan : RankPlan
-        What is carried out.
+        The plan to carry out.
     num_ready : int
-        Batches that are made, or wait for delivery, while the consumer is busy.
+        Number of batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
-        Threads that load and gather, at most: as many as reads under way have memory for.
+        Most threads that load and gather. There are fewer where the bytes in flight have room for
+        fewer of the largest chunks.
     """
 
     def __init__(
@@ -85,7 +108,7 @@ class JobFactory:
         self._rank_plan = rank_plan
         self._num_ready = num_ready
         footprint, source = rank_plan.footprint, rank_plan.recipe.source
-        # Where threads read some variables, and others are fetched ahead, each way has its half.
+        # Threads may read some variables while others are fetched ahead: each way gets half.
         num_ways = len({source.is_waiting(name) for name in footprint.variables})
         self._in_flight_nbytes = rank_plan.plan.budget.in_flight_nbytes // num_ways
         self._num_threads = min(num_cores, self._in_flight_nbytes // footprint.max_chunk_nbytes)
@@ -97,28 +120,28 @@ class JobFactory:
 
     @property
     def rank_plan(self) -> RankPlan:
-        """What is carried out."""
+        """The plan that is carried out."""
         return self._rank_plan
 
     @property
     def pool(self) -> BlockPool:
-        """Where decoded chunks live."""
+        """The memory of decoded chunks."""
         return self._pool
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this came over a fork: blocks on their way then never arrive."""
+        """Whether the process was forked since: blocks that were being loaded never arrive."""
         return os.getpid() != self._pid
 
     def loaded(self) -> set[tuple[int, int]]:
-        """Blocks in memory from earlier epochs, as (group, block)."""
+        """Set of the blocks in memory from earlier epochs, as (group, block)."""
         if self._pool.is_spoilt:
             self.renew()
-        # A run under way may add to these meanwhile.
+        # The set is a copy, as a run under way may load more blocks meanwhile.
         return set() if self._block_table is None else self._block_table.loaded()
 
     def renew(self) -> None:
-        """Take new memory, none of it in use."""
+        """Start with new memory, none of it in use."""
         self._pid = os.getpid()
         self._block_table = None
         own = self._rank_plan
@@ -127,24 +150,29 @@ class JobFactory:
         self._fields = Fields(own.layouts, rows, self._num_ready + 2)
 
     def clear(self) -> None:
-        """Let go of all memory. What was counted of it is still reported."""
+        """Release all memory. Reports of earlier epochs still count it."""
         self._pool.clear()
         self.renew()
 
     def job(self, epoch: Epoch | Remainder, numbers: Sequence[int]) -> Job:
-        """The part of an epoch that this process carries out.
+        """Make the job for this process's part of an epoch.
 
         Parameters
         ----------
         epoch : Epoch or Remainder
             The epoch, or what is left of it.
         numbers : sequence of int
-            Its lanes, by number as of `Epoch.sublanes`.
+            Numbers of the process's sub-lanes, as in `Epoch.sublanes`.
+
+        Returns
+        -------
+        Job
+            The job, for a `Run`.
 
         Raises
         ------
         MemoryBudgetError
-            If they need more chunks at a time than the plan has room for.
+            If the sub-lanes need more chunks at a time than the plan has room for.
         """
         if self._pool.is_spoilt:
             self.renew()
@@ -154,7 +182,7 @@ class JobFactory:
         lanes = epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
         if peak > self._pool.capacity and not plan.is_resident:
-            # The plan sees to it that this does not happen; without room a run would wait for ever.
+            # Plans prevent this. If one did not, the run would wait for room forever.
             raise MemoryBudgetError(
                 f"epoch {epoch.epoch} needs more chunks at a time than its plan has room for",
                 given=f"{peak} bytes of chunks",
@@ -170,7 +198,7 @@ class JobFactory:
             plan.lane_share,
             epoch.sublanes.num_steps_of(numbers[0]),
             is_resident=plan.is_resident,
-            # On several ranks no one sees a global batch.
+            # With several ranks, no process sees a whole global batch.
             region_dim=None if options.world.world_size > 1 else region_dim(footprint),
         )
         block_table = self._block_table or BlockTable(

@@ -1,4 +1,8 @@
-"""The loader: what a training loop iterates."""
+"""The loader: the iterable over batches that a training loop uses.
+
+It combines the rank plan (what to read and deliver), the job factory (memory and readers) and one
+iterator at a time. It counts the batches yielded, so that its position can be saved and loaded.
+"""
 
 from __future__ import annotations
 
@@ -36,33 +40,35 @@ from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
 
 HandOver = Callable[[NDArray[Any]], Any]
-"""Makes what is delivered from a gathered array: a tensor, or the array itself."""
+"""Converts a gathered array into what is delivered: a tensor, or the array itself."""
 
 
 class Loader:
-    """Iterates over shuffled batches, reading each chunk as seldom as the memory allows.
+    """Iterable over shuffled batches that reads each chunk as few times as the memory allows.
 
-    Made by :meth:`Samples.loader`. Each ``iter`` is one epoch; after a complete one the next
-    begins by itself. To break out and iterate again is to begin the same epoch anew.
+    It is made by :meth:`Samples.loader`. Each ``iter`` is one epoch. After a complete epoch, the
+    next ``iter`` delivers the next one. After a break in the middle, it starts the same epoch
+    again from its first batch.
 
     Parameters
     ----------
     recipe : Recipe
         The data behind the samples.
     options : LoaderOptions
-        The options.
+        The options of :meth:`Samples.loader`.
     hand_over : callable
-        Makes what is delivered from a gathered array.
+        Converts a gathered array into what is delivered.
 
     Raises
     ------
     MemoryBudgetError
-        If the memory is too small, with the minimum that would do.
+        If the memory is too small. The error gives the minimum that suffices.
     EmptySamplesError
-        If there is not a sample for each rank.
+        If there are fewer samples than ranks.
     LanesError
-        If lanes do not divide the global batch, or ranks do not divide the lanes. With ``lanes``
-        and no ranks known yet, this and too little memory are errors of the first use.
+        If the lanes do not divide the global batch, or the ranks do not divide the lanes. If
+        ``lanes`` is given and the ranks are not known yet, this error and that about memory are
+        raised at the first use.
 
     Examples
     --------
@@ -81,11 +87,11 @@ class Loader:
         self._hand_over = hand_over
         self._resolver = RankResolver(recipe, options)
         self._epoch_number = 0
-        # Batches of that epoch that were yielded, and whether the next pass goes on from there.
+        # Number of batches of that epoch yielded, and whether the next iteration starts after them.
         self._step = 0
         self._is_resuming = False
         self._pass_number = 0
-        # Weakly: an iterator that is thrown away ends its run.
+        # A weak reference: an iterator that nobody else holds is collected, and ends its run.
         self._pass: weakref.ref[EpochIterator] | None = None
         self._run: Run | None = None
         self._progress: EpochProgress | None = None
@@ -97,7 +103,7 @@ class Loader:
 
     @property
     def footprint(self) -> Footprint:
-        """What samples need of the source."""
+        """The chunks of the source that the samples need."""
         return self._resolver.rank_plan.footprint
 
     @property
@@ -110,52 +116,57 @@ class Loader:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch, over all ranks."""
+        """Number of samples of an epoch, over all ranks."""
         return self._resolver.rank_plan.num_samples
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next ``iter`` delivers."""
+        """Number of the epoch that the next ``iter`` delivers."""
         return self._epoch_number
 
     @property
     def sampler(self) -> Loader:
-        """The loader itself: trainers call ``loader.sampler.set_epoch``."""
+        """The loader itself, as trainers call ``loader.sampler.set_epoch``."""
         return self
 
     @property
     def batch_sampler(self) -> Loader:
-        """The loader itself: trainers that look for a sampler look here first."""
+        """The loader itself, as trainers look for a sampler here first."""
         return self
 
     @property
     def batch_size(self) -> int:
-        """Samples of a batch, on each rank."""
+        """Number of samples of a batch of one rank."""
         return self.options.batch_size
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter`` delivers, from its first step on.
 
-        So does an iterator that was not asked for a batch yet. The epoch of a state that was
-        loaded keeps the position of that state.
+        An iterator that has not been asked for a batch yet switches to this epoch as well. If it
+        is the epoch of a state that was just loaded, the position of that state is kept.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
 
         Raises
         ------
         OptionError
-            If there is none such.
+            If the number is not a whole one, is negative or is too large.
         """
         epoch = check_epoch(epoch)
         if epoch != self._epoch_number:
             self._epoch_number, self._step, self._is_resuming = epoch, 0, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: after the last batch that was yielded.
+        """The position of the loader: after the last batch that was yielded.
 
         Returns
         -------
         dict
-            Plain JSON values, under 2 KB: whatever the rank, they restore all ranks. A state
-            saved after the last batch of an epoch goes on with the next one.
+            Plain JSON values, under 2 KB. The state of any rank restores all ranks. A state
+            saved after the last batch of an epoch continues with the next epoch.
 
         Examples
         --------
@@ -174,25 +185,30 @@ class Loader:
         return self._resolver.save(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where a loader of the same samples stood. Nothing is read yet.
+        """Continue from a saved position of a loader of the same samples. No chunk is read yet.
 
-        The state's plan and seed are adopted, so that what comes is what would have come there:
-        on any number of ranks that divides its lanes. The next ``iter`` delivers the rest of its
-        epoch, reading no more than what was in memory then, and what had not been read.
+        The loader adopts the plan and the seed of the state. It then delivers the batches that
+        the other loader would have delivered, on any number of ranks that divides the state's
+        lanes. The next ``iter`` delivers the remainder of the state's epoch. It reads only chunks
+        that were in memory when the state was saved, or that had not been read by then.
 
         Parameters
         ----------
         state : dict
-            What :meth:`state_dict` gave, of any rank, perhaps by way of JSON.
+            The return value of :meth:`state_dict` on any rank, also after a round trip through
+            JSON.
 
         Raises
         ------
         StateError
-            If it is damaged, or of other samples or another global batch.
+            If the state is damaged, or was saved with other samples, another global batch or
+            another ``shuffle`` or ``drop_last``.
         LanesError
-            If the ranks do not divide its lanes, with those that do.
+            If the ranks do not divide the state's lanes. The error names rank counts that do.
         MemoryBudgetError
-            If its plan needs more memory than this loader has.
+            If the plan of the state needs more memory than this loader has.
+        ClosedError
+            If the loader is closed.
         """
         self._check_open()
         position = self._resolver.load(state)
@@ -204,17 +220,22 @@ class Loader:
         self._is_resuming = self._step > 0
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next ``iter`` will cost. No value is read.
+        """Predict what the next ``iter`` will read and hold in memory. No chunk of data is read.
 
         Parameters
         ----------
         scope : {"rank", "world"}
-            Whether to speak of this rank or of all ranks together.
+            Whether to count this rank alone or all ranks together.
+
+        Returns
+        -------
+        Explanation
+            The prediction.
 
         Raises
         ------
         OptionError
-            If the scope is none of these.
+            If the scope is neither of these.
         """
         rank_plan = self._resolver.settle()
         if scope == "rank":
@@ -227,7 +248,12 @@ class Loader:
         return rank_plan.with_notes(shared)
 
     def report(self) -> Report:
-        """What was read and how fast, of the epoch under way or last ended.
+        """Measurements of the epoch under way, or of the last one.
+
+        Returns
+        -------
+        Report
+            The amounts read, and the speed.
 
         Raises
         ------
@@ -243,10 +269,10 @@ class Loader:
         return self._progress.report()
 
     def close(self) -> None:
-        """Stop whatever is under way and give the memory back. More than once is fine.
+        """Stop the threads and release the memory. It may be called more than once.
 
         It returns within two seconds. A thread that is stuck in a read is left behind, and ends
-        by itself if it ever comes back.
+        by itself once the read returns. A closed loader cannot be iterated any more.
         """
         self._is_closed = True
         with self._lock:
@@ -279,7 +305,7 @@ class Loader:
             return started
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A loader travels as what it was asked for; threads, memory and progress stay behind.
+        # Only the arguments are pickled: threads, memory and position belong to this process.
         return Loader, (self.recipe, self.options, self._hand_over)
 
     def __repr__(self) -> str:
@@ -289,8 +315,8 @@ class Loader:
 
     @property
     def _lock(self) -> threading.RLock:
-        """One iteration begins, or ends, at a time: they share the memory."""
-        # By process: what another thread held while forking is never released in the child.
+        """Lock under which iterations begin and end, one at a time: they share the memory."""
+        # One per process: a lock held by another thread during a fork stays locked in the child.
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def _check_open(self) -> None:
@@ -299,20 +325,20 @@ class Loader:
 
     @property
     def _position(self) -> Position:
-        """Where it stands, behind the last batch that was yielded."""
+        """The position after the last batch that was yielded."""
         return Position(self._epoch_number, self._step)
 
     @property
     def _first_step(self) -> int:
-        """Where the next pass begins."""
+        """The step at which the next iteration begins."""
         return self._step if self._is_resuming else 0
 
     def _left(self) -> Epoch | Remainder:
-        """What the next pass yields."""
+        """The epoch, or remainder of one, that the next iteration yields."""
         return self._resolver.rank_plan.remainder(self._epoch_number, self._first_step)
 
     def _expected(self) -> Explanation:
-        """What the next pass of this rank will cost, for which no label is read."""
+        """Prediction for the next iteration of this rank. No labels are read."""
         rank_plan, left = self._resolver.settle(), self._left()
         kept = self._job_factory().loaded()
         key = self._epoch_number, self._first_step, len(kept)
@@ -321,7 +347,7 @@ class Loader:
         return self._explained[key]
 
     def _begin(self) -> EpochRun:
-        """Make what the next pass carries out, in the place of what was under way."""
+        """Stop the run under way, and make the next one."""
         with self._lock:
             return self._make_epoch_run()
 
@@ -337,16 +363,16 @@ class Loader:
         def count(num_steps: int) -> None:
             nonlocal step
             step += num_steps
-            # Another epoch may have been chosen meanwhile; or chosen, and this one again.
+            # The user may have chosen another epoch meanwhile, and perhaps this one again.
             if self._epoch_number == number:
                 self._step = step
-                # Not with iter: trainers ask for an iterator and throw it away.
+                # Not in __iter__: trainers make iterators that they never use.
                 self._is_resuming = False
                 if step == rank_plan.num_steps:
                     self._epoch_number, self._step = number + 1, 0
 
         def is_overtaken() -> bool:
-            # As DataLoader does it; Lightning asks for an iterator before it tells the epoch.
+            # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
             return self._epoch_number != number and self._pass_number == pass_number
 
         epoch_run = make_epoch_run(
@@ -362,7 +388,7 @@ class Loader:
         return epoch_run
 
     def _job_factory(self) -> JobFactory:
-        """What carries the rank plan out as it stands."""
+        """The job factory of the present rank plan, made anew when the plan has changed."""
         own, job_factory = self._resolver.rank_plan, self._carried
         if job_factory is None or job_factory.rank_plan is not own:
             if job_factory is not None:
@@ -373,8 +399,8 @@ class Loader:
         return job_factory
 
     def _stop(self) -> None:
-        # The run and not its iterator, which a garbage collection on one of the run's own threads
-        # may have ended: then nobody has waited for them yet, nor taken their blocks back.
+        # The run is closed even if its iterator was: a garbage collection on one of the run's own
+        # threads may have done that, which neither waits for the threads nor frees their blocks.
         if self._run is not None:
             self._run.close()
         self._run = None

@@ -1,4 +1,4 @@
-"""What of the samples may come as a surprise, told beside what an epoch will cost."""
+"""Notes on surprising properties of the samples, shown with the predicted cost of an epoch."""
 
 from __future__ import annotations
 
@@ -10,26 +10,42 @@ from xloader.recipe.regularity import irregular_steps
 
 
 def with_notes(expected: Explanation, recipe: Recipe, *more: str) -> Explanation:
-    """A prediction with what may come as a surprise about its samples.
+    """Add notes on the samples to a prediction: irregular labels, windows without overlap.
 
-    Of the store, only the labels of windowed dimensions are read, and once for each source.
+    Only the labels of windowed dimensions are read, once for each source.
 
     Parameters
     ----------
     expected : Explanation
-        The prediction. Notes that it has are left out.
+        The prediction. Notes that it already has are replaced.
     recipe : Recipe
         The samples, with windows.
     *more : str
-        Notes that are known already; empty ones do not count.
+        Further notes; empty ones are left out.
+
+    Returns
+    -------
+    Explanation
+        The prediction with its notes.
     """
     notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
     return replace(expected, irregular_steps=irregular_steps(recipe), notes=notes)
 
 
 def overlap_note(recipe: Recipe) -> str:
-    """What overlapping windows would give where nobody asked for a stride; else nothing."""
+    """Say how many samples overlapping windows would give, if no stride was chosen.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+
+    Returns
+    -------
+    str
+        The note; empty without windows, or where the stride was chosen.
+    """
     if recipe.windows is None:
         return ""
-    # With a subset, samples are some of the windows.
+    # With a subset, the number of windows is not the number of samples.
     return recipe.windows.overlap_note("samples" if recipe.subset is None else "windows")

@@ -1,4 +1,8 @@
-"""Epochs of which only padding is left."""
+"""Remainders of an epoch in which a process has only padding left.
+
+Padding repeats the last row of the process before it. A process that resumes with nothing but
+padding therefore makes one batch again, without delivering it.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,24 @@ from xloader.planning.remainder import Remainder
 
 
 def rest_of(part: Epoch | Remainder, numbers: Sequence[int]) -> tuple[Epoch | Remainder, int]:
-    """What a process carries out of what is left of an epoch.
+    """The steps that a process makes for its part of what is left of an epoch.
 
-    Where padding alone is left, the row that it repeats is of the batch before.
+    Where only padding is left, the row that it repeats is in the batch before. The process makes
+    that batch again.
 
     Parameters
     ----------
     part : Epoch or Remainder
+        The epoch, or what is left of it.
     numbers : sequence of int
-        The process's sublanes.
+        Numbers of the process's sub-lanes.
 
     Returns
     -------
     part : Epoch or Remainder
-        What it carries out.
+        The steps to make.
     num_passed : int
-        Batches at the beginning of that which are made once more, and not delivered.
+        Number of batches at their beginning that are not delivered: 0 or 1.
     """
     if isinstance(part, Remainder) and _has_padding_only(part, numbers):
         return _one_step_earlier(part), 1
@@ -34,16 +40,22 @@ def rest_of(part: Epoch | Remainder, numbers: Sequence[int]) -> tuple[Epoch | Re
 
 @dataclass(frozen=True)
 class _Rewound(Remainder):
-    """A remainder some of whose sublanes begin one step of theirs earlier."""
+    """A remainder in which some sub-lanes begin one of their steps earlier.
+
+    Parameters
+    ----------
+    rewound : frozenset of int
+        Numbers of these sub-lanes. The other parameters are those of `Remainder`.
+    """
 
     rewound: frozenset[int]
 
     def num_steps_of(self, numbers: Sequence[int]) -> int:
-        """Steps that a process makes, the one that is made once more among them."""
+        """Number of steps that a process makes, including the one that is made again."""
         return super().num_steps_of(numbers) + (numbers[0] in self.rewound)
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
-        """Lanes as of `Remainder.lanes`, some of them with one step more."""
+        """Lanes as in `Remainder.lanes`. Those that begin earlier have one step more."""
         numbers = list(chosen)
         earlier = _one_step_earlier(self)
         return [
@@ -53,7 +65,7 @@ class _Rewound(Remainder):
 
 
 def _has_padding_only(part: Remainder, numbers: Sequence[int]) -> bool:
-    """Whether steps are left to a process, and none of its samples."""
+    """Whether a process has steps left, but none of its samples."""
     sublanes = part.sublanes
     if not part.first_step or not sublanes.num_steps_of(numbers[0]):
         return False
@@ -64,6 +76,6 @@ def _has_padding_only(part: Remainder, numbers: Sequence[int]) -> bool:
 
 
 def _one_step_earlier(part: Remainder) -> Remainder:
-    """A remainder that has one step more of each worker."""
+    """The remainder with one step more of each worker."""
     first_step = max(part.first_step - part.plan.workers, 0)
     return Remainder(part.whole, first_step, part.footprint)

@@ -1,4 +1,4 @@
-"""How far an epoch has come, and what it measured."""
+"""Counters of an epoch under way, from which its report is made."""
 
 from __future__ import annotations
 
@@ -16,21 +16,41 @@ from xloader.planning.explain import Explanation
 
 @dataclass
 class EpochProgress:
-    """What was delivered so far, and what it took. It outlives its iterator.
+    """Counters of the batches delivered so far. They stay readable after the iterator has ended.
 
     Parameters
     ----------
     expected : Explanation
-        What was predicted.
+        The prediction.
     tally : Tally
-        What the engine counts.
+        Counters of the engine.
     budget : Budget
-        How memory was divided.
-    num_threads, num_asked : int
-        Threads of the run, and those asked for.
+        How the memory is divided.
+    num_threads : int
+        Number of threads of the run.
+    num_asked : int
+        Number of threads asked for.
     batch_size : int
-        Rows of a full batch.
-        Mixing is that of full ones, where one rank's batch is the global one; else as predicted.
+        Number of rows of a full batch.
+    begin : float
+        When the first batch was asked for, by ``time.perf_counter``; 0 before.
+    end : float
+        When the last batch so far was delivered, by ``time.perf_counter``; 0 before.
+    num_samples : int
+        Number of samples delivered, without padding and skipped ones.
+    num_steps : int
+        Number of batches delivered.
+    delivered_nbytes : int
+        Bytes of these batches.
+    num_full : int
+        Number of full batches whose regions were counted. They are counted where there is only
+        one rank, as its batch is then the global one. Elsewhere, mixing is reported as predicted.
+    num_regions : int
+        Distinct regions of each of these batches, summed.
+    num_skipped : int
+        Number of samples skipped with ``on_error="skip"``.
+    num_nan : dict of str to int
+        Number of NaN values found, by field.
     """
 
     expected: Explanation
@@ -50,7 +70,13 @@ class EpochProgress:
     num_nan: dict[str, int] = field(default_factory=dict)
 
     def add(self, delivery: Delivery) -> None:
-        """Count a batch."""
+        """Count a batch.
+
+        Parameters
+        ----------
+        delivery : Delivery
+            The batch, as the engine delivers it.
+        """
         self.num_steps += 1
         self.num_samples += len(delivery.step.ids) - delivery.num_skipped
         self.num_skipped += delivery.num_skipped
@@ -64,7 +90,7 @@ class EpochProgress:
         self.end = time.perf_counter()
 
     def report(self) -> Report:
-        """The figures by now."""
+        """Make the report of the epoch so far."""
         tally, expected, effort = self.tally, self.expected, self._effort()
         return Report(
             num_samples=self.num_samples,

@@ -1,4 +1,7 @@
-"""A plan, and the epochs that it makes: what the loader and PyTorch's doors have in common."""
+"""The plan of one rank, and the epochs that follow from it.
+
+The loader and the other doors into PyTorch share it. Nothing is read here, apart from labels.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,27 @@ from xloader.recipe.recipe import Recipe
 
 
 class RankPlan:
-    """What a rank does in each epoch, before any of it is done.
+    """The plan of one rank: the batches that it delivers in each epoch, and the chunks it reads.
 
     Parameters
     ----------
     recipe : Recipe
         The data behind the samples.
     options : LoaderOptions
-        What was asked for, of which rank.
+        The options, with the rank that the plan is for.
     workers : int
-        Processes of the rank that make batches in turn, which share its memory.
+        Number of processes of the rank that make batches in turn and share its memory.
     plan : Plan, optional
-        The plan, where it was made before.
+        A plan that was made before; by default, a new one is made.
 
     Raises
     ------
     MemoryBudgetError
-        If the memory is too small, with the minimum that would do.
+        If the memory is too small. The error gives the minimum that suffices.
     EmptySamplesError
-        If there is not a sample for each rank.
+        If there are fewer samples than ranks.
     OptionError
-        If the last batch of a worker would repeat a row of another worker's.
+        If a worker would have only a batch of padding, whose row another worker has.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class RankPlan:
         self.options = options
         self.layouts = make_layouts(recipe)
         self.footprint = make_footprint(recipe, self.layouts)
-        # Ranks of a group read slabs of the same samples, in an order that must be one.
+        # Ranks of a group read slabs of the same samples. The order must be the same for all.
         self._planned_layouts, self._planned_footprint = self.layouts, self.footprint
         if recipe.planned is not recipe:
             self._planned_layouts = make_layouts(recipe.planned)
@@ -76,10 +79,23 @@ class RankPlan:
         self._check_padding()
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
-        """The same samples by the plan and the seed of a saved state."""
+        """Replace the plan and the seed by those of a saved state.
+
+        Parameters
+        ----------
+        plan : Plan
+            The plan of the state.
+        seed : int
+            The seed of the state.
+
+        Returns
+        -------
+        RankPlan
+            A new rank plan of the same samples.
+        """
         other = copy.copy(self)
         other.plan = plan
-        # As many batches wait as the plan has counted.
+        # The memory of the plan is counted for this number of batches.
         prefetch = plan.budget.num_batches - 2
         other.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
         other._planned = None
@@ -88,16 +104,29 @@ class RankPlan:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch, over all ranks."""
+        """Number of samples of an epoch, over all ranks."""
         return self._planned_footprint.num_samples
 
     @property
     def num_steps(self) -> int:
-        """Steps that every rank takes in an epoch."""
+        """Number of steps that every rank takes in an epoch."""
         return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
 
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
-        """An epoch from a step on."""
+        """The remainder of an epoch from a step on.
+
+        Parameters
+        ----------
+        number : int
+            Number of the epoch.
+        first_step : int
+            The first step that is left.
+
+        Returns
+        -------
+        Epoch or Remainder
+            The whole epoch if ``first_step`` is 0 and the samples are not slabs.
+        """
         epoch = self.epoch(number)
         if not first_step and self.footprint is self._planned_footprint:
             return epoch
@@ -107,7 +136,7 @@ class RankPlan:
         return kept
 
     def epoch(self, number: int) -> Epoch:
-        """The order and schedule of an epoch, kept until another is asked for."""
+        """The order and schedule of an epoch. They are kept until another epoch is asked for."""
         if self._planned is None or self._planned.epoch != number:
             options = self.options
             self._planned = Epoch(
@@ -117,11 +146,11 @@ class RankPlan:
 
     @property
     def lanes(self) -> range:
-        """Numbers of this rank's lanes."""
+        """Numbers of the lanes of this rank."""
         return self._lanes_of(self.options.world.rank)
 
     def sublanes(self, worker: int = 0) -> range:
-        """Numbers of the sublanes of an epoch that one worker of this rank makes."""
+        """Numbers of the sub-lanes of which one worker of this rank makes batches."""
         return self._sublanes(self.options.world.rank, worker)
 
     def explain(
@@ -130,21 +159,27 @@ class RankPlan:
         scope: Literal["rank", "world"] = "rank",
         cached: Sequence[Cached] = (),
     ) -> Explanation:
-        """What an epoch will cost. Nothing is read.
+        """Predict what an epoch will cost. Nothing is read.
 
         Parameters
         ----------
         epoch : Epoch or Remainder
-            Which one.
+            The epoch, or what is left of it.
         scope : {"rank", "world"}
-            Whether to speak of this rank or of all ranks together.
+            Whether to count this rank alone or all ranks together.
         cached : sequence of (set of (int, int)), optional
-            Per worker of this rank, blocks in memory from earlier epochs.
+            Per worker of this rank, the blocks in memory from earlier epochs, as (group, block).
+            Ignored for all ranks.
+
+        Returns
+        -------
+        Explanation
+            The prediction, summed over the workers.
 
         Raises
         ------
         OptionError
-            If the scope is none of these.
+            If the scope is neither of these.
         """
         if scope not in ("rank", "world"):
             raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
@@ -155,16 +190,16 @@ class RankPlan:
 
     @property
     def batch_nbytes(self) -> int:
-        """The largest batch of this rank, as it is gathered."""
+        """Bytes of the largest batch of this rank, as gathered."""
         rows = most_rows(self.footprint, self.options)
         return rows * sum(layout.sample_nbytes for layout in self.layouts)
 
     def with_notes(self, expected: Explanation) -> Explanation:
-        """A prediction with what may come as a surprise. Labels of windowed dimensions are read."""
+        """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         return with_notes(expected, self.recipe, self._empty_note)
 
     def warn_if_empty(self) -> None:
-        """Say once where an epoch has no batch, because ``drop_last`` leaves all samples out."""
+        """Warn once if an epoch has no batch, because ``drop_last`` leaves all samples out."""
         if self._empty_note and not self._has_warned:
             self._has_warned = True
             warn_caller(
@@ -188,14 +223,31 @@ class RankPlan:
         return f"0 batches: {num_samples} {are} fewer than one {batch}, drop_last=True"
 
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
-        """Per worker of this rank, or of all ranks, the numbers of its sublanes."""
+        """The sub-lanes of each worker, of this rank or of all ranks.
+
+        Parameters
+        ----------
+        scope : {"rank", "world"}
+            Whether to list the workers of this rank or of all ranks.
+
+        Returns
+        -------
+        list of range
+            Per worker, the numbers of its sub-lanes.
+        """
         world = self.options.world
         ranks = range(world.world_size) if scope == "world" else [world.rank]
         workers = range(self.plan.workers)
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
     def warn(self, expected: Explanation) -> None:
-        """Say once where a shuffle mixes poorly, reads more than was allowed, or has no batch."""
+        """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch.
+
+        Parameters
+        ----------
+        expected : Explanation
+            The prediction for the epoch.
+        """
         self.warn_if_empty()
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
@@ -237,7 +289,7 @@ class RankPlan:
         return range(rank * share, (rank + 1) * share)
 
     def _check_padding(self) -> None:
-        """Refuse what leaves a worker with a batch of padding alone, and no row to repeat."""
+        """Refuse a plan in which a worker has only a batch of padding, and no row to repeat."""
         if self.plan.workers == 1 or self.options.world.world_size == 1:
             return
         sublanes = self.epoch(0).sublanes

@@ -1,10 +1,10 @@
-"""Which rank's rank plan this process has: looked up late, held to, and compared with the others'.
+"""The rank plan of this process: made once its rank is known, and compared with other ranks.
 
-::
+Loaders are often made before ``torch.distributed`` is initialised, so the rank is looked up late::
 
-    made      planned where that can be, so that what cannot be is an error at once
-    settled   at the first use: with the rank that this process has then, and no other later
-    begun     its part told, and compared with what the ranks beside it are about to do
+    made      planned if the rank may be known already, so that wrong options are errors at once
+    settled   at the first use, with the rank that this process has then and must keep
+    begun     this rank's part is logged, and compared with what other ranks are about to do
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _LOG: Final = logging.getLogger("xloader")
 _OPTIONS: Final = (
     "batch_size", "memory", "prefetch", "lanes", "spread", "max_amplification", "shuffle",
 )  # fmt: skip
-"""What plans are made of, beside the samples."""
+"""Options that the plan depends on, besides the samples."""
 
 
 class RankResolver:
-    """The rank plan of this process, whose rank may not be known when it is asked for.
+    """The rank plan of this process. Its rank may become known only after this object is made.
 
     Parameters
     ----------
     recipe : Recipe
         The data behind the samples.
     asked : LoaderOptions
-        What was asked for; without a rank, it is looked up.
+        The options. If they name no rank, it is looked up.
     num_workers : int
         As ``workers`` of `RankPlan`.
 
     Raises
     ------
     OptionError
-        Of any kind, where ranks that come later cannot mend it.
+        Of any kind, unless a rank that becomes known later may resolve it.
     """
 
     def __init__(self, recipe: Recipe, asked: LoaderOptions, num_workers: int = 1) -> None:
@@ -57,50 +57,57 @@ class RankResolver:
         self._settled: RankPlan | None = None
         self._saver: Saver | None = None
         self._has_begun = False
-        # The place of this one among those that begin, and the states it has loaded since.
+        # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
         may_change = asked.rank is None and _process_group() is None
         try:
             options = asked.settled()
         except OptionError:
-            # Lightning leaves half of it to the process group; and of how many ranks, decides.
+            # Until there is a process group, Lightning sets only half of the rank's variables, and
+            # whether the options are valid may depend on the number of ranks.
             if not may_change:
                 raise
             return
         try:
             self._planned = RankPlan(recipe, options, num_workers)
         except OptionError:
-            # With lanes, what batches take depends on how many ranks share them.
+            # With lanes, the memory of batches depends on the number of ranks.
             if not may_change or asked.lanes is None:
                 raise
 
     @property
     def planned(self) -> RankPlan | None:
-        """The rank plan as far as it can be known before the first use."""
+        """The rank plan, or the one expected before the first use; None if that is unknown."""
         return self._settled or self._planned
 
     @property
     def rank_plan(self) -> RankPlan:
-        """The rank plan as it stands, settled where it was not."""
+        """The rank plan, which is settled first if necessary."""
         return self._settled or self.settle()
 
     def settle(self) -> RankPlan:
-        """The rank plan of the rank that this process has by now, which has to stay so.
+        """Make the rank plan for the rank that this process has now. The rank must not change.
+
+        Returns
+        -------
+        RankPlan
+            The same one at each call, until a state is loaded.
 
         Raises
         ------
         RanksError
-            If the rank is another than at the first call.
+            If the rank differs from that at the first call, or was looked up although the samples
+            are slabs of a group of ranks.
         OptionError
-            Of any kind, if what was asked for cannot be with so many ranks, or if the
-            environment tells only half of which rank this is.
+            Of any kind, if the options are not valid for this number of ranks, or if the
+            environment gives only one of rank and world size.
         """
         found = find_world(self.asked.rank, self.asked.world_size)
         if self._settled is None:
             self._settled = self._plan_for(found or World())
         own = self._settled.options.world
-        # A process group that is over says nothing more.
+        # After the process group has been destroyed, no rank is found.
         if found is not None and found != own:
             raise RanksError(
                 "this process has another rank than when its batches were dealt",
@@ -124,25 +131,44 @@ class RankResolver:
         return RankPlan(self._recipe, self.asked.settled(), self._num_workers)
 
     def save(self, position: Position) -> dict[str, Any]:
-        """A place to go on from as plain JSON values, under 2 KB."""
+        """The state at a position.
+
+        Parameters
+        ----------
+        position : Position
+            The position.
+
+        Returns
+        -------
+        dict
+            Plain JSON values, under 2 KB.
+        """
         own = self.rank_plan
         self._saver = self._saver or Saver(own)
         return self._saver.save(position)
 
     def load(self, state: Mapping[str, Any], *, is_within_batch: bool = False) -> Position:
-        """Take up the plan and the seed of a state, and say where it stands.
+        """Adopt the plan and the seed of a state, and give its position.
 
         Parameters
         ----------
         state : dict
-            What `save` gave.
+            The return value of `save`.
         is_within_batch : bool
-            Whether one can go on from within a batch.
+            Whether the caller can continue within a batch.
+
+        Returns
+        -------
+        Position
+            The position of the state.
 
         Raises
         ------
-        StateError, LanesError, MemoryBudgetError
-            As `read_state` does.
+        StateError
+            If the state is within a batch and the caller cannot continue there; else as in
+            `read_state`.
+        LanesError, MemoryBudgetError
+            As in `read_state`.
         """
         own = self.settle()
         position, plan, seed = read_state(state, own)
@@ -155,25 +181,27 @@ class RankResolver:
             )
         if (plan, seed) != (own.plan, own.options.seed):
             self._settled, self._saver = own.resumed(plan, seed), None
-        # Whether the others have loaded it, too, is to be seen.
+        # The next `begin` compares again: other ranks may not have loaded this state.
         self._has_begun = False
         self._num_loads += self._number is not None
         return position
 
     def begin(self, expected: Explanation, position: Position) -> None:
-        """Once: say what is this rank's part, and compare it with that of the ranks beside it.
+        """Log this rank's part of an epoch, and compare what it is about to do with other ranks.
+
+        Later calls do nothing, until a state is loaded.
 
         Parameters
         ----------
         expected : Explanation
-            What is about to begin.
+            The prediction for the epoch that is about to begin.
         position : Position
-            Where it begins.
+            The position at which it begins.
 
         Raises
         ------
         RanksError
-            If ranks have planned differently or begin elsewhere, with what differs.
+            If another rank has another plan or begins elsewhere. The error names the differences.
         """
         if self._has_begun:
             return
@@ -184,10 +212,11 @@ class RankResolver:
         self._has_begun = True
 
     def _compare(self, own: RankPlan, position: Position, group: Any) -> None:
-        """Compare what this rank is about to do with what the first one to come here was.
+        """Compare what this rank is about to do with what the first rank to get here wrote down.
 
-        Nobody waits for anybody: the first rank leaves its state in the store of the process
-        group, and each later one compares its own. Loaders begin in the same order on all ranks.
+        No rank waits for another. The first one writes its state and options to the store of the
+        process group, and each later one compares its own with them. Loaders must begin in the
+        same order on all ranks.
         """
         options = {name: getattr(own.options, name) for name in _OPTIONS}
         text = json.dumps({"state": self.save(position), "options": options})
@@ -197,13 +226,13 @@ class RankResolver:
             key = f"xloader/begin/{self._number}/{self._num_loads}"
             first = json.loads(group.compare_set(key, "", text))
         except RuntimeError:
-            # That of a dry run keeps nothing, and there may be others such.
+            # Some stores keep no values, such as that of a dry run: nothing to compare with.
             return
         _require_same(own.options.world, json.loads(text), first)
 
 
 def _tell_share(rank_plan: RankPlan, expected: Explanation) -> None:
-    """Log which part of an epoch is this rank's."""
+    """Log the lanes and the number of reads of this rank."""
     world, lanes = rank_plan.options.world, rank_plan.lanes
     if world.world_size > 1:
         _LOG.info(
@@ -234,14 +263,14 @@ def _require_same(world: World, own: dict[str, Any], first: dict[str, Any]) -> N
 
 
 def _flat(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What users know of what a rank does, by name."""
+    """Position, samples and options of what a rank is about to do, by names that users know."""
     state = told["state"]
     known = {name: state[name] for name in ("epoch", "step", "row", "seed", "drop_last")}
     return {**known, **state["samples"], **told["options"]}
 
 
 def _process_group() -> Any:
-    """What the ranks of the process group share; None where there is none."""
+    """The store that the ranks of the process group share; None without a process group."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

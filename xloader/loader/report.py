@@ -1,4 +1,7 @@
-"""What an epoch cost, as measured: the same names as its explanation, and how fast it went."""
+"""The report of an epoch: its cost as measured, and its speed.
+
+The cost has the same names as in the explanation, which predicts it.
+"""
 
 from __future__ import annotations
 
@@ -12,56 +15,58 @@ from xloader.planning.figures import Figures
 
 @dataclass(frozen=True)
 class Report(Figures):
-    """What was read and how fast, of the epoch under way or last ended.
+    """The amounts read and the speed of the epoch under way, or of the last one.
 
-    What the loader could do is estimated from what it did while the consumer waited: how many
-    threads and how many fetches ahead were at work then. At that pace, what was done while the
-    consumer was busy would take ``least_seconds`` together with the time waited. Where the consumer
-    waited for little of the time, all threads are taken to be at work, and as many fetches as there
-    ever were at a time. It leaves out that a model on the same cores slows the threads down
-    (then more could be had than is said), and that more threads at a time slow each other down, as
-    do more fetches (then less). Moving batches to a device and ``collate_fn`` are the consumer's.
+    ``least_seconds`` is an estimate of how fast the loader could be. While the consumer waits, the
+    loader works as fast as it can, and the number of threads and of fetches ahead at work then
+    gives its pace. ``least_seconds`` is the time waited, plus the time that the work done while
+    the consumer was busy would take at this pace. If the consumer waited little, all threads are
+    assumed to be at work, and as many fetches as the highest number at a time.
+
+    The estimate ignores two effects. A model on the same cores slows the threads down, so the
+    loader could be faster than stated. More threads or fetches at a time slow each other down, so
+    it could be slower. Time for moving batches to a device and in ``collate_fn`` is the consumer's.
 
     Attributes
     ----------
     num_requests : int
-        Requests made of the store, those for shard indexes included.
+        Number of requests made of the store, including those for shard indexes.
     num_retries : int
-        Reads that were tried again.
+        Number of requests that were made because an earlier one had failed.
     num_missing : int
-        Chunks that were absent and read as the fill value.
+        Number of absent chunks, which were read as the fill value.
     num_skipped_samples : int
-        Samples whose place another one took, with ``on_error="skip"``; ``num_samples`` leaves
-        them out.
+        With ``on_error="skip"``, number of samples that another row replaced, because one of their
+        chunks could not be read. ``num_samples`` does not count them.
     skipped_chunks : tuple of (str, tuple of int)
-        The chunks that could not be had then, by variable and index.
+        With ``on_error="skip"``, the chunks that could not be read, as (variable, chunk index).
     num_nan : mapping of str to int
-        Per field that holds any, the NaN values in the batches that were looked at: all of them
-        with ``on_nan="count"`` or ``"raise"``, the first eight with ``"warn"``, none with
-        ``"ignore"``.
+        Number of NaN values by field, for fields that hold any. All batches are searched with
+        ``on_nan="count"`` or ``"raise"``, the first eight with ``"warn"``, none with ``"ignore"``.
     delivered_nbytes : int
         Bytes of the batches delivered.
     seconds : float
-        From the first request for a batch to the last batch.
+        Seconds from the first request for a batch to the last batch.
     wait_seconds : float
-        For how long of it the consumer waited for a batch.
+        Seconds in which the consumer waited for a batch.
     num_threads : int
-        Threads that read, gathered and transformed.
+        Number of threads that read, gathered and transformed.
     busy_seconds : mapping of str to float
         Seconds of these threads by stage: ``"fetch"``, ``"decode"``, ``"gather"`` (finding the
-        rows of a batch included) and ``"transform"``. What xarray reads counts as decoded.
+        rows of a batch included) and ``"transform"``. Reading through xarray counts as decoding.
     num_ahead : int
-        Fetches that were made ahead, beside the threads: of what waits, as a distant store.
+        Number of fetches made ahead by other threads, for stores that mostly wait, such as distant
+        ones.
     ahead_seconds : float
-        Their seconds, summed.
+        Seconds of these fetches, summed.
     least_seconds : float
-        How long it would have taken, about, had the consumer taken no time.
+        Estimated seconds of the epoch if the consumer took no time.
     bottleneck : str
-        What holds it up: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"`` or
-        ``"transform"``. The consumer does where it waits for less than a tenth of the time, or
-        takes longer than the loader would need.
+        What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"`` or
+        ``"transform"``. It is the consumer if that waits for less than a tenth of the time, or is
+        busy for longer than ``least_seconds``.
     advice : str
-        The same in words, and what would help.
+        The bottleneck in words, and what would help.
     """
 
     num_requests: int
@@ -83,7 +88,7 @@ class Report(Figures):
 
     @property
     def headroom(self) -> float:
-        """How many times as fast the loader could be, if the consumer took no time: 1 or more."""
+        """How many times as fast the loader could be if the consumer took no time: 1 or more."""
         return self.seconds / self.least_seconds if self.least_seconds else 1.0
 
     def _rows(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A list of samples that remembers the batch it was cut from."""
+"""The list of samples that a ``collate_fn`` gets. It keeps the batch that it was cut from."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from xloader.loader.batch import Batch
 
 
 class Rows(list[tuple[Any, ...]]):
-    """Samples as PyTorch's collate functions take them: a list with one tuple a sample.
+    """Samples as PyTorch's collate functions take them: a list with one tuple for each sample.
 
-    Where they were cut from stacked arrays, these are kept as :attr:`batch`, so that what knows
-    them need not stack anew. Names, ids and flags come along in any case. Once items of the list
-    are replaced, added, moved or removed it is a list like any other: what it remembers may no
-    longer be true, and is not told any more.
+    If the samples were cut from stacked arrays, :attr:`batch` holds these arrays, so that they
+    need not be stacked again. Names, ids and flags are kept in any case. Once items of the list
+    are replaced, added, moved or removed, it is an ordinary list: ``batch``, ``names``, ``ids``
+    and ``is_padding`` are then None, as they may no longer match the items.
 
     Parameters
     ----------
     batch : Batch
-        Stacked arrays or tensors, one a field, each of shape ``(n, ...)``. The items are views
-        of them, 0-d arrays where a field has one number a sample.
+        Stacked arrays or tensors, one for each field, each of shape ``(n, ...)``. The items of
+        the list are views of them: 0-d arrays where a field has one number per sample.
 
     Examples
     --------
@@ -61,13 +61,15 @@ class Rows(list[tuple[Any, ...]]):
         ids: Ints,
         is_padding: NDArray[np.bool_] | None = None,
     ) -> Rows:
-        """Samples that are not stacked yet, and perhaps cannot be: :attr:`batch` is None.
+        """Make a list of samples that are not stacked, and perhaps cannot be.
+
+        Their :attr:`batch` is None.
 
         Parameters
         ----------
         samples : iterable of tuple
-            One for each sample, of one value for each field: arrays of any shapes, tensors,
-            numbers.
+            One tuple for each sample, with one value for each field: arrays of any shapes,
+            tensors or numbers.
         names : iterable of str
             Names of the fields.
         ids : numpy.ndarray
@@ -75,10 +77,15 @@ class Rows(list[tuple[Any, ...]]):
         is_padding : numpy.ndarray, optional
             As for :class:`Batch`.
 
+        Returns
+        -------
+        Rows
+            The list.
+
         Raises
         ------
         OptionError
-            If there are not as many samples as ids, or not as many values as names.
+            If the numbers of samples and ids differ, or those of values and names.
 
         Examples
         --------
@@ -92,35 +99,35 @@ class Rows(list[tuple[Any, ...]]):
 
     @property
     def batch(self) -> Batch | None:
-        """The stacked arrays; None where there are none, or where the list was changed."""
+        """The stacked arrays; None if there are none, or if the list was changed."""
         return self._batch if self.is_whole else None
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Names of the fields; None where the list was changed."""
+        """Names of the fields; None if the list was changed."""
         return self._names if self.is_whole else None
 
     @property
     def ids(self) -> Ints | None:
-        """Ids of the samples, int64; None where the list was changed."""
+        """Ids of the samples, int64, shape ``(n,)``; None if the list was changed."""
         return self._ids if self.is_whole else None
 
     @property
     def is_padding(self) -> NDArray[np.bool_] | None:
-        """Where a sample is there only to fill the batch; None where the list was changed."""
+        """True where a sample repeats another, bool, ``(n,)``; None if the list was changed."""
         return self._is_padding if self.is_whole else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the items are those that it was made with, in their order."""
-        # By identity: arrays have no equality that is true or false.
+        """Whether the items are those that the list was made with, in the same order."""
+        # By identity: comparing arrays with == gives arrays, not booleans.
         return len(self) == len(self._kept) and all(map(operator.is_, self, self._kept))
 
     def __reduce__(self) -> tuple[object, ...]:
         if not self.is_whole:
             return list, (list(self),)
         if self._batch is not None:
-            # The views are made again: pickled one by one, they would be many.
+            # Only the batch is pickled, as pickling many views one by one is slow.
             return Rows, (self._batch,)
         return Rows.of, (list(self), self._names, self._ids, self._is_padding)
 
@@ -150,5 +157,5 @@ class Rows(list[tuple[Any, ...]]):
 
 
 def _items(array: Any, size: int) -> list[Any]:
-    """Views of the rows of an array, 0-d ones of an array with one number a row."""
+    """Views of the rows of an array; 0-d views if a row is one number."""
     return [array[row, ...] for row in range(size)]

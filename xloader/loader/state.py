@@ -1,11 +1,11 @@
-"""Where a pass stands, as plain JSON: what is saved with a model, and taken up again elsewhere.
+"""States: the position of an iteration as plain JSON, to be saved with a model and loaded later.
 
 ::
 
-    Saver.save(stand)  version, epoch, step, row, seed, plan, and what the samples are, part by part
-    read_state()       checked whole before anything of it is believed
+    Saver.save(position)   version, epoch, step, row, seed, drop_last, plan, hashes of the samples
+    read_state()           checks the whole state before it uses any part of it
 
-The order is a function of seed, epoch and plan, so that is all there is to keep.
+The order of the samples is a function of seed, epoch and plan, so a state need not hold it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ _KEYS: Final = (
 
 @dataclass(frozen=True)
 class Position:
-    """Where a pass stands, by what comes next.
+    """A position in an epoch: the batch and the row that come next.
 
     Parameters
     ----------
-    epoch, step : int
-        The batch; a step behind the last one is the end of the epoch.
+    epoch : int
+        Number of the epoch.
+    step : int
+        Step of the next batch. At the end of the epoch, it is the number of steps.
     row : int
-        Its rows that have come already, where samples are taken one by one.
+        Number of rows of that batch already delivered, where samples are taken one by one.
     """
 
     epoch: int
@@ -50,7 +52,19 @@ class Position:
 
     @classmethod
     def checked(cls, epoch: Any, step: Any, num_steps: int) -> Position:
-        """Where a caller says that a pass stands.
+        """Make a position from numbers that a caller gave, after checking them.
+
+        Parameters
+        ----------
+        epoch, step : int
+            The numbers given.
+        num_steps : int
+            Number of steps of an epoch.
+
+        Returns
+        -------
+        Position
+            The position, between two batches.
 
         Raises
         ------
@@ -59,8 +73,8 @@ class Position:
 
         Examples
         --------
-        >>> Stand.checked(3, 7, num_steps=10)
-        Stand(epoch=3, step=7, row=0)
+        >>> Position.checked(3, 7, num_steps=10)
+        Position(epoch=3, step=7, row=0)
         """
         is_number = isinstance(step, Integral) and not isinstance(step, bool)
         if not is_number or not 0 <= step <= num_steps:
@@ -73,7 +87,17 @@ class Position:
 
 
 class Saved(NamedTuple):
-    """What a state says: where a pass stood, and the plan and seed by which it came there."""
+    """The content of a state.
+
+    Parameters
+    ----------
+    position : Position
+        The position that was saved.
+    plan : Plan
+        The plan of that loader.
+    seed : int
+        The seed of that loader.
+    """
 
     position: Position
     plan: Plan
@@ -81,11 +105,12 @@ class Saved(NamedTuple):
 
 
 class Saver:
-    """Makes the states of one rank plan: what is the same in all of them, once.
+    """Maker of the states of one rank plan. It computes the parts common to all of them once.
 
     Parameters
     ----------
     rank_plan : RankPlan
+        The rank plan.
     """
 
     def __init__(self, rank_plan: RankPlan) -> None:
@@ -93,7 +118,18 @@ class Saver:
         self._fixed: dict[str, Any] | None = None
 
     def save(self, position: Position) -> dict[str, Any]:
-        """Where a pass stands as plain JSON values, under 2 KB."""
+        """Make the state at a position.
+
+        Parameters
+        ----------
+        position : Position
+            The position.
+
+        Returns
+        -------
+        dict
+            Plain JSON values, under 2 KB.
+        """
         if self._fixed is None:
             own = self._rank_plan
             self._fixed = {
@@ -108,7 +144,17 @@ class Saver:
 
 
 def sign(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state with the check that shows damage.
+    """Add a checksum to a state, so that damage is noticed.
+
+    Parameters
+    ----------
+    state : dict
+        The state. A checksum that it already has is replaced.
+
+    Returns
+    -------
+    dict
+        The state with the key ``"check"``: 12 hexadecimal digits.
 
     Examples
     --------
@@ -121,23 +167,29 @@ def sign(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_state(state: object, rank_plan: RankPlan) -> Saved:
-    """What a state means for a loader.
+    """Check that a loader can continue from a state, and read the state.
 
     Parameters
     ----------
     state : dict
-        What `Saver.save` gave, perhaps by way of JSON.
+        The return value of `Saver.save`, also after a round trip through JSON.
     rank_plan : RankPlan
-        Of what is to go on from there.
+        The rank plan of the loader.
+
+    Returns
+    -------
+    Saved
+        Position, plan and seed of the state.
 
     Raises
     ------
     StateError
-        If it is no state, is damaged, or is of other samples or another global batch.
+        If it is not a state, is damaged, or was saved with other samples, another global batch or
+        another ``shuffle``, ``drop_last`` or number of workers.
     LanesError
-        If the ranks do not divide its lanes.
+        If the ranks do not divide the state's lanes.
     MemoryBudgetError
-        If its plan needs more memory than there is.
+        If the state's plan needs more memory than the loader has.
     """
     checked = _check_shape(state, rank_plan.plan.to_dict())
     _check_samples(checked["samples"], describe_samples(rank_plan.recipe.planned))
@@ -156,7 +208,7 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
 
 
 def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse all but the keys and kinds of values that states have."""
+    """Check the version, keys, types of values and checksum of a state."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise _no_state(state)
     if state["version"] != VERSION:
@@ -203,7 +255,7 @@ def _is_state(value: object) -> bool:
 
 
 def _is_alike(found: object, example: object) -> bool:
-    """Whether a value has the keys and kinds of an example, all the way down."""
+    """Whether a value has the same keys and types as an example, at every level."""
     if isinstance(example, Mapping):
         return (
             isinstance(found, Mapping)
@@ -261,7 +313,7 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
 
 
 def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
-    """Refuse a plan whose chunks and batches do not fit, with those lanes that this rank has."""
+    """Refuse a plan whose chunks and batches do not fit, given the lanes of this rank."""
     options, budget = rank_plan.options, plan.budget
     pool = plan.pool_nbytes(plan.pace.lanes // options.world.world_size)
     if plan.is_resident:
@@ -274,7 +326,7 @@ def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:
 
 
 def _num_rows(rank_plan: RankPlan, step: int) -> int:
-    """Rows of a batch of a rank; 0 behind the last one."""
+    """Number of rows of a batch of a rank; 0 after the last batch."""
     options, num_samples = rank_plan.options, rank_plan.num_samples
     if step >= rank_plan.num_steps:
         return 0

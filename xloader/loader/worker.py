@@ -1,4 +1,7 @@
-"""One worker of a rank, in its own process: the batches that are its own, epoch by epoch."""
+"""One DataLoader worker of a rank, mostly in a process of its own: it makes its own batches.
+
+Also the predictions for a remainder of an epoch, in which some batches are made again.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ from xloader.planning.remainder import Remainder
 
 
 class Worker:
-    """Makes every ``workers``-th batch of a rank, reading no chunk that is another worker's.
+    """Maker of every n-th batch of a rank with n workers. It reads what its own batches need.
 
     Parameters
     ----------
     rank_plan : RankPlan
-        What the rank does, planned for as many workers as there are.
+        The rank plan, made for this number of workers.
     number : int
-        Which of them this is: it makes the steps ``number``, ``number + workers``, ...
+        Number of this worker: it makes the steps ``number``, ``number + n``, ...
     num_ready : int
-        Batches that are made, or wait for delivery, while the consumer is busy.
+        Number of batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
-        Threads that load and gather, at most.
+        Most threads that load and gather.
     """
 
     def __init__(self, rank_plan: RankPlan, number: int, *, num_ready: int, num_cores: int) -> None:
@@ -42,27 +45,33 @@ class Worker:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this came over a fork, where its threads and locks do not live."""
+        """Whether the process was forked since: threads and locks do not survive that."""
         return self._job_factory.is_foreign
 
     @property
     def number(self) -> int:
-        """Which of the workers this is."""
+        """Number of this worker."""
         return self._number
 
     def loaded(self) -> set[tuple[int, int]]:
-        """Blocks in memory from earlier epochs, as (group, block)."""
+        """Set of the blocks in memory from earlier epochs, as (group, block)."""
         return self._job_factory.loaded()
 
     def steps(self, epoch: int, first_step: int = 0) -> Iterator[Delivery]:
-        """Its batches of an epoch from a step on, in order. An iteration under way ends.
+        """Make this worker's batches of an epoch from a step on. An iteration under way ends.
 
         Parameters
         ----------
         epoch : int
+            Number of the epoch.
         first_step : int, default 0
-            The first step of the rank that is left: those of this worker that come before it
-            are not made, nor is anything read for them.
+            The first step of the rank that is left. Earlier steps of this worker are not made,
+            and nothing is read for them. The one exception is described in `rest_of`.
+
+        Yields
+        ------
+        Delivery
+            The batches, in order.
         """
         self.close()
         numbers = self._rank_plan.sublanes(self._number)
@@ -78,7 +87,7 @@ class Worker:
                 if index >= num_passed:
                     self._warn(delivery)
                     yield delivery
-                # The consumer may keep it; here it would hold its memory one step longer.
+                # This reference would keep the memory in use for one more step.
                 del delivery
         finally:
             run.close()
@@ -90,7 +99,7 @@ class Worker:
             warn_of_nans(delivery.nans)
 
     def close(self) -> None:
-        """Stop what is under way. More than once is fine."""
+        """Stop the run under way. It may be called more than once."""
         if self._run is not None:
             self._run.close()
         self._run = None
@@ -99,14 +108,21 @@ class Worker:
 def carried_out(
     rank_plan: RankPlan, part: Epoch | Remainder, scope: Literal["rank", "world"] = "rank"
 ) -> Epoch | Remainder:
-    """What is left of an epoch, with what has to be made once more for it, by `rest_of`.
+    """What is left of an epoch, including the batches that `rest_of` makes again.
 
     Parameters
     ----------
     rank_plan : RankPlan
+        The rank plan.
     part : Epoch or Remainder
+        The epoch, or what is left of it.
     scope : {"rank", "world"}
-        Whose processes carry it out.
+        Whether the processes of this rank or of all ranks carry it out.
+
+    Returns
+    -------
+    Epoch or Remainder
+        ``part`` itself if no batch is made again.
     """
     if not isinstance(part, Remainder):
         return part
@@ -122,19 +138,28 @@ def explain_rest(
     scope: Literal["rank", "world"] = "rank",
     cached: Sequence[Cached] = (),
 ) -> Explanation:
-    """What is left of an epoch will cost, summed over the workers. Nothing is read.
+    """Predict what the remainder of an epoch will cost, summed over the workers.
+
+    Nothing is read.
 
     Parameters
     ----------
     rank_plan : RankPlan
+        The rank plan.
     part : Epoch or Remainder
+        The epoch, or what is left of it.
     scope, cached
         As for `RankPlan.explain`.
+
+    Returns
+    -------
+    Explanation
+        The prediction. It counts the reads of batches that are made again, but not their samples.
     """
     expected = rank_plan.explain(part, scope, cached)
     carried = carried_out(rank_plan, part, scope)
     if carried is part:
         return expected
     found = rank_plan.explain(carried, scope, cached)
-    # What is made once more is not delivered.
+    # Batches that are made again are not delivered.
     return replace(found, num_samples=expected.num_samples)

@@ -1,1 +1,1 @@
-"""What is done to samples: recorded methods, functions, normalising, random numbers."""
+"""Transforms of samples: recorded methods, functions, normalising, random numbers, slabs."""

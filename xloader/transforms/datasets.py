@@ -1,11 +1,11 @@
-"""Batches as xarray Datasets, so that a user's function may name its dimensions.
+"""Batches as xarray Datasets, so that a user's function can refer to dimensions by name.
 
-The dimensions are ``sample`` and those of the fields. A dimension that means different things in
-two fields, in size or in the positions it stands for, is called ``<field>_<dim>`` in each of
-them. Labels that all samples share are indexes. Those of windowed dimensions differ from sample
-to sample and ride along as coordinates ``<dim>_label``, which xarray carries and never aligns by;
-a Dataset of one sample has them as indexes too. The ids are a coordinate ``sample`` without an
-index, so that one sample may be mixed with another.
+The dimensions are ``sample`` and those of the fields. If a dimension has different sizes in two
+fields, or stands for different positions, it is called ``<field>_<dim>`` in each of them. Labels
+that all samples share are indexes. Labels of windowed dimensions differ from sample to sample: in
+a batch they are coordinates ``<dim>_label`` without an index, which xarray keeps but never aligns
+by. In a Dataset of one sample they are indexes. The ids are a coordinate ``sample`` without an
+index, so that one sample can be combined with another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import stored
 
 Names = Mapping[tuple[str, str], str]
-"""Per (field, dimension), what the dimension is called in a Dataset of all fields."""
+"""By (field, dimension), the name of the dimension in a Dataset of all fields."""
 
 
 def to_frame(
@@ -34,16 +34,16 @@ def to_frame(
     arrays: Mapping[str, NDArray[Any]],
     ids: Ints,
 ) -> xr.Dataset:
-    """A batch as a Dataset that shares the arrays' memory.
+    """Make a Dataset of a batch. It shares the memory of the arrays.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe of the samples.
     layouts : tuple of FieldLayout
-        Its layouts.
+        The layouts of its fields.
     arrays : mapping of str to numpy.ndarray
-        By field, shape ``(n, *layout.shape)``.
+        The batch by field, each of shape ``(n, *layout.shape)``.
     ids : numpy.ndarray
         Ids of the samples, int64, shape ``(n,)``.
 
@@ -76,22 +76,47 @@ def to_frame(
 
 
 def with_ids(frame: xr.Dataset, ids: Ints) -> xr.Dataset:
-    """The Dataset with the ids of its samples as a coordinate that nothing aligns by."""
+    """Set the ids of a Dataset of samples, as a coordinate that xarray does not align by.
+
+    Parameters
+    ----------
+    frame : xarray.Dataset
+        The samples.
+    ids : numpy.ndarray
+        Their ids, int64, shape ``(n,)``.
+
+    Returns
+    -------
+    xarray.Dataset
+        A new Dataset with the coordinate ``sample``.
+    """
     coord = xr.Coordinates({SAMPLE: (SAMPLE, ids)}, indexes={})
     return frame.drop_vars(SAMPLE, errors="ignore").assign_coords(coord)
 
 
 def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a Dataset of samples, ``sample`` in front.
+    """The arrays of a Dataset of samples, with ``sample`` as the first axis.
+
+    Parameters
+    ----------
+    frame : xarray.Dataset
+        The samples, after all transforms.
+    num_samples : int
+        Number of samples that it must have.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        By variable, C-contiguous.
 
     Raises
     ------
     OptionError
-        If a variable has lost samples or the dimension ``sample``, or none is left.
+        If a variable has lost samples or the dimension ``sample``, or no variable is left.
     EmptySamplesError
         If a variable has no elements left.
     UnsupportedDataError
-        If a variable holds no numbers.
+        If a variable does not hold real numbers or booleans.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for name, variable in frame.data_vars.items():
@@ -130,7 +155,20 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
 
 
 def show_labels(frame: xr.Dataset) -> xr.Dataset:
-    """One sample, labels as indexes and without its id: ``time_label (time)`` is ``time``."""
+    """Rename the labels of one sample to their dimensions, so that they become indexes.
+
+    The coordinate ``time_label (time)`` becomes ``time``, for example. The id is dropped.
+
+    Parameters
+    ----------
+    frame : xarray.Dataset
+        One sample, without the dimension ``sample``.
+
+    Returns
+    -------
+    xarray.Dataset
+        The sample as users see it.
+    """
     renamed: dict[Hashable, xr.Variable] = {}
     for name, label in frame.coords.items():
         plain = str(name).removesuffix(LABEL)
@@ -143,21 +181,22 @@ def show_labels(frame: xr.Dataset) -> xr.Dataset:
 def auxiliary_coords(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], sample_id: int
 ) -> dict[str, xr.Variable]:
-    """Coordinates of one sample that are no index, such as a 2-d latitude or a scalar.
+    """Coordinates of one sample that are not indexes, such as a 2-d latitude or a scalar.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe of the samples.
     layouts : tuple of FieldLayout
-        Its layouts.
+        The layouts of its fields.
     sample_id : int
-        The sample.
+        Id of the sample.
 
     Returns
     -------
     dict of str to xarray.Variable
-        Those whose dimensions some field has; as ``<field>_<name>`` where fields differ.
+        The coordinates whose dimensions a field has. If fields have different parts of one, it is
+        called ``<field>_<name>`` for each field.
     """
     names = dim_names(layouts)
     coords = recipe.source.coordinates()
@@ -196,12 +235,12 @@ def _cut_coord(
 
 
 def is_same_coord(left: xr.Variable, right: xr.Variable) -> bool:
-    """Whether two coordinates have the same dimensions and values."""
+    """Whether two coordinates have the same dimensions and values (NaN equals NaN)."""
     return xr.DataArray(left).equals(xr.DataArray(right))
 
 
 def dim_names(layouts: tuple[FieldLayout, ...]) -> dict[tuple[str, str], str]:
-    """What each dimension of each field is called in a Dataset of all fields.
+    """The name of each dimension of each field in a Dataset of all fields.
 
     Parameters
     ----------
@@ -211,8 +250,8 @@ def dim_names(layouts: tuple[FieldLayout, ...]) -> dict[tuple[str, str], str]:
     Returns
     -------
     dict of (str, str) to str
-        By (field, dimension): the dimension, or ``<field>_<dim>`` in every field that has it
-        where two of them differ in its size, its offsets or its channels.
+        By (field, dimension): the dimension's own name. If two fields differ in its size, its
+        offsets or its channels, it is ``<field>_<dim>`` in every field that has the dimension.
     """
     meanings: dict[str, set[object]] = {}
     for layout in layouts:
@@ -226,7 +265,20 @@ def dim_names(layouts: tuple[FieldLayout, ...]) -> dict[tuple[str, str], str]:
 
 
 def attrs_of(recipe: Recipe, layout: FieldLayout) -> dict[str, object]:
-    """Attributes that all variables of a field share, less ``units`` once they are changed."""
+    """Attributes that all variables of a field share.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layout : FieldLayout
+        The layout of the field.
+
+    Returns
+    -------
+    dict of str to object
+        The attributes, without ``units`` if a transform changes the units.
+    """
     first, *others = [recipe.variable(part.variable).attrs for part in layout.parts]
     shared = {
         key: value
@@ -252,7 +304,7 @@ def _meaning(layout: FieldLayout, dim: str) -> object:
 def _labels(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], names: Names, ids: Ints
 ) -> dict[str, xr.Variable]:
-    """Labels by coordinate: of all samples under the dimension's name, else ``<dim>_label``."""
+    """Labels by coordinate name: the dimension's own if all samples share them, else ``_label``."""
     labels: dict[str, xr.Variable] = {}
     coords = recipe.source.coordinates()
     for layout in layouts:
@@ -278,16 +330,32 @@ def _labels(
 def _labels_along(
     recipe: Recipe, layout: FieldLayout, dim: str, name: str, ids: Ints
 ) -> xr.Variable:
-    """Labels of a kept dimension: (name,) where it is whole, (sample, name) where windowed."""
+    """Labels of a dimension of a field: along (name,), or (sample, name) where it is windowed."""
     elements, is_windowed = elements_along(recipe, layout, dim, ids)
     index = xr.Variable((SAMPLE, name) if is_windowed else (name,), elements)
     return recipe.source.coordinates()[dim].variable.to_base_variable()[index]
 
 
 def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
-    """Stored elements of a field along a dimension, and whether they differ by sample.
+    """Stored elements of a field along a dimension, for some samples.
 
-    Their shape is ``(n, count)`` along a windowed dimension, else ``(size,)``.
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layout : FieldLayout
+        The layout of the field.
+    dim : str
+        The dimension.
+    ids : numpy.ndarray
+        Ids of the samples, int64, shape ``(n,)``.
+
+    Returns
+    -------
+    elements : numpy.ndarray
+        Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``.
+    is_windowed : bool
+        Whether the elements differ from sample to sample.
     """
     kept = recipe.kept_of(dim)
     if isinstance(kept, int):
@@ -306,7 +374,8 @@ def _labels_of_dropped(
 ) -> dict[str, xr.Variable]:
     """Labels of windowed dimensions that an int offset dropped, one for each sample.
 
-    They take the dimension's own name where no other field says anything else about it.
+    They have the dimension's own name if all fields with this dimension take the same element and
+    no dimension of the Dataset has the name. Otherwise the name is ``<field>_<dim>``.
     """
     labels: dict[str, xr.Variable] = {}
     coords = recipe.source.coordinates()

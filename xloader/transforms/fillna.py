@@ -1,4 +1,4 @@
-"""Numbers in place of NaN, in place on the gathered batches."""
+"""The transform that replaces NaN by a number, in place in the gathered batches."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe, find
 
 BLOCK_SIZE = 2**18
-"""Elements that are looked through at a time, so that masks stay in cache and out of the budget."""
+"""Elements searched at a time. Masks of this size fit the cache, and need no memory budget."""
 
 
 @dataclass(frozen=True)
 class Fillna:
-    """The step that puts a number for every NaN, in place.
+    """The transform that replaces every NaN by a number, in place.
 
     Parameters
     ----------
     values : tuple of (str or None, float)
-        By variable; ``None`` stands for all.
+        Pairs of a variable and the number for it; ``None`` stands for all variables.
     """
 
     values: tuple[tuple[str | None, float], ...]
 
     @property
     def is_in_place(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def describe(self) -> str:
-        """The values by variable."""
+        """The numbers by variable, as text."""
         texts = [str(value) if name is None else f"{name}={value}" for name, value in self.values]
         return f"fillna({', '.join(texts)})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype as it is: integers hold no NaN."""
+        """The dtype, unchanged: integers hold no NaN."""
         return dtype
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def apply(self, layouts: tuple[FieldLayout, ...], arrays: dict[str, NDArray[Any]]) -> None:
-        """Fill the batch where it lies."""
+        """Replace the NaN in the arrays of a batch, given by field."""
         for layout in layouts:
             array = arrays[layout.name]
             if array.dtype.kind != "f":
@@ -62,14 +62,26 @@ class Fillna:
 
 
 def make_fillna(recipe: Recipe, value: Any) -> Fillna:
-    """The step for one number, or for a mapping of numbers by variable.
+    """Make the transform for one number, or for a mapping of numbers by variable.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    value : float or mapping of str to float
+        The number for all variables, or those for some.
+
+    Returns
+    -------
+    Fillna
+        The transform.
 
     Raises
     ------
     UnknownNameError
-        If a variable is not there.
+        If the recipe has no such variable.
     OptionError
-        If a value is no number.
+        If a value is not a number.
     """
     values = dict(value) if isinstance(value, Mapping) else {None: value}
     for name, number in values.items():

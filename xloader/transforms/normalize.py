@@ -1,4 +1,8 @@
-"""``(x - mean) / std`` for each variable, in place on the gathered batches."""
+"""The transform ``(x - mean) / std`` for each variable, in place in the gathered batches.
+
+The statistics may be numbers, arrays along channels, or xarray objects. They are checked, cut to
+the selection, and stored as tables that can be compared and pickled.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,14 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers along some dimensions of a variable, frozen and comparable.
+    """Numbers along some dimensions of a variable, immutable and comparable.
 
     Parameters
     ----------
     dims : tuple of str
         Dimensions, in the variable's order.
     shape : tuple of int
-        Sizes along them, as selected.
+        Sizes of the dimensions, as selected.
     data : bytes
         The values as float64 in native byte order.
     """
@@ -41,19 +45,19 @@ class Table:
 
     @classmethod
     def of(cls, dims: tuple[str, ...], values: NDArray[Any]) -> Table:
-        """Freeze an array."""
+        """Make a table from an array with the dimensions ``dims``."""
         values = np.asarray(values, np.float64, order="C")
         return cls(dims, values.shape, values.tobytes())
 
     def cut(self, dim: str, part: range) -> Table:
-        """The numbers for some positions along a dimension; all where they do not vary there."""
+        """The numbers at some positions along a dimension; all if they do not vary along it."""
         if dim not in self.dims:
             return self
         values = np.frombuffer(self.data, np.float64).reshape(self.shape)
         return Table.of(self.dims, values.take(part, axis=self.dims.index(dim)))
 
     def along(self, dims: tuple[str, ...], dtype: np.dtype) -> NDArray[Any]:
-        """The values with one axis for each of ``dims``, of size 1 where they do not vary."""
+        """The values with one axis for each of ``dims``: of size 1 if they do not vary along it."""
         values = np.frombuffer(self.data, np.float64).reshape(self.shape)
         sizes = dict(zip(self.dims, self.shape, strict=True))
         return values.reshape([sizes.get(dim, 1) for dim in dims]).astype(dtype)
@@ -61,38 +65,38 @@ class Table:
 
 @dataclass(frozen=True)
 class Normalize:
-    """The step that subtracts a mean and divides by a standard deviation.
+    """The transform that subtracts a mean and divides by a standard deviation.
 
     Parameters
     ----------
     tables : tuple of (str, tuple of str, Table, Table)
-        Variable, its stored dimensions, mean and standard deviation.
+        For each variable: its name, its stored dimensions, its mean and its standard deviation.
     """
 
     tables: tuple[tuple[str, tuple[str, ...], Table, Table], ...]
 
     @property
     def is_in_place(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def describe(self) -> str:
-        """The variables, and a digest of the numbers."""
+        """The variables and a hash of the numbers, as text."""
         digest = hashlib.sha256(repr(self.tables).encode()).hexdigest()[:16]
         return f"normalize({', '.join(name for name, *_ in self.tables)}; {digest})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """float32 for small integers and float64 for those of 32 bits and more."""
+        """The dtype for normalised integers: float64 from 32 bits on, else float32. Others stay."""
         if not self.changes_units(variables) or dtype.kind == "f":
             return dtype
         return np.dtype(np.float64 if dtype.itemsize >= 4 else np.float32)
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Whether some of the variables are normalised."""
+        """Whether any of the variables is normalised."""
         return any(name in variables for name, *_ in self.tables)
 
     def cut(self, dim: str, part: range) -> Normalize:
-        """The step for samples of which some positions along a dimension are kept."""
+        """The transform for samples that keep only some positions along a dimension."""
         return Normalize(
             tuple(
                 (name, dims, mean.cut(dim, part), std.cut(dim, part))
@@ -101,7 +105,7 @@ class Normalize:
         )
 
     def apply(self, layouts: tuple[FieldLayout, ...], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Normalise the batch where it lies, in the dtype it has."""
+        """Normalise the arrays of a batch, given by field, in place and in their own dtype."""
         tables = {name: (dims, mean, std) for name, dims, mean, std in self.tables}
         for layout in layouts:
             for part in layout.parts:
@@ -114,15 +118,30 @@ class Normalize:
 
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:
-    """Read statistics in any of the forms that :meth:`xloader.Samples.normalize` takes.
+    """Make the transform from statistics as :meth:`xloader.Samples.normalize` takes them.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples, with windows.
+    stats : mapping or xarray.Dataset or None
+        Mean and standard deviation together, by variable.
+    mean, std : mapping or xarray.Dataset or None
+        Mean and standard deviation apart, by variable. ``stats`` is taken for the mean if only
+        ``std`` is given besides.
+
+    Returns
+    -------
+    Normalize
+        The transform.
 
     Raises
     ------
     OptionError
-        If a mean or standard deviation is missing, not finite, not above 0, or does not fit the
-        variable's dimensions.
+        If a mean or standard deviation is missing, is not finite or does not fit the variable's
+        dimensions, or if a standard deviation is not above 0.
     UnknownNameError
-        If a variable is not there.
+        If the recipe has no such variable.
     """
     if stats is not None and std is not None and mean is None:
         stats, mean = None, stats
@@ -244,7 +263,7 @@ def _table(recipe: Recipe, name: str, word: str, value: Any) -> Table:
 def _as_selected(
     recipe: Recipe, name: str, word: str, value: xr.DataArray, dim: str
 ) -> xr.DataArray:
-    """Statistics cut to what is selected: by label where both have labels, else by position."""
+    """Statistics cut to the selection: by label if both have labels, else by position."""
     kept = recipe.kept_of(dim)
     elements: Any = kept if isinstance(kept, int) else np.asarray(kept, np.int64)
     coords = recipe.source.coordinates()

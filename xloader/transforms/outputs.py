@@ -1,4 +1,7 @@
-"""The fields as delivered: names, shapes and dtypes after all transforms."""
+"""The fields as delivered: their names, shapes and dtypes after all transforms.
+
+They are found by running the transforms on one sample of zeros, as functions may change them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,21 @@ from xloader.transforms.run import finish_frame
 
 @dataclass(frozen=True)
 class Output:
-    """A field as delivered: dimensions, shape and dtype of one sample, and channel names."""
+    """A field as delivered, after all transforms.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field.
+    dims : tuple of str
+        Dimensions of one sample.
+    shape : tuple of int
+        Sizes of one sample along ``dims``.
+    dtype : numpy.dtype
+        The dtype.
+    channels : tuple of str or None
+        Names of the channels; ``None`` without a labelled ``channel`` dimension.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -29,14 +46,26 @@ class Output:
 
 
 def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Output, ...]:
-    """What the steps make of the fields, found by running them on one sample of zeros.
+    """Find the fields as delivered, by running the transforms on one sample of zeros.
 
-    Nothing is run where no step can change names and shapes.
+    Nothing is run if no transform can change names and shapes.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layouts : tuple of FieldLayout
+        The layouts of its fields.
+
+    Returns
+    -------
+    tuple of Output
+        One for each field.
 
     Raises
     ------
     OptionError
-        If a step fails on the sample of zeros.
+        If a transform fails on the sample of zeros.
     """
     if not recipe.is_mapped:
         return tuple(Output(x.name, x.dims, x.shape, x.dtype, x.channels) for x in layouts)

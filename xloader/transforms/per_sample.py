@@ -1,4 +1,4 @@
-"""A batch taken apart into Datasets of one sample, and put together again."""
+"""Splits a batch into Datasets of one sample each, and combines them to a batch again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xloader.transforms.datasets import is_same_coord, show_labels
 
 
 def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hashable]]:
-    """A Dataset for each sample, and the names of the labels that differ between samples.
+    """Split a batch into a Dataset for each sample.
 
     Parameters
     ----------
@@ -22,10 +22,10 @@ def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hash
 
     Returns
     -------
-    list of xarray.Dataset
-        The samples, labels as indexes, each with its id as a scalar coordinate ``sample``.
-    frozenset
-        The coordinates that the batch has as ``<name>_label`` and a sample as ``<name>``.
+    samples : list of xarray.Dataset
+        The samples, with labels as indexes. Each has its id as a scalar coordinate ``sample``.
+    windowed : frozenset of str
+        The coordinates that the batch has as ``<name>_label`` and a sample has as ``<name>``.
     """
     rows = [frame.isel({SAMPLE: row}) for row in range(frame.sizes[SAMPLE])]
     ones = [show_labels(row).assign_coords({SAMPLE: row[SAMPLE]}) for row in rows]
@@ -34,18 +34,19 @@ def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hash
 
 
 def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> xr.Dataset:
-    """The opposite of :func:`unstack_samples`, whatever a function did in between.
+    """Combine samples to a batch: the reverse of :func:`unstack_samples`.
 
-    A coordinate stays as it is where all samples share it. One that differs between them, or is
-    of a windowed dimension, is stacked like a field, an index under the name ``<name>_label``;
-    it goes where it differs in shape.
+    A function may have changed the samples in between. A coordinate that all samples share stays
+    as it is. One that differs between samples, or is in ``windowed``, is stacked like a field; if
+    it is an index or a scalar, its name becomes ``<name>_label``. It is dropped if its shape
+    differs between samples.
 
     Parameters
     ----------
     samples : list of xarray.Dataset
         One Dataset for each sample.
     windowed : frozenset of str
-        Labels that are stacked even where all samples share them.
+        Coordinates that are stacked even if all samples share them.
 
     Returns
     -------
@@ -86,7 +87,7 @@ def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> x
 
 
 def _stacked(samples: list[xr.Dataset], name: Hashable) -> xr.Variable | None:
-    """A variable of all samples, ``sample`` in front; ``None`` where they differ in shape."""
+    """Stack a variable of all samples along ``sample``; ``None`` if they differ in shape."""
     first = samples[0].variables.get(name)
     arrays = []
     for one in samples:

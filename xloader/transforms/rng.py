@@ -1,7 +1,7 @@
-"""Random numbers for augmentation, drawn for whole batches and yet each sample's own.
+"""Random numbers for augmentation, drawn for whole batches at once.
 
-What a sample gets depends on (seed, epoch, sample id, occurrence) and on the call, and on nothing
-else: not on the batch it is in, its row, the thread or the worker.
+The numbers of a sample depend on (seed, epoch, sample id, occurrence) and on the call only. They
+do not depend on the batch, the row, the thread or the worker.
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ from xloader.errors import OptionError
 
 _CALLED_BY_NUMBER, _CALLED_BY_NAME = 1, 2
 _SAMPLES = 0x5A3D
-"""Sets the keys of samples apart from those of orders, which come of the same seed and epoch."""
+"""Separates the keys of samples from those of orders, which use the same seed and epoch."""
 
 
 def sample_keys(
     seed: int, epoch: int, ids: ArrayLike, occurrences: ArrayLike | None = None
 ) -> Words:
-    """A key for each sample, from which what is random about it follows.
+    """Make a key for each sample, which determines its random numbers.
 
     Parameters
     ----------
     seed, epoch : int
-        Those of the loader.
+        Seed and epoch of the loader.
     ids : array-like of int
         Sample ids, shape ``(n,)``.
     occurrences : array-like of int, optional
-        Which time in the epoch it is that each sample comes, from 0; the first time by default.
+        Shape ``(n,)``: how often each sample has occurred in the epoch before; 0 by default.
 
     Returns
     -------
     numpy.ndarray of uint64
-        Shape ``(n,)``.
+        The keys, shape ``(n,)``.
+
+    Raises
+    ------
+    OptionError
+        If ``occurrences`` and ``ids`` differ in shape.
 
     Examples
     --------
@@ -55,33 +60,34 @@ def sample_keys(
             given=f"{times.shape} for ids of shape {whole.shape}",
             allowed="the same shape",
         )
-    # The first words are random, so that adding to them meets no other sample's.
+    # Occurrences are added to random words: added to the ids, 7 + 1 would have the key of 8.
     words = draw(derive_key(_SAMPLES, seed, epoch), whole)
     return draw(derive_key(_SAMPLES, seed), words + times.astype(np.uint64))
 
 
 class Rng:
-    """Random numbers for the samples of one batch, a pure function of what they are.
+    """Random numbers for the samples of one batch. The same samples always get the same numbers.
 
-    Each call draws anew: calls are counted, and the same call on any batch that has a sample
-    gives that sample the same numbers. Where a call is not made for every batch, such as one
-    behind an ``if``, give it a name, so that those after it do not depend on whether it was.
-    A ``name`` always gives the same numbers.
+    Each call draws new numbers. Calls are counted: the n-th call gives a sample the same numbers
+    in any batch. If a call is not made for every batch, as inside an ``if``, give it a ``name``.
+    The numbers of later calls then do not depend on whether it was made. Calls with the same name
+    always give the same numbers.
 
     Parameters
     ----------
     ids : array-like of int
         Ids of the batch's samples, shape ``(n,)``.
     occurrences : array-like of int, optional
-        Which time in the epoch each of them comes, from 0; the first time by default.
+        Shape ``(n,)``: how often each sample has occurred in the epoch before; 0 by default.
     seed, epoch : int, default 0
-        Those of the loader.
+        Seed and epoch of the loader.
 
     Notes
     -----
-    Each number is hashed from its sample's key, the call and its place in the shape; there is no
-    stream that others could move on. Integers are the same on any machine, and floats too but
-    for the last bit of ``normal``, where libraries round logarithms and cosines differently.
+    Each number is a hash of the sample's key, the call and the number's place in the shape. There
+    is no generator whose state other draws could change. Integers are the same on any machine.
+    Floats are too, except for the last bit of ``normal``, as libraries round logarithms and
+    cosines differently.
 
     Examples
     --------
@@ -122,7 +128,14 @@ class Rng:
         return len(self._keys)
 
     def split(self) -> list[Rng]:
-        """One for each sample, before any call: it gives the sample the same numbers.
+        """Make an `Rng` for each sample. Each starts at the first call.
+
+        It gives its sample the same numbers as this one gives from the first call on.
+
+        Returns
+        -------
+        list of Rng
+            One for each sample, in row order.
 
         Examples
         --------
@@ -145,23 +158,28 @@ class Rng:
         name: str | None = None,
         dtype: Literal["float32", "float64"] = "float64",
     ) -> NDArray[Any]:
-        """Floats in ``[low, high)``, but for what rounding makes of them.
+        """Draw uniform floats in ``[low, high)``. Rounding may give ``high``.
 
         Parameters
         ----------
         shape : int or tuple of int
-            Of one sample's numbers; one number by default.
+            Shape of one sample's numbers; one number by default.
         low, high : float
             The bounds.
         name : str, optional
-            What the draw is for, instead of its place among the calls.
+            A name that identifies the draw, instead of its place among the calls.
         dtype : {"float64", "float32"}
-            Of the numbers.
+            The dtype of the numbers.
 
         Returns
         -------
         numpy.ndarray
-            Shape ``(n, *shape)``.
+            The numbers, shape ``(n, *shape)``.
+
+        Raises
+        ------
+        OptionError
+            If the dtype is neither of these.
 
         Examples
         --------
@@ -170,7 +188,7 @@ class Rng:
         """
         kind = np.dtype(dtype)
         if kind == np.float32:
-            # More bits than a float32 has would round up to 1 now and then.
+            # A float32 has 24 bits of precision: more bits would sometimes round up to 1.
             share = (self._bits(shape, name) >> np.uint64(40)).astype(kind) * kind.type(2**-24)
         elif kind == np.float64:
             share = _unit(self._bits(shape, name))
@@ -186,21 +204,21 @@ class Rng:
         *,
         name: str | None = None,
     ) -> NDArray[np.float64]:
-        """Normally distributed float64.
+        """Draw normally distributed floats.
 
         Parameters
         ----------
         shape : int or tuple of int
-            Of one sample's numbers; one number by default.
+            Shape of one sample's numbers; one number by default.
         mean, std : float
             Mean and standard deviation.
         name : str, optional
-            What the draw is for, instead of its place among the calls.
+            A name that identifies the draw, instead of its place among the calls.
 
         Returns
         -------
-        numpy.ndarray
-            Shape ``(n, *shape)``.
+        numpy.ndarray of float64
+            The numbers, shape ``(n, *shape)``.
 
         Raises
         ------
@@ -215,7 +233,7 @@ class Rng:
         if not std >= 0:
             raise OptionError("the standard deviation is negative", given=std, allowed=">= 0")
         one, other = np.moveaxis(self._bits((2, *_as_shape(shape)), name), 1, 0)
-        # Box and Muller's; 1 less the first number is in (0, 1], of which there is a logarithm.
+        # The Box-Muller transform. 1 minus the first number is in (0, 1]: its logarithm is finite.
         radius = np.sqrt(-2.0 * np.log1p(-_unit(one)))
         return np.asarray(mean + std * radius * np.cos(2.0 * math.pi * _unit(other)))
 
@@ -227,21 +245,21 @@ class Rng:
         *,
         name: str | None = None,
     ) -> Ints:
-        """Integers in ``[low, high)``; in ``[0, low)`` where there is no ``high``, as NumPy's.
+        """Draw integers in ``[low, high)``, or in ``[0, low)`` without ``high``, as in NumPy.
 
         Parameters
         ----------
         low, high : int
             The bounds, less than 2**32 apart.
         shape : int or tuple of int
-            Of one sample's numbers; one number by default.
+            Shape of one sample's numbers; one number by default.
         name : str, optional
-            What the draw is for, instead of its place among the calls.
+            A name that identifies the draw, instead of its place among the calls.
 
         Returns
         -------
         numpy.ndarray of int64
-            Shape ``(n, *shape)``.
+            The numbers, shape ``(n, *shape)``.
 
         Raises
         ------
@@ -279,14 +297,15 @@ class Rng:
 
 @dataclass(frozen=True, eq=False)
 class Chance:
-    """What random numbers follow from, beside the ids of samples.
+    """Everything that random numbers are derived from, besides the ids of the samples.
 
     Parameters
     ----------
     seed, epoch : int, default 0
-        Those of the loader; of what is read outside an epoch, 0.
+        Seed and epoch of the loader; 0 for samples that are read outside an epoch.
     occurrences : numpy.ndarray of int64, optional
-        Which time in the epoch it is that each sample of a batch comes; the first by default.
+        Shape ``(n,)``: how often each sample of a batch has occurred in the epoch before; 0 by
+        default.
 
     Examples
     --------
@@ -303,22 +322,28 @@ class Chance:
     occurrences: Ints | None = None
 
     def rng(self, ids: ArrayLike, function: int) -> Rng:
-        """Numbers for a batch.
+        """Make the random numbers for a batch.
 
         Parameters
         ----------
         ids : array-like of int
             Sample ids, shape ``(n,)``.
         function : int
-            For which of the functions that take numbers, from 0: each has calls of its own, so
-            that the second does not flip just what the first turned. Calls by name are shared.
+            Number of the function that takes the random numbers, from 0. Each function gets other
+            numbers, so that the second does not flip just the samples that the first has turned.
+            Draws by name give all functions the same numbers.
+
+        Returns
+        -------
+        Rng
+            The random numbers.
         """
         keys = sample_keys(self.seed, self.epoch, ids, self.occurrences)
         return Rng._of(keys, (function,) if function else ())
 
 
 NO_EPOCH = Chance()
-"""Chance of samples that are read one by one, outside any epoch."""
+"""The `Chance` of samples that are read one by one, outside any epoch."""
 
 
 def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:

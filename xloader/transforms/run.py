@@ -1,4 +1,4 @@
-"""Runs recorded steps on a gathered batch."""
+"""Runs the transforms of a recipe on a gathered batch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ def finish(
     ids: Ints,
     chance: Chance = NO_EPOCH,
 ) -> dict[str, NDArray[Any]]:
-    """Run a recipe's steps on a gathered batch.
+    """Run the transforms of a recipe on a gathered batch.
 
     Parameters
     ----------
     recipe : Recipe
-        The recipe.
+        The recipe of the samples.
     layouts : tuple of FieldLayout
-        Its layouts.
+        The layouts of its fields.
     arrays : dict of str to numpy.ndarray
-        By field, C-contiguous, shape ``(n, *layout.shape)``. They are changed in place.
+        The batch by field, C-contiguous, each of shape ``(n, *layout.shape)``. The arrays are
+        changed in place.
     ids : numpy.ndarray
         Ids of the samples, int64, shape ``(n,)``.
     chance : Chance, optional
-        What the numbers follow from that random functions are given.
+        Seed, epoch and occurrences for functions that take random numbers.
 
     Returns
     -------
@@ -49,9 +50,15 @@ def finish(
     Raises
     ------
     OptionError
-        If a step loses samples, or returns no Dataset.
+        If a transform loses samples or fields, or does not return a Dataset.
+    EmptySamplesError
+        If a transform leaves a field without elements.
+    UnsupportedDataError
+        If a transform leaves a field that does not hold real numbers or booleans.
+    StackError
+        If a dimension of the samples is called ``sample``.
     TransformError
-        If a function raises something.
+        If a function raises an error.
     """
     if not recipe.is_mapped:
         _run_in_place(recipe, layouts, arrays)
@@ -66,7 +73,7 @@ def finish_frame(
     ids: Ints,
     chance: Chance = NO_EPOCH,
 ) -> xr.Dataset:
-    """As :func:`finish`, as a Dataset with its labels. Arguments and errors are the same."""
+    """As :func:`finish`, but as a Dataset with labels, whose variables are not checked."""
     num_done = _run_in_place(recipe, layouts, arrays)
     frame = to_frame(recipe, layouts, arrays, ids)
     num_random = 0
@@ -79,7 +86,7 @@ def finish_frame(
             else:
                 frame = step.apply(frame)
         if frame.sizes.get(SAMPLE) == len(ids):
-            # xarray drops them where a function mixes samples.
+            # xarray drops the ids if a function combines samples with others.
             frame = with_ids(frame, ids)
     return frame
 
@@ -87,7 +94,7 @@ def finish_frame(
 def _run_in_place(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], arrays: dict[str, NDArray[Any]]
 ) -> int:
-    """Run the steps up to the first that is not in place; the number of them."""
+    """Run the transforms before the first that is not in place; return their number."""
     for number, step in enumerate(recipe.steps):
         if not isinstance(step, Fillna | Normalize):
             return number

@@ -1,11 +1,14 @@
-"""Slabs: one rank's part of a dimension of each sample, and which steps give the same on parts.
+"""Slabs: one rank's part of a dimension of each sample, in a group of ranks.
 
-A slab is the whole samples cut once more, so every verb that follows describes the whole::
+A slab is cut from the whole samples. A verb called on a slab applies to the whole samples, which
+are then cut again::
 
     Samples.slab          the whole  ->  cut(whole, dim, part)
     any verb on a slab    the whole with the verb  ->  cut(..., dim, part)
 
-Plan, order and state come of the whole, which is the same for all ranks of a group.
+Plan, order and state are those of the whole samples, so they are the same for all ranks of a
+group. Transforms recorded before the slab must give the same on parts as on the whole, which is
+checked here.
 """
 
 from __future__ import annotations
@@ -28,31 +31,32 @@ from xloader.transforms.steps import Method
 from xloader.transforms.xarray_methods import ELEMENTWISE, REDUCING
 
 _WITH_ARRAYS: Final = frozenset({"clip", "fillna", "where"})
-"""Methods whose arguments may be arrays that lie beside the fields, element by element."""
+"""Methods whose arguments may be arrays that are combined with the fields element by element."""
 
 _WITHOUT_PLACES: Final = frozenset(
     {"astype", "drop_vars", "expand_dims", "isin", "isnull", "notnull", "round", "transpose"}
 )
-"""Methods that do the same to every element, whatever their arguments."""
+"""Methods that treat every element alike, wherever it lies and whatever their arguments."""
 
 _KNOWN: Final = frozenset({*ELEMENTWISE, *REDUCING, "fillna"}) - {"assign"}
-"""Those of which arguments tell what they do; ``assign`` is mostly given functions."""
+"""Methods that can be judged by their arguments; ``assign`` mostly takes functions."""
 
 
 def part_of(total: int, rank: object, size: object) -> range | None:
-    """Elements of one rank's part of ``total``, parts as equal as they get.
+    """Positions of one rank's part of a dimension. The parts are as equal as possible.
 
     Parameters
     ----------
     total : int
-        Elements of the dimension.
+        Number of elements of the dimension.
     rank, size : object
-        Which part of how many, as a user gave them.
+        Number of the part, from 0, and number of parts, as given by a user.
 
     Returns
     -------
     range or None
-        ``None`` where these are no whole numbers, or a part would be empty.
+        ``None`` if these are not whole numbers, the rank is not in ``[0, size)``, or a part would
+        be empty.
 
     Examples
     --------
@@ -71,7 +75,7 @@ def part_of(total: int, rank: object, size: object) -> range | None:
 
 
 def cut(whole: Recipe, dim: str, part: range) -> Recipe:
-    """The samples of which a rank reads a part of one dimension.
+    """Cut samples to one rank's part of a dimension.
 
     Parameters
     ----------
@@ -80,13 +84,13 @@ def cut(whole: Recipe, dim: str, part: range) -> Recipe:
     dim : str
         A dimension without windows.
     part : range
-        Positions in what is selected of it.
+        The rank's positions in the selection of this dimension.
 
     Returns
     -------
     Recipe
-        With the same windows, subset and fields, the part alone selected and numbers along
-        ``dim`` cut to it.
+        The slab, with the same windows, subset and fields. Only the part is selected, and arrays
+        along ``dim`` that transforms use are cut to it.
     """
     selection = selecting.isel(whole, {dim: slice(part.start, part.stop)})
     steps = tuple(_cut_step(whole, step, dim, part) for step in whole.steps)
@@ -94,12 +98,19 @@ def cut(whole: Recipe, dim: str, part: range) -> Recipe:
 
 
 def require_apart(whole: Recipe, dim: str) -> None:
-    """Check that each step gives on parts of a dimension the parts of what it gives on the whole.
+    """Check that the transforms give the same on parts of a dimension as on the whole.
+
+    Parameters
+    ----------
+    whole : Recipe
+        The samples, with windows and no slab.
+    dim : str
+        The dimension that is to be cut.
 
     Raises
     ------
     OptionError
-        If one does not, or if nobody can tell.
+        If a transform does not, or may not.
     """
     names = _names_of(whole, dim)
     for step in whole.steps:
@@ -115,7 +126,7 @@ def require_apart(whole: Recipe, dim: str) -> None:
 
 
 def _names_of(recipe: Recipe, dim: str) -> frozenset[str]:
-    """What a dimension may be called in a Dataset of the fields."""
+    """Names that a dimension may have in a Dataset of the fields: its own, or of channels."""
     fields = [field for field in recipe.gathered_fields if field.has_channels]
     flat = {
         name for f in fields for variable in f.variables for name in recipe.channel_dims(variable)
@@ -142,9 +153,9 @@ def _works_apart(step: Transform, dim: str, names: frozenset[str]) -> bool:
 def _speaks_of(
     value: object, names: frozenset[str], beside: frozenset[str], takes_arrays: bool
 ) -> bool:
-    """Whether an argument names the dimension, lies along it, or may do so."""
+    """Whether an argument names the dimension, is an array along it, or may do either."""
     if isinstance(value, xr.Dataset | xr.DataArray | xr.Variable):
-        # Along the dimension itself they are cut as the fields are.
+        # Arrays along the dimension itself are cut like the fields.
         return not beside.isdisjoint(map(str, value.dims))
     if isinstance(value, Mapping):
         held = chain(value, value.values())
@@ -169,7 +180,7 @@ def _cut_step(whole: Recipe, step: Transform, dim: str, part: range) -> Transfor
 
 
 def _cut_value(whole: Recipe, value: Any, dim: str, part: range) -> Any:
-    """A rank's part of an array along a dimension: by label where both have labels."""
+    """One rank's part of an array along a dimension: by label if both have labels."""
     if isinstance(value, Mapping) and not isinstance(value, xr.Dataset):
         return {key: _cut_value(whole, other, dim, part) for key, other in value.items()}
     is_array = isinstance(value, xr.Dataset | xr.DataArray | xr.Variable)
@@ -178,7 +189,7 @@ def _cut_value(whole: Recipe, value: Any, dim: str, part: range) -> Any:
     index = None if isinstance(value, xr.Variable) else value.indexes.get(dim)
     coords = whole.source.coordinates()
     if index is None or dim not in coords.indexes:
-        # Of another size, it is left to xarray to refuse it, or to take it for the part.
+        # An array of another size may already be the part; if not, xarray refuses it.
         is_whole = value.sizes[dim] == whole.dim_sizes[dim]
         return value.isel({dim: slice(part.start, part.stop)}) if is_whole else value
     kept = whole.kept_of(dim)

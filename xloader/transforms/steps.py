@@ -1,7 +1,8 @@
-"""Steps that run on whole batches, in the order they were recorded.
+"""The transforms that run on a batch as an xarray Dataset: user functions and recorded methods.
 
-Steps in place change the gathered arrays; from the first other step on, a batch is an xarray
-Dataset (see `frames`) until it is handed over.
+Transforms run in the order in which they were recorded. In-place ones (normalize, fillna) change
+the gathered arrays. From the first other one on, the batch is an xarray Dataset (see
+`transforms.datasets`) until it is delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from xloader.transforms.rng import Rng
 
 
 class _Pickled:
-    """Functions written in a notebook or as a lambda pickle by value."""
+    """Base class that pickles functions by value, so that lambdas and notebook functions work."""
 
     def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle
@@ -38,16 +39,16 @@ def _unpickle(kind: type[Any], state: bytes) -> Any:
 
 @dataclass(frozen=True)
 class Map(_Pickled):
-    """The step that calls a user's function.
+    """The transform that calls a user's function.
 
     Parameters
     ----------
     fn : callable
-        Takes and returns an :class:`xarray.Dataset`.
+        The function. It takes and returns an :class:`xarray.Dataset`.
     per : {"batch", "sample"}
-        What the Dataset holds.
+        Whether the Dataset holds a batch or one sample.
     random : bool
-        Whether the function is given an :class:`xloader.transforms.rng.Rng` as well.
+        Whether the function takes an :class:`xloader.transforms.rng.Rng` as second argument.
     """
 
     fn: Callable[..., xr.Dataset]
@@ -56,25 +57,43 @@ class Map(_Pickled):
 
     @property
     def is_in_place(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def describe(self) -> str:
-        """The function by its name and what is bound to it: a change of its body is not seen."""
+        """The function's name and partial arguments, as text. Its body is not looked at."""
         random = ", random=True" if self.random else ""
         return f"map({_text_of(self.fn)}, per={self.per!r}{random})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype as it is."""
+        """The dtype, unchanged."""
         return dtype
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Never: what the function returns has the attributes that it gave."""
+        """Always False: the attributes of the result are those that the function sets."""
         return False
 
     def apply(self, frame: xr.Dataset, rng: Rng | None = None) -> xr.Dataset:
-        """Call the function on a batch. Fields that it returns stay in the order they had."""
-        # By name and beforehand, as the function may change the Dataset that it is given.
+        """Call the function on a batch. Fields keep their order; new ones come last.
+
+        Parameters
+        ----------
+        frame : xarray.Dataset
+            The batch.
+        rng : Rng, optional
+            Random numbers for the batch, for a function that takes them.
+
+        Returns
+        -------
+        xarray.Dataset
+            The result of the function.
+
+        Raises
+        ------
+        OptionError
+            If the function does not return a Dataset, or gives samples of different sizes.
+        """
+        # Listed beforehand, as the function may change the Dataset that it is given.
         names = list(frame.data_vars)
         if self.per == "batch":
             result = self._call(frame, *([] if rng is None else [rng]))
@@ -105,18 +124,18 @@ class Map(_Pickled):
 
 @dataclass(frozen=True)
 class Method(_Pickled):
-    """The step that calls a method of :class:`xarray.Dataset` by its name.
+    """The transform that calls a method of :class:`xarray.Dataset`.
 
     Parameters
     ----------
     name : str
-        The method.
+        Name of the method.
     args : tuple
         Its positional arguments.
     kwargs : dict
         Its keyword arguments.
     over_rest : bool
-        Whether it is to work over every dimension but ``sample``.
+        Whether the method works over every dimension except ``sample``.
     """
 
     name: str
@@ -126,25 +145,36 @@ class Method(_Pickled):
 
     @property
     def is_in_place(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def describe(self) -> str:
-        """The call."""
+        """The call, as text."""
         given = [_text_of(value) for value in self.args]
         given += [f"{key}={_text_of(value)}" for key, value in self.kwargs.items()]
         return f"{self.name}({', '.join(given)})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
-        """The dtype as it is."""
+        """The dtype, unchanged."""
         return dtype
 
     def changes_units(self, variables: tuple[str, ...]) -> bool:
-        """Never: xarray keeps or drops attributes by its own rules."""
+        """Always False: xarray keeps or drops attributes by its own rules."""
         return False
 
     def apply(self, frame: xr.Dataset) -> xr.Dataset:
-        """Call the method on a batch."""
+        """Call the method on a batch.
+
+        Parameters
+        ----------
+        frame : xarray.Dataset
+            The batch.
+
+        Returns
+        -------
+        xarray.Dataset
+            The result of the method.
+        """
         kwargs = dict(self.kwargs)
         if self.over_rest:
             dims = {dim for variable in frame.data_vars.values() for dim in variable.dims}
@@ -154,7 +184,7 @@ class Method(_Pickled):
 
 
 def _text_of(value: object) -> str:
-    """A value as text that is the same in every process, so without addresses."""
+    """A value as text that is the same in every process, without memory addresses."""
     if isinstance(value, np.ndarray | xr.DataArray | xr.Dataset | xr.Variable):
         plain = value.tolist() if isinstance(value, np.ndarray) else value.to_dict()
         digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
@@ -164,7 +194,7 @@ def _text_of(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"({', '.join(map(_text_of, value))})"
     if isinstance(value, set | frozenset):
-        # Texts have another order in each process.
+        # The order of a set of strings differs between processes.
         return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
     if isinstance(value, partial):
         return f"partial{_text_of([value.func, value.args, value.keywords])}"

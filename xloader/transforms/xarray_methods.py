@@ -1,4 +1,4 @@
-"""Methods of :class:`xarray.Dataset` that samples record, to be run on whole batches."""
+"""Methods of :class:`xarray.Dataset` that samples record, and that later run on whole batches."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ ELEMENTWISE = (
     *("assign", "astype", "clip", "diff", "drop_vars", "expand_dims", "isin", "isnull"),
     *("notnull", "rename", "roll", "round", "shift", "transpose", "where"),
 )
-"""Work on each element, or name the dimension they work along."""
+"""Methods that work on each element, or along a dimension that their arguments name."""
 
 REDUCING = (
     *("all", "any", "count", "cumprod", "cumsum", "max", "mean", "median", "min", "prod"),
     *("quantile", "std", "sum", "var"),
 )
-"""Work over dimensions; without ``dim``, over all but ``sample``."""
+"""Methods that work over dimensions; without ``dim``, over all except ``sample``."""
 
 REFUSED = (
     *("coarsen", "differentiate", "groupby", "groupby_bins", "integrate", "interp"),
     *("interp_like", "interpolate_na", "polyfit", "reindex", "reindex_like", "resample"),
     *("rolling", "rolling_exp", "sortby", "squeeze", "stack", "unstack"),
 )
-"""Need an index, give something else than a Dataset, or may lose ``sample``."""
+"""Methods that raise an error, as they need an index, give no Dataset, or may lose ``sample``."""
 
 
 class RecordedMethods:
-    """What a class of samples gains: each method of the lists above, recorded as a step."""
+    """Base class of samples, with a method for each name in the lists above.
+
+    Those of `ELEMENTWISE` and `REDUCING` record a transform. Those of `REFUSED` raise an error.
+    """
 
     all: Callable[..., Self]
     any: Callable[..., Self]
@@ -67,11 +70,22 @@ class RecordedMethods:
     where: Callable[..., Self]
 
     def with_step(self, step: Transform) -> Self:
-        """The samples with one more transform."""
+        """Add a transform.
+
+        Parameters
+        ----------
+        step : Transform
+            The transform, which runs after those recorded before.
+
+        Returns
+        -------
+        Self
+            New samples.
+        """
         raise NotImplementedError
 
     def __dir__(self) -> list[str]:
-        # Completion offers no method whose call would only say what to use in its place.
+        # The refused methods only raise an error, so completion leaves them out.
         return sorted({*super().__dir__()} - {*REFUSED})
 
 
@@ -81,19 +95,21 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
     Parameters
     ----------
     name : str
-        One of `ELEMENTWISE` or `REDUCING`, or any other that keeps ``sample``.
-    args, kwargs
-        Its arguments.
+        One of `ELEMENTWISE` or `REDUCING`, or any other method that keeps ``sample``.
+    args : tuple
+        Its positional arguments.
+    kwargs : dict
+        Its keyword arguments.
 
     Returns
     -------
     Method
-        The step.
+        The transform.
 
     Raises
     ------
     OptionError
-        If xarray's method does not take such arguments, or they speak of ``sample``.
+        If xarray's method does not take these arguments, or they name ``sample``.
     """
     function = getattr(xr.Dataset, name)
     signature = inspect.signature(function)
@@ -122,7 +138,7 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
 
 def _speaks_of_sample(value: object) -> bool:
     if isinstance(value, list | tuple | set | frozenset | dict):
-        # One by one: an array in there has no one truth.
+        # One by one: an array in the collection has no single truth value.
         return any(isinstance(part, str) and part == SAMPLE for part in value)
     return isinstance(value, str) and value == SAMPLE
 
