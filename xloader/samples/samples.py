@@ -163,6 +163,7 @@ class Samples(RecordedMethods):
         **labels: Any,
     ) -> Self:
         """Keep the elements with certain labels, lazily, as :meth:`xarray.Dataset.sel` does.
+
         Parameters
         ----------
         indexers : mapping of str to (label, slice or sequence of labels), optional

@@ -73,7 +73,9 @@ def first_of(samples: Sequence[Any]) -> Any:
 
 
 def is_plain_tuple(sample: Any) -> bool:
-    """Whether a sample is a tuple or list of fields. Named tuples do not count, and stay as they are.
+    """Whether a sample is a tuple or list of fields, and not a named tuple.
+
+    Named tuples keep their class when they are collated.
 
     Parameters
     ----------

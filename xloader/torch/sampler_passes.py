@@ -38,8 +38,8 @@ class Passes:
         self._num_workers = num_workers
         self._is_lasting = is_lasting
         self._num_passes = 0
-        # The plan's worker whose step the current pass began with. If it is not 0, steps of a
-        # worker go to another process than planned, which does not have the chunks kept before.
+        # The plan's worker whose step the last pass began with. If a pass begins with another's,
+        # a worker's steps go to another process, which lacks the chunks kept for them.
         self._shift = 0
         self._kept: list[set[tuple[int, int]]] = []
         self._forget()

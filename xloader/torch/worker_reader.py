@@ -105,9 +105,7 @@ class WorkerReader:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether a fork has copied this object: its threads and locks do not work in the new
-        process.
-        """
+        """Whether a fork has copied this object, whose threads and locks belong to the parent."""
         return os.getpid() != self._pid
 
     def step(self, step_tag: StepTag, ids: Sequence[int]) -> Delivery | None:
@@ -143,8 +141,8 @@ class WorkerReader:
                 self._leave_plan(f"step {step_tag.step} came out of turn, as with in_order=False")
                 return None
             way = self._begin(step_tag, number)
-        # A part that raises is not continued. The step after it would then warn of a step out of
-        # turn, which must not hide the error: the warning is held back until a batch is made.
+        # A part that raises is not continued, so its next step comes out of turn. After an error,
+        # no warning of that is given.
         del self._ways[number]
         has_warned, self._has_warned = self._has_warned, True
         delivery = next(way.steps)
@@ -230,7 +228,7 @@ class WorkerReader:
             self._workers[number] = Worker(
                 self._rank_plan,
                 number,
-                # In a worker process, the DataLoader itself holds the batches that wait.
+                # In a worker process, batches wait in memory shared with the training process.
                 num_ready=1 if self._is_worker else options.prefetch,
                 num_cores=options.threads or self._num_cores,
             )
@@ -241,9 +239,10 @@ class WorkerReader:
         return way
 
     def _dismiss(self, number: int) -> None:
-        """Close workers of the plan whose steps go to other processes from now on.
+        """Close the plan's workers whose steps go to other processes.
 
-        This process now makes the steps of one worker of the plan, by number.
+        Steps of a process are those of the plan's worker ``number``, and of every
+        ``num_workers``-th one from there.
         """
         # A DataLoader gives the first step of a pass to its first process, so a pass that begins
         # at another step than the one before assigns the plan's workers to other processes.
