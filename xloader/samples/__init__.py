@@ -1,1 +1,1 @@
-"""What a user writes: opening, describing and choosing samples, and asking for batches."""
+"""The user's interface: opening stores, describing and choosing samples, and making batches."""

@@ -1,4 +1,4 @@
-"""``ds.xloader``: samples of an open xarray Dataset or DataArray."""
+"""The accessor ``ds.xloader``: samples of an open xarray Dataset or DataArray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ _REGISTRIES: tuple[Callable[[str], Callable[[Any], Any]], ...] = (
 
 
 def samples_of(source: xr.Dataset | xr.DataArray) -> Samples:
-    """Samples of an open object, as :func:`xloader.open` gives them; no windows yet."""
+    """Samples of an open Dataset or DataArray, with no windows yet.
+
+    Parameters
+    ----------
+    source : xarray.Dataset or xarray.DataArray
+        The open object, as :func:`xloader.open` takes it.
+
+    Returns
+    -------
+    Samples
+        Everything that the object offers.
+    """
     return open(source)
 
 

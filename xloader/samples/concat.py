@@ -1,4 +1,4 @@
-"""The door to samples of many stores or files as one."""
+"""`concat`: opens many stores, files or Datasets as one, joined along a dimension."""
 
 from __future__ import annotations
 
@@ -36,41 +36,44 @@ def concat(
 ) -> Samples:
     """Open many stores, files or Datasets as one along a dimension. No value is read.
 
-    Of each, the metadata and the labels of the dimensions are looked at; chunks are read by
-    what opened them. Windows run across the borders, and across what lies between: a year
-    that was left out is not missed, but ``explain()`` names the step across it.
+    Only the metadata of each source and the labels of its dimensions are read here. Chunks are
+    read later, from the source that holds them. Windows run across the borders between sources,
+    and across gaps: a year that was left out is no error, but ``explain()`` names the step across
+    it.
 
     Parameters
     ----------
     sources : iterable of (str, os.PathLike, zarr store, zarr.Group, Dataset or DataArray), or str
-        Whatever :func:`xloader.open` takes, in the order of their labels along ``dim``. A local
-        path with ``*``, ``?`` or ``[`` stands for those that match it, sorted by name.
+        Anything that :func:`xloader.open` takes, in the order of the labels along ``dim``. A local
+        path with ``*``, ``?`` or ``[`` stands for all paths that match it, sorted by name.
     dim : str, default "time"
-        The dimension to join along. Its labels must go on from each source to the next; without
-        labels nothing is checked. Labels along other dimensions must be the same in all.
-        Variables and coordinates without it are the first source's.
+        The dimension to join along. Its labels must continue from each source to the next; without
+        labels nothing is checked. Labels along other dimensions must be the same in all sources.
+        Variables and coordinates without this dimension are taken from the first source.
     variables : iterable of str, optional
         The data variables to offer; by default all, which every source must then have.
     group, storage_options, dtype, on_missing, read_timeout, max_retries, **open_kwargs
-        As of :func:`xloader.open`, for each source. Open Datasets take no options for opening.
+        As for :func:`xloader.open`, applied to each source. Open Datasets take no options for
+        opening.
 
     Returns
     -------
     Samples
-        Everything that the sources offer, with no windows yet. Values that are packed in
-        another way from file to file are unpacked as they are read.
+        Everything that the sources offer, with no windows yet. Where files pack their values
+        differently, each value is unpacked by its own file's attributes as it is read.
 
     Raises
     ------
     SourceNotFoundError
-        If there is nothing to open, or nothing matches.
+        If there is nothing to open, or a pattern matches no path.
     UnknownNameError
         If a source lacks the dimension or a variable.
     StackError
-        If a variable differs in its dimensions, another dimension's size or chunks, or dtype.
+        If a variable differs between sources in its dimensions, its dtype, or the size or chunks
+        of another dimension.
     OptionError
-        If no source is given, or labels along ``dim`` overlap, turn round, mix calendars or
-        come in another order; if labels of another dimension differ.
+        If no source is given; if labels along ``dim`` overlap, change direction, mix calendars or
+        are not in order; if labels of another dimension differ.
     UnsupportedDataError
         If a variable asked for holds no numbers, or nothing can open a source.
 
@@ -86,7 +89,7 @@ def concat(
         raise OptionError(
             "sources are joined along one dimension", given=f"dim={dim!r}", allowed="its name"
         )
-    # An iterator would be empty at the second source.
+    # Each source reads the names: an iterator would be exhausted after the first.
     names = variables if variables is None or isinstance(variables, str) else tuple(variables)
     retry_policy = RetryPolicy(read_timeout, max_retries)
     opened = [

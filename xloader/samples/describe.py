@@ -1,4 +1,4 @@
-"""Samples as text and as HTML."""
+"""Descriptions of samples, as text for the terminal and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = list[tuple[str, str]]
 
 
 def as_text(recipe: Recipe) -> str:
-    """One line for each thing there is to say."""
+    """Text that describes the samples: a title, then one line for each property."""
     rows = _rows(recipe)
     width = max(len(head) for head, _ in rows)
     lines = [f"    {head:<{width}}  {text}" for head, text in rows]
@@ -22,7 +22,7 @@ def as_text(recipe: Recipe) -> str:
 
 
 def as_html(recipe: Recipe) -> str:
-    """A small table."""
+    """HTML table that describes the samples, with the same rows as the text."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{html.escape(head)}</th>"
         f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
@@ -32,7 +32,7 @@ def as_html(recipe: Recipe) -> str:
 
 
 def last_verb(recipe: Recipe) -> str:
-    """The verb that was called last, as far as a recipe knows."""
+    """Name of the last step that a recipe records, for error messages."""
     if recipe.steps:
         return recipe.steps[-1].describe()
     if recipe.fields:
@@ -78,7 +78,7 @@ def _field_rows(recipe: Recipe) -> Rows:
     try:
         outputs = make_outputs(recipe, make_layouts(recipe))
     except XloaderError as error:
-        # What is printed while debugging must not fail for the very fault that is looked for.
+        # Users print samples to find a fault, so printing must not fail because of it.
         return [("fields", f"none: {error}")]
     rows = []
     for output in outputs:

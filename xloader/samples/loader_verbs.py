@@ -1,4 +1,7 @@
-"""From samples to batches: what `loader`, `explain` and `to_tensor_dataset` of `Samples` do."""
+"""Implementation of the `Samples` methods that make batches.
+
+These are `loader`, `explain` and `to_tensor_dataset`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from xloader.transforms.outputs import make_outputs
 def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     """A loader of a recipe's samples; see `Samples.loader`."""
     loader = _loader(recipe, options)
-    # A function that fails on any batch does so now, and not at the first one.
+    # A function that fails on every batch fails here, and not at the first batch.
     make_outputs(recipe, make_layouts(recipe))
     return loader
 
@@ -36,12 +39,12 @@ def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
 def explain(
     recipe: Recipe, order: ArrayLike | None, cache: Any, num_workers: int, options: dict[str, Any]
 ) -> Explanation:
-    """What an epoch would cost; see `Samples.explain`."""
+    """Predict what an epoch, or an order of the user's own, costs; see `Samples.explain`."""
     remedy = 'pass cache="lru", which drops what was not used for longest'
     check_choice("cache", cache, (None, "lru"), remedy)
     check_whole("num_workers", num_workers, 0, MOST)
     if cache is None and num_workers != 1:
-        # A loader's own error says what stands here for it.
+        # make_options then refuses it, and names the option to use instead.
         options["num_workers"] = num_workers
     chosen = make_options(**{"output": "numpy", **options})
     if cache is None:
@@ -50,7 +53,7 @@ def explain(
             return loader.explain()
         ids = normal_ids(recipe.num_ids, np.asarray(order))
         told = explain_order(loader.footprint, loader.plan, ids, loader.explain())
-        # What drop_last leaves out of an epoch is not left out of an order.
+        # The loader's notes about drop_last do not hold for an order of the user's own.
         return with_notes(told, recipe)
     if order is None:
         raise OptionError(
@@ -74,7 +77,31 @@ def explain(
 
 
 def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
-    """A loader of all samples by their ids, in what memory the whole of them leaves."""
+    """A loader of all samples in ascending order, to copy them all into memory.
+
+    The loader gets the memory that is left beside the copy of all samples.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The data behind the samples.
+    memory : int or str
+        Bytes for the copy and for the loader together.
+    on_nan : {"warn", "raise", "ignore"}
+        What to do about NaN.
+
+    Returns
+    -------
+    Loader
+        Delivers NumPy arrays, for this process alone.
+
+    Raises
+    ------
+    OptionError
+        If the samples are weighted, or ``on_nan`` is none of the choices.
+    MemoryBudgetError
+        If the samples and the loader do not fit in the memory.
+    """
     memory_nbytes, on_nan = parse_nbytes(memory), check_on_nan(on_nan)
     if recipe.subset is not None and recipe.subset.weights is not None:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Samples that change from epoch to epoch: windows that grow as a rollout does."""
+"""`Rollout`: a loader whose samples change from epoch to epoch, such as windows that grow."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from xloader.samples.samples import Samples
 
 
 class Rollout:
-    """A loader whose samples are those of the epoch, planned anew where they change.
+    """Loader whose samples may change from epoch to epoch.
+
+    A new plan is made only where the samples differ from those of the epoch before.
 
     Parameters
     ----------
     make : callable
-        Gives the samples of an epoch, given its number: the same ones whenever it is asked.
+        Called with the number of an epoch, returns the :class:`Samples` of that epoch. It must
+        return the same samples each time it is called with the same number.
     **options
         As for :meth:`Samples.loader`.
 
     Raises
     ------
     OptionError
-        If what it gives are no samples, or an option is outside its range.
+        If ``make`` is not callable or returns no samples, or an option is outside its range.
 
     Examples
     --------
@@ -76,37 +79,65 @@ class Rollout:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a batch, on each rank."""
+        """Number of samples in a batch, on each rank."""
         return self._loader.batch_size
 
     @property
     def num_samples(self) -> int:
-        """Samples of the epoch to come, over all ranks."""
+        """Number of samples in the next epoch, over all ranks."""
         return self._aligned().num_samples
 
     @property
     def plan(self) -> Plan:
-        """The plan of the epoch to come."""
+        """The plan of the next epoch."""
         return self._aligned().plan
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`."""
+        """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         self._loader.set_epoch(epoch)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next ``iter`` will cost; see :meth:`Loader.explain`."""
+        """Predict what the next ``iter`` costs; see :meth:`Loader.explain`.
+
+        Parameters
+        ----------
+        scope : {"rank", "world"}
+            Whether the numbers are those of this rank or of all ranks together.
+        """
         return self._aligned().explain(scope)
 
     def report(self) -> Report:
-        """What was read, of the epoch under way or last ended; see :meth:`Loader.report`."""
+        """Report of the epoch under way, or of the last one; see :meth:`Loader.report`."""
         return (self._reported or self._loader).report()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands; see :meth:`Loader.state_dict`."""
+        """Position and plan of the loader, as plain JSON values; see :meth:`Loader.state_dict`."""
         return self._aligned().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where such a loader stood; see :meth:`Loader.load_state_dict`."""
+        """Continue from the position of a saved rollout; see :meth:`Loader.load_state_dict`.
+
+        Parameters
+        ----------
+        state : dict
+            The value of :meth:`state_dict`, from any rank, perhaps stored as JSON.
+
+        Raises
+        ------
+        StateError
+            If the state has no epoch, or is damaged; if it belongs to other samples or another
+            global batch, or its plan is not the plan that this rollout makes.
+        LanesError
+            If the number of ranks does not divide the state's lanes.
+        MemoryBudgetError
+            If the state's plan needs more memory than this loader has.
+        """
         given: object = state
         epoch = given.get("epoch") if isinstance(given, Mapping) else None
         if type(epoch) is not int or epoch < 0:
@@ -127,13 +158,13 @@ class Rollout:
                 "ranks that divides them",
                 remedy="pass the same memory, prefetch, max_amplification, spread and lanes",
             )
-        # Epochs that are planned anew are those that would have come there.
+        # Later epochs are planned from the options, and need the state's seed to be the same.
         self._options["seed"] = state["seed"]
         self._loader.close()
         self._loader, self._made_for = other, epoch
 
     def close(self) -> None:
-        """Stop whatever is under way and give the memory back. More than once is fine."""
+        """Stop all reads under way and free the memory. It can be called more than once."""
         self._loader.close()
 
     def __enter__(self) -> Rollout:
@@ -148,12 +179,12 @@ class Rollout:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        # Not before the first batch: trainers ask for an iterator before they tell the epoch.
+        # Only at the first batch: trainers ask for an iterator before they set the epoch.
         loader = self._reported = self._aligned()
         yield from loader
 
     def _aligned(self) -> Loader:
-        """The loader, made anew where the samples of the epoch to come are others."""
+        """The loader of the next epoch, made anew if that epoch has other samples."""
         epoch = self._loader.epoch
         if epoch == self._made_for:
             return self._loader
@@ -187,5 +218,5 @@ def _are_alike(one: Recipe, other: Recipe) -> bool:
     try:
         return one == other
     except ValueError:
-        # Arrays that were recorded have no one truth.
+        # Recorded arguments may be arrays, whose == is an array and no single bool.
         return False

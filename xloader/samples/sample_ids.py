@@ -1,4 +1,4 @@
-"""Sample ids as a user names them: a slice, a mask, a sequence, negative ones from the end."""
+"""Sample ids as a user gives them: a slice, a mask or a sequence, with negative ids allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,21 @@ from xloader.errors import SampleIndexError
 
 
 def listed_ids(size: int, key: Any) -> NDArray[Any]:
-    """What a slice, a mask of all samples or anything else names, not yet checked as ids."""
+    """Ids that a slice, a mask or a sequence stands for. They are not checked yet.
+
+    Parameters
+    ----------
+    size : int
+        Number of samples.
+    key : slice, array-like of bool, or array-like of int
+        A slice, a mask with one flag for each sample, or ids. A mask of another shape is returned
+        as it is.
+
+    Returns
+    -------
+    numpy.ndarray
+        The ids, 0-d for a single id.
+    """
     if isinstance(key, slice):
         return np.arange(*key.indices(size), dtype=np.int64)
     ids = np.asarray(key)
@@ -20,12 +34,24 @@ def listed_ids(size: int, key: Any) -> NDArray[Any]:
 
 
 def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
-    """Ids in ``[0, size)``, negative ones counted from the end.
+    """Check ids and count negative ones from the end.
+
+    Parameters
+    ----------
+    size : int
+        Number of samples.
+    ids : numpy.ndarray
+        Ids, shape ``(n,)``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Ids in ``[0, size)``, int64, shape ``(n,)``.
 
     Raises
     ------
     SampleIndexError
-        If they are no ids, or out of range.
+        If the ids are not whole numbers, are not 1-d, or are out of range.
     """
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise SampleIndexError(
@@ -41,6 +67,6 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
             allowed=f"[{-size}, {size})",
             remedy="len(samples) counts the ids",
         )
-    # Not before they are known to be in range, as the largest uint64 is no int64.
+    # Only after the range check: a large uint64 would overflow int64.
     ids = ids.astype(np.int64)
     return np.where(ids < 0, ids + size, ids)

@@ -1,7 +1,7 @@
-"""What a user can write, in the order in which it is written: `open`, and the methods of `Samples`.
+"""The functions and methods that users write: `open`, and `Samples` in the order of their use.
 
-Each method hands on to a room below and returns a new value; nothing is read before a sample or a
-batch is asked for. The file is as long as its docstrings.
+Each method calls a module below and returns a new value. Nothing is read until a sample or a batch
+is asked for. The file is long because of its docstrings.
 """
 
 from __future__ import annotations
@@ -71,35 +71,38 @@ def open(  # noqa: A001
     storage_options : mapping, optional
         Options for the file system of a URL.
     dtype : dtype-like or None, default "float32"
-        What packed integers decode to, where the source is opened by path: those of four bytes
-        or more to float64 unless a dtype is passed. ``None`` leaves it to xarray.
+        Dtype that packed integers are unpacked to. By default, integers of four bytes or more
+        become float64; a dtype that is passed holds for all. ``None`` leaves the choice to xarray.
+        An open Dataset keeps its own dtypes.
     on_missing : {"warn", "raise", "fill"}, default "warn"
-        What to do about Zarr chunks that are absent: read the fill value with one warning,
-        raise, or read the fill value silently. ``report()`` counts them in each case.
+        What to do about absent Zarr chunks: read the fill value with one warning, raise, or read
+        the fill value silently. ``report()`` counts them in each case.
     read_timeout : float, default 300.0
-        Seconds that each attempt at a read may take, of ``samples[17]`` and
-        :meth:`Samples.to_xarray`, and of loaders that are not told otherwise.
+        Seconds that each attempt at a read may take. It holds for ``samples[17]``, for
+        :meth:`Samples.to_xarray`, and for loaders that are given no ``read_timeout`` themselves.
     max_retries : int, default 4
-        Attempts after the first, where that fails for a reason that may pass: no answer in time,
-        a dropped connection, a short body, HTTP status 408, 429 or 5xx. Between them are pauses
-        of up to 0.1 s, doubling to 10 s, or as long as the store asks for.
+        Further attempts after one that failed for a reason that may pass: no answer in time, a
+        dropped connection, a short body, HTTP status 408, 429 or 5xx. The pause before a new
+        attempt is at most 0.1 s at first and doubles up to 10 s, or is as long as the store asks
+        for.
     **open_kwargs
-        Passed to :func:`xarray.open_dataset`, but ``branch``, ``tag`` or ``snapshot_id``: the
-        version of an ``icechunk.Repository``, by default that of its branch ``"main"``.
+        Passed to :func:`xarray.open_dataset`. The exceptions are ``branch``, ``tag`` and
+        ``snapshot_id``, which choose the version of an ``icechunk.Repository``: by default that of
+        its branch ``"main"``.
 
     Returns
     -------
     Samples
-        Everything the source offers, with no windows yet.
+        Everything that the source offers, with no windows yet.
 
     Raises
     ------
     SourceNotFoundError
         If there is nothing to open.
     SourceAccessError
-        If a store cannot be reached, does not answer, or does not let this reader in.
+        If a store cannot be reached, does not answer, or refuses access.
     UnknownNameError
-        If a variable asked for is not there.
+        If a variable asked for does not exist.
     UnsupportedDataError
         If a variable asked for holds no numbers, or nothing can open the source.
     OptionError
@@ -128,16 +131,17 @@ def open(  # noqa: A001
 
 @dataclass(frozen=True, repr=False)
 class Samples(RecordedMethods):
-    """Windows of a source as a sequence: each id names a sample, a tuple of arrays.
+    """Sequence of the windows of a source: each id names a sample, a tuple of arrays.
 
-    Made by :func:`xloader.open` or ``ds.xloader``. Every verb gives new samples and leaves these
-    as they are. Methods of :class:`xarray.Dataset` that work on whole batches, such as ``clip`` or
-    ``mean``, can be called as well: :mod:`xloader.transforms.xarray_methods` lists them.
+    Made by :func:`xloader.open` or ``ds.xloader``. Every method that changes samples returns new
+    samples and leaves these as they are. Methods of :class:`xarray.Dataset` that work on whole
+    batches, such as ``clip`` or ``mean``, can be called as well:
+    :mod:`xloader.transforms.xarray_methods` lists them.
 
     Parameters
     ----------
     recipe : Recipe
-        The description of the samples, as data.
+        The source, selection, windows, fields and transforms, as frozen data.
 
     Examples
     --------
@@ -149,7 +153,7 @@ class Samples(RecordedMethods):
 
     recipe: Recipe
 
-    # What to keep of the store
+    # Selecting from the store
 
     def sel(
         self,
@@ -158,23 +162,28 @@ class Samples(RecordedMethods):
         tolerance: Any = None,
         **labels: Any,
     ) -> Self:
-        """Keep what has certain labels, as :meth:`xarray.Dataset.sel` does, lazily.
+        """Keep the elements with certain labels, lazily, as :meth:`xarray.Dataset.sel` does.
 
         Parameters
         ----------
         indexers : mapping of str to (label, slice or sequence of labels), optional
-            What to keep along each dimension. A single label drops the dimension, as in
-            ``sel(level=500)``, a list of one keeps it; a dimension without labels is chosen
-            from by position.
+            The labels to keep along each dimension. A single label drops the dimension, as in
+            ``sel(level=500)``; a list of one label keeps it. Along a dimension without labels,
+            values are positions.
         method, tolerance : optional
             As in :meth:`xarray.Dataset.sel`.
         **labels
-            The same as keyword arguments.
+            The same as ``indexers``, as keyword arguments.
+
+        Returns
+        -------
+        Samples
+            The same source with fewer elements selected.
 
         Raises
         ------
         UnknownNameError
-            If a dimension or a label is not there.
+            If a dimension or a label does not exist.
         OptionError
             If the elements do not increase, or there are windows already.
         EmptySamplesError
@@ -187,19 +196,24 @@ class Samples(RecordedMethods):
         return self._but(selection=chosen)
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
-        """Keep what is at certain positions, as :meth:`xarray.Dataset.isel` does, lazily.
+        """Keep the elements at certain positions, lazily, as :meth:`xarray.Dataset.isel` does.
 
         Parameters
         ----------
         indexers : mapping of str to (int, slice, sequence of int or mask), optional
-            What to keep along each dimension. An int drops the dimension.
+            The positions to keep along each dimension. An int drops the dimension.
         **positions
-            The same as keyword arguments.
+            The same as ``indexers``, as keyword arguments.
+
+        Returns
+        -------
+        Samples
+            The same source with fewer elements selected.
 
         Raises
         ------
         UnknownNameError
-            If a dimension is not there.
+            If a dimension does not exist.
         OptionError
             If a position is out of range, the elements do not increase, or there are windows
             already.
@@ -210,7 +224,7 @@ class Samples(RecordedMethods):
         chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
         return self._but(selection=chosen)
 
-    # What a sample spans, and its arrays
+    # Windows and fields
 
     def window(
         self,
@@ -220,32 +234,37 @@ class Samples(RecordedMethods):
         dilation: Mapping[str, int] | int = 1,
         **sizes_by_dim: int,
     ) -> Self:
-        """Say what one sample spans. Dimensions that are not named are taken whole.
+        """Set the window that each sample covers. Dimensions that are not named are taken whole.
 
-        Windows count what is selected: after :meth:`isel` or :meth:`sel` with a list or a mask
-        they run across what was left out, as elements that were far apart are neighbours then:
-        ``explain()`` names steps between labels that are irregular.
+        Windows count selected elements. After :meth:`isel` or :meth:`sel` with a list or a mask,
+        elements that were far apart in the store become neighbours, and windows run across the
+        gap. ``explain()`` names irregular steps between labels.
 
         Parameters
         ----------
         sizes : int or mapping of str to int, optional
-            Elements of a window along each dimension; an int stands for every dimension. Ids
-            count windows in C order, dimensions as named here.
+            Elements of a window along each dimension; an int holds for every dimension. Ids count
+            windows in C order, with the dimensions in the order in which they are named here.
         stride : int or mapping of str to int, optional
-            Elements between windows; where not given, the window's size.
+            Elements between the starts of neighbouring windows; the window's size by default.
         dilation : int or mapping of str to int, default 1
-            Elements between a window's elements.
+            Elements from one element of a window to the next.
         **sizes_by_dim
             Sizes as keyword arguments.
+
+        Returns
+        -------
+        Samples
+            One sample for each window position.
 
         Raises
         ------
         WindowError
             If a window does not fit its dimension, or a number is below 1.
         UnknownNameError
-            If a dimension is not there.
+            If a dimension does not exist, or a stride or dilation is for one without windows.
         OptionError
-            If no dimension is named, or there are windows already.
+            If no dimension is named, a number is not whole, or there are windows already.
         """
         self._require_before("window", self._has_windows)
         if isinstance(sizes, Mapping) or sizes_by_dim:
@@ -256,42 +275,47 @@ class Samples(RecordedMethods):
         return self._but(windows=windows)
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Name the field ``inputs``: as :meth:`field`."""
+        """Add the field ``inputs``; the arguments are those of :meth:`field`."""
         return self.field("inputs", *variables, **offsets)
 
     def targets(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Name the field ``targets``: as :meth:`field`."""
+        """Add the field ``targets``; the arguments are those of :meth:`field`."""
         return self.field("targets", *variables, **offsets)
 
     def field(self, name: str, /, *variables: str | Sequence[str], **offsets: Any) -> Self:
-        """Name an array of the sample, the variables stacked along a leading ``channel``.
+        """Add a named array to each sample, its variables stacked along a leading ``channel``.
 
         Parameters
         ----------
         name : str
             Name of the field.
         *variables : str or sequence of str
-            The variables, one by one or as a list. Their dimensions that are neither windowed
-            nor among their last two become channels as well, variable by variable: the levels
-            500 and 850 of ``z`` are the channels ``z_500`` and ``z_850``. One that lacks a
-            dimension of the others is repeated along it. Variables of several dtypes share
-            the one that numpy promotes them to: int32 beside float32 makes float64.
+            The variables, one by one or as a list. Dimensions of a variable that are neither
+            windowed nor among its last two become channels as well: the levels 500 and 850 of
+            ``z`` are the channels ``z_500`` and ``z_850``. A variable that lacks a dimension of
+            the others is repeated along it. Variables of several dtypes get the dtype that numpy
+            promotes them to: int32 beside float32 makes float64.
         **offsets : int, slice or sequence of int
-            Positions within the window along windowed dimensions, ``0 .. window_size - 1``; all
-            of them where not given. An int drops the dimension. Negative ones count from the
+            Positions within the window along windowed dimensions, ``0 .. window_size - 1``; by
+            default all of them. An int drops the dimension. Negative positions count from the
             window's end, and slices clip, as in Python.
+
+        Returns
+        -------
+        Samples
+            The samples with one more field.
 
         Raises
         ------
         UnknownNameError
-            If a variable or dimension is not there.
+            If a variable or dimension does not exist.
         StackError
             If the variables cannot share one array.
         UnsupportedDataError
             If a variable holds no numbers.
         OptionError
-            If the name is taken, an offset does not fit the window, there are no windows yet,
-            or a transform is recorded that may have changed the fields.
+            If the name is taken, an offset does not fit the window, there are no windows yet, or a
+            transform is recorded that may have changed the fields.
         """
         self.recipe.require_windows()
         self._require_before("field", self.recipe.is_mapped)
@@ -299,33 +323,41 @@ class Samples(RecordedMethods):
         added = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
         return self._but(fields=(*self.recipe.fields, added))
 
-    # What is done to the arrays
+    # Transforms
 
     def normalize(self, stats: Any = None, std: Any = None, *, mean: Any = None) -> Self:
         """Subtract a mean and divide by a standard deviation, variable by variable.
 
         Variables without statistics stay as they are. Integer fields become float32, or float64
-        from 32 bits on. Fields are normalised before :meth:`map` and recorded methods.
+        where the integers have 32 bits or more. Fields are normalised before :meth:`map` and
+        recorded methods run.
 
         Parameters
         ----------
         stats : mapping or xarray.Dataset, optional
-            ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset
-            with a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
+            ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset with
+            a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
             ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
-            dimensions that become channels, or a DataArray along any that is not windowed; after
-            :meth:`slab` too along the whole dimension, of which each rank takes its part.
+            dimensions that become channels, or a DataArray along any dimension that is not
+            windowed. After :meth:`slab`, pass arrays along the whole dimension: each rank takes
+            its part.
         mean, std : mapping or xarray.Dataset, optional
             The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
             ``normalize(a, b)`` for short.
 
+        Returns
+        -------
+        Samples
+            The samples with this transform added.
+
         Raises
         ------
         OptionError
-            If a number is missing, not finite, not above 0, or does not fit; if there are no
-            windows yet, or a transform is recorded that may have changed the fields.
+            If a number is missing, is not finite or does not fit; if a standard deviation is not
+            above 0; if there are no windows yet, or a transform is recorded that may have changed
+            the fields.
         UnknownNameError
-            If a variable is not there.
+            If a variable does not exist.
 
         Examples
         --------
@@ -339,19 +371,25 @@ class Samples(RecordedMethods):
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def fillna(self, value: Any) -> Self:
-        """Put numbers in place of NaN.
+        """Replace NaN by a number.
 
         Parameters
         ----------
         value : float or mapping of str to float
-            One number, or one by variable; after ``map`` or a recorded method, by field.
+            One number, or one for each variable; after ``map`` or a recorded method, one for each
+            field.
+
+        Returns
+        -------
+        Samples
+            The samples with this transform added.
 
         Raises
         ------
         UnknownNameError
-            If a variable is not there.
+            If a variable does not exist.
         OptionError
-            If a value is no number.
+            If a value is not a number, or there are no windows yet.
         """
         if self.recipe.is_mapped:
             return self.with_step(make_method("fillna", (value,), {}))
@@ -366,50 +404,58 @@ class Samples(RecordedMethods):
     ) -> Self:
         """Run a function on the samples; the data variables that it returns are the new fields.
 
-        Fields that were there before keep their order, and new ones follow in the Dataset's.
-        Batches are made on several threads, so ``fn`` runs on several at once. It is tried on
-        one sample of zeros to find out names, shapes and dtypes.
+        Fields that existed before keep their order. New fields follow in the order of the returned
+        Dataset. Batches are made on several threads, so ``fn`` runs on several threads at once. It
+        is called once on one sample of zeros to find out names, shapes and dtypes.
 
         Parameters
         ----------
         fn : callable
-            Takes and returns an :class:`xarray.Dataset` of the fields; with ``random=True``
+            Takes and returns an :class:`xarray.Dataset` of the fields. With ``random=True`` it is
             called as ``fn(ds, rng)``.
         per : {"batch", "sample"}
-            Whether it is given whole batches, with a leading dimension ``sample``, or one
+            Whether ``fn`` is given whole batches, with a leading dimension ``sample``, or one
             sample at a time.
         random : bool, default False
-            Whether ``fn`` also gets an :class:`~xloader.transforms.rng.Rng`, new for each batch,
-            whose arrays have a row for each of its samples, with ``per="sample"`` one row.
+            Whether ``fn`` also gets an :class:`~xloader.transforms.rng.Rng`. There is a new one
+            for each batch, and its arrays have one row for each sample of the batch. With
+            ``per="sample"`` they have one row.
+
+        Returns
+        -------
+        Samples
+            The samples with this transform added.
 
         Raises
         ------
         OptionError
-            If ``fn`` is not callable, ``per`` is neither, or ``random`` is no bool.
+            If ``fn`` is not callable, ``per`` is not one of the choices, ``random`` is not a bool,
+            or there are no windows yet.
 
         Notes
         -----
-        *Chance.* What ``rng`` gives a sample follows from the seed, the epoch, the sample's id
-        and, where weights draw it several times in an epoch, which time it is: the same
-        whatever the batches, threads, workers and ranks, and something else in each epoch.
-        What is read outside a planned epoch, as by ``samples[i]`` or by a ``MapDataset`` under
-        another sampler than ours, is of seed 0 and epoch 0. Functions have numbers of their
-        own, unless they draw by the same ``name``.
+        *Random numbers.* The numbers that ``rng`` draws for a sample depend on the seed, the epoch
+        and the sample's id. Where weights draw a sample several times in an epoch, they also
+        depend on which of these times it is. They do not depend on batches, threads, workers and
+        ranks, and they change from epoch to epoch. Samples read outside a planned epoch, by
+        ``samples[i]`` or by a ``MapDataset`` under a sampler other than
+        :class:`~xloader.torch.ChunkSampler`, use seed 0 and epoch 0. Each function draws numbers
+        of its own, unless two draw by the same ``name``.
 
-        *Names of dimensions.* A dimension keeps its name where all fields that have it agree in
-        its size, its offsets and its channels. Where two differ, it is ``<field>_<dim>`` in
-        every field that has it: with ``inputs("t2m", "u10")`` and ``targets("t2m")`` there are
-        ``inputs_channel`` and ``targets_channel``, with one field, or the same channels in
-        both, ``channel``.
+        *Names of dimensions.* A dimension keeps its name if all fields that have it agree in its
+        size, its offsets and its channels. If two fields differ, it is named ``<field>_<dim>`` in
+        every field that has it. With ``inputs("t2m", "u10")`` and ``targets("t2m")`` there are
+        ``inputs_channel`` and ``targets_channel``; with one field, or the same channels in both,
+        there is ``channel``.
 
-        *Labels.* What is the same for every sample is a coordinate with an index under the
-        dimension's own name: channels, and dimensions that are not windowed. Labels of windowed
-        dimensions are ``<dim>_label (sample, <dim>)`` in a batch; in a Dataset of one sample
-        they are an index like the others. ``sample`` holds the ids.
+        *Labels.* Labels that are the same for every sample are a coordinate with an index, under
+        the dimension's own name: those of channels, and of dimensions that are not windowed. In a
+        batch, labels of windowed dimensions are ``<dim>_label (sample, <dim>)``. In a Dataset of
+        one sample they are an index like the others. ``sample`` holds the ids.
 
-        *A pitfall of xarray's.* Arithmetic and ``assign`` keep only what has the same labels,
-        in the order of the Dataset assigned to: ``ds.assign(inputs=...)`` with another channel
-        or a flipped ``lon`` loses the channel and the flip. Return a new Dataset, or drop the
+        *A pitfall of xarray.* Arithmetic and ``assign`` keep only elements with the same labels,
+        in the order of the Dataset that is assigned to. So ``ds.assign(inputs=...)`` loses a
+        channel that was added and undoes a flip of ``lon``. Return a new Dataset, or drop the
         labels first with ``.drop_vars``.
 
         Examples
@@ -425,7 +471,7 @@ class Samples(RecordedMethods):
         >>> samples.channels("inputs")
         ('u10', 'v10', 'speed')
 
-        Some noise on each sample, and half of them turned round:
+        Add noise to each sample, and change the sign of half of them:
 
         >>> def augment(batch, rng):
         ...     values = batch["inputs"] + rng.normal(batch["inputs"].shape[1:], 0.0, 0.1)
@@ -433,7 +479,7 @@ class Samples(RecordedMethods):
         ...     return xr.Dataset({"inputs": xr.where(is_turned, -values, values)})
         >>> noisy = ds.xloader.window(time=1).inputs("u10").map(augment, random=True)
 
-        Sample 3 gets the same in any batch:
+        Sample 3 gets the same numbers in any batch:
 
         >>> bool((noisy[3][0] == noisy[[0, 3]].inputs[1]).all())
         True
@@ -451,6 +497,16 @@ class Samples(RecordedMethods):
     def with_step(self, step: Transform) -> Self:
         """The samples with one more transform.
 
+        Parameters
+        ----------
+        step : Transform
+            The transform, which runs after those recorded before.
+
+        Returns
+        -------
+        Samples
+            The samples with this transform added.
+
         Raises
         ------
         OptionError
@@ -459,24 +515,30 @@ class Samples(RecordedMethods):
         self.recipe.require_windows()
         return self._but(steps=(*self.recipe.planned.steps, step))
 
-    # Which samples there are
+    # Choosing samples
 
     def select(self, ids: ArrayLike | slice) -> Self:
         """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
 
-        A sample named twice occurs twice. :meth:`positions` says where in the store they lie.
+        A sample named twice occurs twice. :meth:`positions` gives the places of samples in the
+        store.
 
         Parameters
         ----------
         ids : slice, array-like of int, or of bool
             Sample ids, 1-d, or a mask with one flag for each sample.
 
+        Returns
+        -------
+        Samples
+            The samples that were kept.
+
         Raises
         ------
         SampleIndexError
             If an id is out of range, or a mask has another length.
         EmptySamplesError
-            If none is left, or none with a weight.
+            If no sample is left, or all that are left have weight 0.
         OptionError
             If there are no windows yet.
 
@@ -492,31 +554,36 @@ class Samples(RecordedMethods):
         return self._but(subset=subset_verbs.select(self.recipe, ids))
 
     def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
-        """Draw anew in each epoch how often a sample occurs, in proportion to its weight.
+        """Draw in each epoch how often a sample occurs, in proportion to its weight.
 
         Parameters
         ----------
         weights : array-like of float
-            One for each sample id, finite and not negative. With equal weights and fewer
-            ``num_samples`` than ids, each epoch is a random part of the samples; with more, all
-            of them and some once more.
+            One weight for each sample id, finite and not negative. With equal weights and
+            ``num_samples`` below the number of ids, each epoch is a random part of the samples.
+            With more, each epoch holds all samples, and some of them more than once.
         num_samples : int, optional
-            Samples of an epoch: ``loader.num_samples``. By default as many as there are ids,
+            Number of samples in an epoch, ``loader.num_samples``. By default the number of ids,
             ``len(samples)``, which weights do not change.
+
+        Returns
+        -------
+        Samples
+            The same samples and ids, with weights.
 
         Raises
         ------
         OptionError
-            If the weights are not one for each sample, not finite, negative, or all 0; if
-            ``num_samples`` is below 1, or there are no windows yet.
+            If there is not one weight for each sample, or a weight is negative or not finite; if
+            all are 0; if ``num_samples`` is below 1, or there are no windows yet.
 
         Notes
         -----
-        Systematic resampling, keyed by the loader's seed and the epoch: a sample whose share of
-        an epoch is 2.3 occurs 2 or 3 times in it, 2.3 times on average. Weights that were given
-        before are replaced. Each chunk is still read once an epoch, however often its samples
-        occur. A :meth:`select` that follows keeps each sample's weight, and ``num_samples``
-        where it was given.
+        The method is systematic resampling, keyed by the loader's seed and the epoch: a sample
+        whose share of an epoch is 2.3 occurs 2 or 3 times in it, and 2.3 times on average. New
+        weights replace those given before. Each chunk is still read once in an epoch, however
+        often its samples occur. A later :meth:`select` keeps each sample's weight, and
+        ``num_samples`` if it was given.
 
         Examples
         --------
@@ -532,44 +599,51 @@ class Samples(RecordedMethods):
     def slab(self, dim: str, rank: int, size: int) -> Self:
         """Keep one rank's part of each sample, for a group of ranks that share the samples.
 
-        All ranks of the group get the same samples in the same order, each its own slab of one
-        dimension, and reads the chunks of that alone. They are one data rank: give them the same
-        ``rank`` and ``world_size``, and call the same verbs with the same arguments on each. A
-        state of any of them restores all.
+        All ranks of the group get the same samples in the same order. Each gets its own slab of
+        one dimension, and reads only the chunks of that slab. The ranks of a group count as one
+        data rank: give them the same ``rank`` and ``world_size`` in the loader, and call the same
+        methods with the same arguments on each. The state of one of them restores all.
 
         Parameters
         ----------
         dim : str
-            A dimension that samples have whole.
+            A dimension without windows.
         rank, size : int
-            Which part, in ``[0, size)``, of how many equal ones, give or take an element.
+            Number of the part, in ``[0, size)``, and number of parts. Parts differ by one element
+            at most.
+
+        Returns
+        -------
+        Samples
+            The same samples, with this part of the dimension.
 
         Raises
         ------
         UnknownNameError
-            If there is no such dimension.
+            If the dimension does not exist.
         OptionError
-            If there are no windows yet, the dimension is windowed, or it has fewer elements; if
-            a transform is recorded that may need the whole of it.
+            If there are no windows yet; if the dimension is windowed, or has fewer than ``size``
+            elements; if ``rank`` or ``size`` is out of range; if the samples are a slab already;
+            if a transform is recorded that may need the whole dimension.
 
         Notes
         -----
-        *Transforms before.* Slabs are then parts of what the transforms make of the whole, so
-        only those may come before that give the same on parts: :meth:`normalize`,
-        :meth:`fillna`, and recorded methods that do not work along the dimension. No function
-        of :meth:`map` may, as nobody knows what it does.
+        *Transforms before the slab.* Each rank runs them on its own slab. So only transforms are
+        allowed that give the same result on a part as on the whole: :meth:`normalize`,
+        :meth:`fillna`, and recorded methods that do not work along the dimension. A function of
+        :meth:`map` is never allowed, because its effect is unknown.
 
-        *Transforms after* see the slab alone: ``.mean("lat")`` gives each rank the mean of its
-        own part, which is left to the group to put together.
+        *Transforms after the slab* also see only the slab: ``.mean("lat")`` gives each rank the
+        mean of its own part. The group has to combine these means itself.
 
-        *Numbers along the dimension* are given for the whole of it, as statistics to
-        :meth:`normalize` or a DataArray to ``where``, ``clip`` and ``fillna``: each rank
-        takes its part, by label where both have labels.
+        *Numbers along the dimension* are given for the whole of it: statistics for
+        :meth:`normalize`, or a DataArray for ``where``, ``clip`` and ``fillna``. Each rank takes
+        its part, by label if both have labels.
 
-        *Chance.* What a random function draws for a sample is the same on all ranks of a group,
-        so they agree on whether to flip it. Noise in the shape of a slab repeats from slab to
-        slab, therefore; under a name of the rank's own it does not, as with
-        ``rng.normal(shape, name=f"noise {rank}")``.
+        *Random numbers.* A random function draws the same numbers for a sample on all ranks of a
+        group, so the ranks agree on whether to flip it. As a consequence, noise in the shape of a
+        slab repeats from slab to slab. To avoid that, draw it under a name with the rank in it, as
+        in ``rng.normal(shape, name=f"noise {rank}")``.
 
         Examples
         --------
@@ -594,14 +668,14 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         indexers : mapping of str to (label, slice or sequence of labels), optional
-            Along windowed dimensions, where windows begin, with the meaning that labels have
-            in :meth:`xarray.Dataset.sel`; all of them along dimensions that are not named. A
-            dimension without labels counts selected elements.
+            Labels along windowed dimensions at which windows begin, with the meaning that labels
+            have in :meth:`xarray.Dataset.sel`. Along dimensions that are not named, all windows
+            are taken. Along a dimension without labels, values count selected elements.
         method, tolerance : optional
             As in :meth:`xarray.Dataset.sel`: ``method="nearest"`` takes the window that begins
             closest to a label.
         **labels
-            The same as keyword arguments.
+            The same as ``indexers``, as keyword arguments.
 
         Returns
         -------
@@ -611,16 +685,16 @@ class Samples(RecordedMethods):
         Raises
         ------
         UnknownNameError
-            If a dimension is not there, or no window begins at a label.
+            If a dimension does not exist, or no window begins at a label.
         OptionError
             If a dimension has no windows, or xarray refuses the request.
         EmptySamplesError
-            If the windows are there, but none is among the samples.
+            If such windows exist, but none is among the samples.
 
         Notes
         -----
-        A window that begins before the end of a slice may reach beyond it. Where a split must
-        not share elements, split the store by :meth:`sel`, or leave a gap of a window's span.
+        A window that begins before the end of a slice may reach beyond it. If two splits must not
+        share elements, split the store by :meth:`sel`, or leave a gap of a window's span.
 
         Examples
         --------
@@ -636,43 +710,53 @@ class Samples(RecordedMethods):
         asked = {**(indexers or {}), **labels}
         return subset_verbs.ids_at(self.recipe, asked, method=method, tolerance=tolerance)
 
-    # What there is
+    # Properties of the samples
 
     def __len__(self) -> int:
         return self.recipe.num_ids
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Dimensions that the selection leaves."""
+        """Names of the dimensions that the selection leaves."""
         return tuple(self.recipe.dim_sizes)
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Number of selected elements along each of them."""
+        """Number of selected elements along each dimension."""
         return dict(self.recipe.dim_sizes)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields, as delivered."""
+        """Names of the fields, after all transforms."""
         return tuple(output.name for output in self._outputs)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of one sample of each field, as delivered."""
+        """Shape of one sample of each field, after all transforms."""
         return {output.name: output.shape for output in self._outputs}
 
     @property
     def dtypes(self) -> dict[str, np.dtype]:
-        """Dtype of each field, as delivered."""
+        """Dtype of each field, after all transforms."""
         return {output.name: output.dtype for output in self._outputs}
 
     def channels(self, field: str) -> tuple[str, ...]:
         """Names of a field's channels, such as ``("t2m", "z_500")``.
 
+        Parameters
+        ----------
+        field : str
+            Name of the field.
+
+        Returns
+        -------
+        tuple of str
+            One name for each channel.
+
         Raises
         ------
         UnknownNameError
-            If there is no such field.
+            If the field does not exist.
         OptionError
             If the field has no channels.
         """
@@ -689,11 +773,11 @@ class Samples(RecordedMethods):
 
     @property
     def coordinates(self) -> xr.Dataset:
-        """The source's coordinates, as selected, with no data variable."""
+        """The source's coordinates, cut to the selection, without data variables."""
         return single_samples.coordinates_of(self.recipe)
 
     def positions(self, ids: ArrayLike) -> xr.Dataset:
-        """Where samples begin in the store.
+        """Positions in the store at which samples begin.
 
         Parameters
         ----------
@@ -703,8 +787,9 @@ class Samples(RecordedMethods):
         Returns
         -------
         xarray.Dataset
-            Along ``sample``: for every windowed dimension the stored offset of the window's
-            first element, and its label as a coordinate ``<dim>_label`` where there is one.
+            One variable along ``sample`` for each windowed dimension: the stored offset of the
+            window's first element. Where the dimension has labels, the label of that element is a
+            coordinate ``<dim>_label``.
 
         Raises
         ------
@@ -723,31 +808,47 @@ class Samples(RecordedMethods):
     def __getitem__(self, key: Any) -> tuple[NDArray[Any], ...] | Batch:
         """Read one sample as a tuple of arrays, or several as a batch, without a plan.
 
-        Each chunk is decoded once for all samples that are asked for together, on one thread.
+        Each chunk is decoded once for all samples of the request, on one thread.
+
+        Parameters
+        ----------
+        key : int, slice, or array-like of int or bool
+            A sample's id, or several ids, or a mask with one flag for each sample. Negative ids
+            count from the end.
+
+        Returns
+        -------
+        tuple of numpy.ndarray, or Batch
+            One array for each field, or a batch where ``key`` names several samples.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
 
         Warns
         -----
         UnplannedWarning
-            Once in a process, where a PyTorch ``DataLoader`` asks.
+            Once in a process, if a PyTorch ``DataLoader`` asks for the sample.
         """
         warn_of_no_plan()
         return single_samples.read(self.recipe, self._layouts, key)
 
     def to_xarray(self, index: int | slice | ArrayLike) -> xr.Dataset:
-        """One sample, or several, as a Dataset with labels, channel names and attributes.
+        """Read one sample, or several, as a Dataset with labels, channel names and attributes.
 
         Parameters
         ----------
         index : int, slice or array-like of int
-            The sample's id, or several, as ``samples[...]`` takes them; a negative one counts
+            The sample's id, or several ids, as ``samples[...]`` takes them. Negative ids count
             from the end.
 
         Returns
         -------
         xarray.Dataset
-            The fields as delivered. A dimension that two fields have in different sizes,
+            The fields after all transforms. A dimension that two fields have with different sizes,
             offsets or channels is called ``<field>_<dim>``. Several samples lie along a first
-            dimension ``sample``, with their ids; labels that differ from sample to sample are
+            dimension ``sample``, with their ids. Labels that differ from sample to sample are then
             coordinates ``<dim>_label``, as in functions given to :meth:`map`.
 
         Raises
@@ -767,7 +868,7 @@ class Samples(RecordedMethods):
         """
         return single_samples.to_xarray(self.recipe, self._layouts, index)
 
-    # Batches, planned
+    # Planned batches
 
     def loader(
         self,
@@ -799,59 +900,65 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         batch_size : int, default 32
-            Samples of a batch, on each rank.
+            Number of samples in a batch, on each rank.
         shuffle : bool, default True
-            Whether each epoch has an order of its own; if not, ids ascend.
+            Whether samples are shuffled anew in each epoch. If not, ids ascend.
         seed : int, default 0
-            With the epoch and the plan, it fixes the order. From -2**63 to 2**64 - 1, as
+            Together with the epoch and the plan, it fixes the order. From -2**63 to 2**64 - 1, as
             ``torch.manual_seed`` takes it.
         drop_last : bool, default False
-            Whether samples that do not fill a global batch are left out. If not, the last batch
-            is short on one rank, and padded on several: ``batch.is_padding`` says where.
+            Whether samples that do not fill a global batch are left out. If not, the last batch is
+            shorter on a single rank, and padded on several ranks: ``batch.is_padding`` flags the
+            padded rows.
         memory : int or str, default "2GiB"
             Bytes that this rank may use for batches, reads under way and decoded chunks.
         output : {"torch", "numpy"}
-            What batches are made of.
+            Whether batches hold PyTorch tensors or NumPy arrays.
         device : torch.device or str, optional
-            Where tensors go, by :meth:`Batch.to`.
+            Device that tensors are moved to, by :meth:`Batch.to`.
         collate_fn : callable, optional
-            Makes what is delivered from a list of samples, each a tuple with one array or
-            tensor for each field, as in PyTorch.
+            Makes the delivered value from a list of samples, each a tuple with one array or tensor
+            for each field, as in PyTorch. By default a :class:`Batch` is delivered.
         threads : int, optional
-            Threads that load and gather, 4096 at most; the cores that the process may use by
-            default.
+            Number of threads that load and gather, 4096 at most. By default the number of cores
+            that the process may use.
         processes : int, default 0
-            Worker processes; there are none yet.
+            Number of worker processes. Only 0 is allowed so far.
         prefetch : int, default 2
-            Batches made ahead of need.
+            Number of batches that are made ahead.
         on_error : {"raise", "skip"}
-            What to do about a chunk that cannot be had. Raise at the batch it belongs to; or let
-            another row of the batch take the place of each row that needs it, so that batches
-            and steps stay as they are: ``batch.is_padding`` says where, ``report()`` which chunks
-            and how many samples. A batch without a good row raises all the same.
+            What to do about a chunk that cannot be read. ``"raise"`` raises at the batch that
+            needs it. ``"skip"`` replaces each row that needs it by another row of the batch, so
+            that batches and steps stay as they are: ``batch.is_padding`` flags these rows, and
+            ``report()`` gives the chunks and the number of samples. A batch without any good row
+            raises in both cases.
         max_amplification : float, default 1.05
-            How often a chunk may be read on average, where windows straddle chunks.
+            How often a chunk may be read on average in an epoch, where windows straddle chunks.
         lanes : int, optional
-            Independent parts of the order, which ranks divide among them: one a rank by
-            default. With it given, batches are the same on any world size that divides it.
+            Number of independent parts of the order, which the ranks divide among them; by default
+            one for each rank. If it is given, batches are the same on any world size that divides
+            it.
         spread : int, optional
-            How many later tiles come in while a tile hands out its samples; by default, what
+            How many later tiles come in while a tile hands out its samples; by default, as many as
             the memory allows.
         rank, world_size : int, optional
-            This process among those that train together. By default as ``torch.distributed``,
-            ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the loader is first used.
+            Number of this process among those that train together, and how many there are. By
+            default they are taken from ``torch.distributed``, from ``RANK`` and ``WORLD_SIZE``, or
+            from a SLURM step, when the loader is first used.
         read_timeout : float, optional
-            Seconds that each attempt at a read may take: by default what :func:`xloader.open`
-            was given, and 300.0 there.
+            Seconds that each attempt at a read may take. By default the value given to
+            :func:`xloader.open`, where the default is 300.0.
         max_retries : int, optional
-            Attempts after the first, where that fails for a reason that may pass: by default
-            what :func:`xloader.open` was given, and 4 there.
+            Further attempts after one that failed for a reason that may pass. By default the value
+            given to :func:`xloader.open`, where the default is 4.
         on_nan : {"warn", "count", "raise", "ignore"}
-            What to do about NaN in floating fields, after the transforms: warn once, where one
-            of the first eight batches of an epoch holds any; look at all batches and count them
-            in ``report().num_nan``; look at all and raise at the first; or look at none.
+            What to do about NaN in floating fields, after the transforms. ``"warn"`` checks the
+            first eight batches of an epoch and warns once. ``"count"`` checks all batches and
+            counts NaN in ``report().num_nan``. ``"raise"`` checks all batches and raises at the
+            first NaN. ``"ignore"`` checks none.
         **unknown
-            Nothing else is taken; the error says what is meant by PyTorch's names.
+            Always an error. For names of PyTorch's options, the error names the option to use
+            instead.
 
         Returns
         -------
@@ -861,11 +968,13 @@ class Samples(RecordedMethods):
         Raises
         ------
         MemoryBudgetError
-            If the memory is too small, with the minimum that would do.
+            If the memory is too small; the error gives the minimum that is enough.
+        EmptySamplesError
+            If there are fewer samples than ranks.
         LanesError
             If lanes do not divide the global batch, or ranks do not divide the lanes.
         OptionError
-            If an option is outside its range.
+            If an option is unknown or outside its range.
         MissingDependencyError
             If tensors are asked for and PyTorch is not installed.
         """
@@ -880,34 +989,42 @@ class Samples(RecordedMethods):
         num_workers: int = 1,
         **options: Any,
     ) -> Explanation:
-        """What an epoch would cost. No value is read.
+        """Predict what an epoch costs in reads and memory. No value is read.
 
         Parameters
         ----------
         order : array_like of int, optional
-            Sample ids in an order of your own, whose cost within the same memory is told
-            instead: exactly up to 10 million of them, from the first 10 million beyond that.
+            Sample ids in an order of your own. The prediction is then for this order within the
+            same memory: exact for up to 10 million ids, and scaled up from the first 10 million
+            for more.
         cache : {None, "lru"}
-            How the order would be carried out. By default it is known beforehand, so that what
-            is needed farthest ahead is dropped first. With "lru" it is not, as where a sampler
-            hands out batches: each worker begins with no chunks and keeps those that it used
-            last, sample by sample.
+            How the order is read. By default the whole order is known in advance, and the chunk
+            that is needed farthest ahead is dropped first. With "lru" it is not known, as when a
+            sampler hands out batches: each worker begins without chunks and keeps those that it
+            used last, sample by sample.
         num_workers : int, default 1
-            With ``cache``: workers that share ``memory`` and take turns at batches, as those of
-            a PyTorch ``DataLoader`` do; 0 is the process itself. Each makes ``prefetch`` batches
-            ahead.
+            With ``cache``: number of workers that share ``memory`` and take turns at batches, as
+            those of a PyTorch ``DataLoader`` do. With 0, the process itself reads. Each worker
+            makes ``prefetch`` batches ahead.
         **options
             As for :meth:`loader`. With ``cache``, the order is that of this rank, and only
             ``batch_size``, ``memory`` and ``prefetch`` matter.
+
+        Returns
+        -------
+        Explanation
+            Counts of reads and bytes, the peak of the memory, and how well batches mix.
 
         Raises
         ------
         SampleIndexError
             If the order holds an id that is out of range.
+        EmptySamplesError
+            If the order is empty.
         MemoryBudgetError
-            If the memory is too small, with the minimum that would do.
+            If the memory is too small; the error gives the minimum that is enough.
         OptionError
-            If an option is outside its range.
+            If an option is outside its range, or a cache is given without an order.
 
         Examples
         --------
@@ -925,30 +1042,31 @@ class Samples(RecordedMethods):
     def to_tensor_dataset(
         self, memory: int | str = "2GiB", on_nan: OnNan = "warn"
     ) -> TensorDataset:
-        """Read all samples into memory, as PyTorch's own dataset.
+        """Read all samples into memory, as PyTorch's own ``TensorDataset``.
 
         Parameters
         ----------
         memory : int or str, default "2GiB"
-            Bytes for the tensors, and for what is under way while they are filled.
+            Bytes for the tensors, and for the reads and batches while they are filled.
         on_nan : {"warn", "raise", "ignore"}
-            What to do about NaN, as for :meth:`loader`; batches are of ascending ids.
+            What to do about NaN, as for :meth:`loader`. Samples are read in ascending order of
+            ids.
 
         Returns
         -------
         torch.utils.data.TensorDataset
-            Of one tensor a field, in the order of :attr:`fields`: row ``i`` is sample ``i``, on
-            every rank.
+            One tensor for each field, in the order of :attr:`fields`. Row ``i`` is sample ``i``,
+            on every rank.
 
         Raises
         ------
         MemoryBudgetError
-            If the samples do not fit, with the memory that would do.
+            If the samples do not fit; the error gives the memory that is enough.
         OptionError
-            If samples are weighted, as a dataset holds each once, or ``on_nan`` is none of the
-            choices.
+            If samples are weighted, because the dataset holds each sample once, or if ``on_nan``
+            is none of the choices.
         NanError
-            If some sample holds NaN, with ``on_nan="raise"``.
+            If a sample holds NaN, with ``on_nan="raise"``.
         MissingDependencyError
             If PyTorch is not installed.
 
@@ -965,7 +1083,7 @@ class Samples(RecordedMethods):
         with loader_verbs.whole_loader(self.recipe, memory, on_nan) as batches:
             return fill_tensors(batches, len(self), self.shapes, self.dtypes)
 
-    # How it is shown, and how it travels
+    # Printing and pickling
 
     def __repr__(self) -> str:
         return describe.as_text(self.recipe)
@@ -974,10 +1092,10 @@ class Samples(RecordedMethods):
         return describe.as_html(self.recipe)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What is cached is made anew where it is needed, which keeps pickles small.
+        # Cached values are computed again where they are needed, which keeps pickles small.
         return type(self), (self.recipe,)
 
-    # What the methods above share
+    # Helpers of the methods above
 
     def _but(self, **changes: Any) -> Self:
         changed = replace(self.recipe.planned, **changes)

@@ -1,4 +1,4 @@
-"""Single samples, read without a plan: as arrays, and as Datasets with labels."""
+"""Read single samples without a plan, as arrays or as Datasets with labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xloader.transforms.run import finish, finish_frame
 def read(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], key: Any
 ) -> tuple[NDArray[Any], ...] | Batch:
-    """One sample as a tuple of arrays, or several as a batch; see `Samples.__getitem__`."""
+    """Read one sample as a tuple of arrays, or several as a batch; see `Samples.__getitem__`."""
     ids = listed_ids(recipe.num_ids, key)
     checked = normal_ids(recipe.num_ids, np.atleast_1d(ids))
     arrays = read_samples(recipe, layouts, checked)
@@ -34,7 +34,7 @@ def read(
 
 
 def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> xr.Dataset:
-    """One sample, or several, as a Dataset with labels; see `Samples.to_xarray`."""
+    """Read one sample or several as a Dataset with labels; see `Samples.to_xarray`."""
     asked = listed_ids(recipe.num_ids, index)
     ids = normal_ids(recipe.num_ids, np.atleast_1d(asked))
     frame = finish_frame(recipe, layouts, read_samples(recipe, layouts, ids), ids)
@@ -60,7 +60,7 @@ def coordinates_of(recipe: Recipe) -> xr.Dataset:
 
 
 def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:
-    """Where samples begin in the store; see `Samples.positions`."""
+    """Stored offsets and labels at which samples begin; see `Samples.positions`."""
     windows = recipe.require_windows()
     offsets = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
     coords: dict[str, Any] = {SAMPLE: ids}

@@ -1,4 +1,7 @@
-"""Which samples there are: what `select`, `weighted`, `slab` and `ids` of `Samples` do."""
+"""Implementation of the `Samples` methods that choose samples.
+
+These are `select`, `weighted`, `slab` and `ids`.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.transforms import slabs
 
 _MOST_DRAWS = 1 << 32
-"""What is drawn takes 8 bytes each: more would not fit any memory."""
+"""Largest ``num_samples``. Each drawn id takes 8 bytes, so more would not fit in memory."""
 
 
 def select(recipe: Recipe, ids: ArrayLike | slice) -> Subset:
-    """The samples named, in the order given; see `Samples.select`."""
+    """The subset of the samples named, in the order given; see `Samples.select`."""
     chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
     if not len(chosen):
         raise EmptySamplesError("no sample is selected", given=repr(ids), allowed="at least one id")
@@ -39,9 +42,9 @@ def select(recipe: Recipe, ids: ArrayLike | slice) -> Subset:
 
 
 def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset:
-    """The samples with weights; see `Samples.weighted`."""
+    """The subset with weights, all samples kept; see `Samples.weighted`."""
     given = np.asarray(weights)
-    # Text is none, and the imaginary part of a complex number would be lost.
+    # Text is no number, and a cast to float would drop the imaginary part of complex numbers.
     is_real = given.dtype.kind in "biuf"
     values = given.astype(np.float64) if is_real else np.full(given.shape, np.nan)
     if values.shape != (recipe.num_ids,) or not np.isfinite(values).all():
@@ -62,7 +65,7 @@ def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset
 
 
 def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
-    """One rank's part of each sample; see `Samples.slab`."""
+    """The recipe of one rank's part of each sample; see `Samples.slab`."""
     windowed = recipe.require_windows().dims
     find(dim, recipe.dim_sizes, "dimension")
     total = recipe.dim_sizes[dim]
@@ -98,7 +101,7 @@ def ids_at(recipe: Recipe, asked: Mapping[str, Any], *, method: str | None, tole
 
 
 def subset_of(recipe: Recipe) -> Subset:
-    """The subset of a recipe; that of all windows where none was chosen."""
+    """The subset of a recipe. Where none was chosen, every window is a sample."""
     return recipe.subset or Subset(len(recipe.require_windows()))
 
 

@@ -1,4 +1,4 @@
-"""Warns where a PyTorch DataLoader reads samples one by one, without a plan."""
+"""A warning where a PyTorch DataLoader reads samples one by one, without a plan."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ _TORCH_DATA = "torch.utils.data."
 
 
 _has_warned = False
-"""Whether this process was told of samples without a plan."""
+"""Whether this process has given the warning already."""
 
 
 def warn_of_no_plan() -> None:
-    """Say once that a ``DataLoader`` takes items of samples themselves, if one does.
+    """Warn once in a process if a ``DataLoader`` reads samples one by one.
 
-    Called where samples are read one by one, and costs nothing beside that. PyTorch is not
-    imported: its code is recognised on the call stack.
+    It is called at each read of ``samples[...]``, and takes little time beside the read. PyTorch
+    is not imported: its code is recognised by the module names on the call stack.
+
+    Warns
+    -----
+    UnplannedWarning
+        If a ``DataLoader`` asks for the sample. Among worker processes, only the first one warns.
     """
     global _has_warned
     frame: FrameType | None = sys._getframe(2)
-    # By way of a Subset as well; but an item that was only looked at is no epoch.
+    # torch's Subset may lie between; a Subset that is indexed by hand gives no warning.
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_TORCH_DATA):
         if is_fetcher(frame):
             break
@@ -45,5 +50,11 @@ def warn_of_no_plan() -> None:
 
 
 def is_fetcher(frame: FrameType) -> bool:
-    """Whether code runs there with which a ``DataLoader`` gets items of a dataset."""
+    """Whether a frame runs the code with which a ``DataLoader`` gets items of a dataset.
+
+    Parameters
+    ----------
+    frame : types.FrameType
+        A frame of the call stack.
+    """
     return frame.f_globals.get("__name__") == f"{_TORCH_DATA}_utils.fetch"

@@ -1,1 +1,1 @@
-"""Turns arrays into tensors: conversion, collate, and transforms of single items."""
+"""Turns arrays into tensors: conversion, collate functions, and transforms of single samples."""

@@ -1,4 +1,4 @@
-"""From samples to a batch of tensors: where NumPy's arrays become PyTorch's."""
+"""Collate functions, which make a batch of PyTorch tensors from samples that hold NumPy arrays."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from xloader.tensors.columns import (
 )
 
 Axes = int | tuple[int, ...]
-"""Axes of one sample's array, 0 being its first; negative ones count from the end."""
+"""Axes of one sample's array. Axis 0 is the first; negative axes count from the end."""
 
 
 def collate(samples: Any) -> Any:
-    """Make tensors of samples, without a second stack where they are stacked already.
+    """Make a batch of tensors from samples. Arrays that are stacked already are not stacked again.
 
     Parameters
     ----------
     samples : Rows, Batch or list
-        What a dataset of xloader gives a ``DataLoader``: :class:`~xloader.loader.row_list.Rows`,
-        or a :class:`xloader.Batch` of arrays. Or any list of samples: tuples with one array, tensor
-        or number for each field, or arrays alone.
+        The value that a dataset of xloader gives a ``DataLoader``:
+        :class:`~xloader.loader.row_list.Rows`, or a :class:`xloader.Batch` of arrays. Or any list
+        of samples: tuples with one array, tensor or number for each field, or arrays alone.
 
     Returns
     -------
     Batch, tuple of torch.Tensor, or torch.Tensor
-        A batch of tensors, over the memory of the stacked arrays where there are some. Where
-        names and ids are not known, as of a plain list, a tuple of tensors of shape
-        ``(n, ...)``; of arrays alone, one tensor. What tensors cannot hold, and samples that
-        are neither tuples nor lists, come as from :func:`torch.utils.data.default_collate`.
+        A batch of tensors, which share the memory of the stacked arrays if there are any. If names
+        and ids are not known, as for a plain list, a tuple of tensors of shape ``(n, ...)``; if
+        the samples are arrays alone, one tensor. Fields whose values are neither arrays nor
+        tensors, and samples that are neither tuples, lists nor arrays, are collated by
+        :func:`torch.utils.data.default_collate`. So are named tuples.
 
     Raises
     ------
     OptionError
-        If there is no sample, or they have unequal shapes: :class:`PadCollate` is for these.
+        If there is no sample, or the shapes of samples differ: use :class:`PadCollate` then.
     UnsupportedDataError
-        If an array holds what no tensor can, or a tensor was put on a GPU in a worker process.
+        If an array holds values that no tensor can hold, or a worker process has put a tensor on a
+        GPU.
 
     Examples
     --------
@@ -76,23 +78,23 @@ def collate(samples: Any) -> Any:
 
 @dataclass(frozen=True)
 class PadCollate:
-    """Make tensors of samples of unequal length: the shorter ones are filled up at the end.
+    """Collate function for samples of unequal length, which pads the shorter ones at the end.
 
-    As :func:`torch.nn.utils.rnn.pad_sequence` with ``batch_first=True``, for every field; and
-    the lengths are not lost. For each field that is padded, a field ``<name>_lengths`` of int64
-    follows after all others, of shape ``(n,)``, or ``(n, k)`` where ``axes`` are a tuple of k.
-    It is there also where all lengths of a batch happen to be equal. It is what
-    :func:`torch.nn.utils.rnn.pack_padded_sequence` takes, and a mask is one line (below).
+    Each field is padded as :func:`torch.nn.utils.rnn.pad_sequence` does with ``batch_first=True``.
+    For each padded field, a field ``<name>_lengths`` of int64 follows after all others. Its shape
+    is ``(n,)``, or ``(n, k)`` if ``axes`` is a tuple of k axes. It exists also if all lengths of a
+    batch are equal. :func:`torch.nn.utils.rnn.pack_padded_sequence` takes it, and a mask can be
+    made from it in one line (below).
 
     Parameters
     ----------
     axes : int, tuple of int, or mapping, default 0
-        Along which axes of a sample's array lengths may differ. A mapping says so by field, by
-        its name or its place in the sample; fields that are not in it are stacked as they are.
-        Otherwise it is said of all fields that have such axes.
+        Axes of a sample's array along which lengths may differ. A mapping gives them by field,
+        with the field's name or its position in the sample as key; fields that are not in it are
+        stacked without padding. Otherwise the axes hold for all fields that have them.
     fill_value : float or mapping, optional
-        What to fill up with, for all fields or by field; NaN for floats and 0 or False for
-        others by default.
+        The value to pad with, for all fields or by field. By default NaN for floating and complex
+        dtypes, and 0 or False for others.
 
     Examples
     --------
@@ -104,7 +106,7 @@ class PadCollate:
     >>> batch.x[0].tolist(), batch.x_lengths.tolist()
     ([1.0, 1.0, nan, nan], [2, 4])
 
-    Where attention is not to look, as ``key_padding_mask`` says it:
+    A mask of the padded elements, as ``key_padding_mask`` of PyTorch's attention takes it:
 
     >>> torch.arange(batch.x.shape[1]) >= batch.x_lengths[:, None]
     tensor([[False, False,  True,  True],
@@ -115,18 +117,23 @@ class PadCollate:
     fill_value: float | Mapping[str | int, float] | None = None
 
     def __call__(self, samples: Any) -> Any:
-        """Pad and stack; a batch, or a tuple of tensors where names are not known.
+        """Pad the samples and stack them.
 
         Parameters
         ----------
         samples : Rows, Batch or list
             As for :func:`collate`.
 
+        Returns
+        -------
+        Batch or tuple of torch.Tensor
+            A batch, or a tuple of tensors if names are not known. The lengths come last.
+
         Raises
         ------
         OptionError
-            If there is no sample, a field is not there or does not have the axes, lengths
-            differ along other axes, or a fill value does not fit a field.
+            If there is no sample; if a field does not exist or does not have the axes; if lengths
+            differ along other axes; if a fill value does not fit a field.
         UnsupportedDataError
             As for :func:`collate`.
         """
@@ -160,7 +167,7 @@ class PadCollate:
                     )
 
     def _axes_of(self, name: str, place: int, value: Any) -> Axes | None:
-        """The axes to pad a field along; None where it is stacked as it is."""
+        """The axes to pad a field along; None if it is stacked without padding."""
         axes: Axes | None = _of_field(self.axes, name, place)
         ndim = value.ndim if isinstance(value, torch.Tensor) else np.ndim(value)
         is_there = axes is not None and all(-ndim <= axis < ndim for axis in _as_tuple(axes))
@@ -174,7 +181,7 @@ class PadCollate:
 
 
 def _as_batch(samples: Any, tensors: list[Any], more_names: Iterable[str] = ()) -> Any:
-    """A batch where the samples have names and ids; a tuple where they have none."""
+    """A batch if names and ids of the samples are known; else a tuple of the tensors."""
     if not isinstance(samples, Rows) or not samples.is_whole:
         return tuple(tensors)
     assert samples.names is not None
@@ -185,7 +192,7 @@ def _as_batch(samples: Any, tensors: list[Any], more_names: Iterable[str] = ()) 
 def _pad(
     values: list[Any], name: str, axes: Axes, fill_value: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values of a field in one tensor, and their lengths along the axes."""
+    """One tensor of a field's values, padded to the longest, and their lengths along the axes."""
     refuse_device_tensors(values, f"the field {name!r}")
     tensors = [torch.as_tensor(hand_over(value, name)) for value in values]
     ndim = tensors[0].ndim

@@ -1,4 +1,4 @@
-"""The values of a field over several samples, and one tensor of them."""
+"""Turn the values of one field, over several samples, into one tensor."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from xloader.loader.row_list import Rows
 
 
 def refuse_device_tensors(value: Any, what: str) -> None:
-    """Refuse tensors that a worker process has put on a device, with the reason.
+    """Raise an error if a worker process has put a tensor on a device other than the CPU.
 
     Parameters
     ----------
     value : object
-        A tensor, or tuples, lists and mappings of them; all else passes.
+        A tensor, or tuples, lists and mappings of tensors. Other values pass.
     what : str
-        What it is, for the error.
+        Name of the value, for the error.
 
     Raises
     ------
     UnsupportedDataError
-        If there is one, and this is a worker of a ``DataLoader``.
+        If there is such a tensor, and this process is a worker of a ``DataLoader``.
     """
     worker = get_worker_info()
     if worker is None:
@@ -55,12 +55,17 @@ def _tensors_in(value: Any) -> Iterable[torch.Tensor]:
 
 
 def first_of(samples: Sequence[Any]) -> Any:
-    """The first sample.
+    """The first sample of a list.
+
+    Parameters
+    ----------
+    samples : sequence
+        The samples.
 
     Raises
     ------
     OptionError
-        If there is none.
+        If the list is empty.
     """
     if not len(samples):
         raise OptionError("there is no sample to make a batch of", given="an empty list")
@@ -68,17 +73,33 @@ def first_of(samples: Sequence[Any]) -> Any:
 
 
 def is_plain_tuple(sample: Any) -> bool:
-    """Whether a sample is a tuple or list of fields, and no named tuple, which is kept as such."""
+    """Whether a sample is a tuple or list of fields, and not a named tuple.
+
+    Named tuples keep their class when they are collated.
+
+    Parameters
+    ----------
+    sample : object
+        A sample.
+    """
     return isinstance(sample, tuple | list) and not hasattr(sample, "_fields")
 
 
 def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list[list[Any]]]:
-    """Names of the fields, places as text where they are not known, and each field's values.
+    """Names of the fields, and the values of each field over all samples.
 
     Parameters
     ----------
     samples : sequence of tuple
-        A value for each field.
+        Samples with one value for each field.
+
+    Returns
+    -------
+    names : sequence of str
+        Names of the fields; their positions as text, ``"0"``, ``"1"``, ..., if names are not
+        known.
+    columns : list of list
+        For each field, its value in each sample.
 
     Raises
     ------
@@ -98,14 +119,16 @@ def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list
 
 
 def stack(values: list[Any], name: str) -> Any:
-    """One tensor of a field's values; as ``default_collate`` where they are no arrays.
+    """Stack the values of a field into one tensor.
+
+    Values that are neither arrays nor tensors are left to ``default_collate``.
 
     Parameters
     ----------
     values : list
-        Arrays, tensors or anything else, one a sample.
+        Arrays, tensors or other values, one for each sample.
     name : str
-        The field's, for errors.
+        Name of the field, for errors.
 
     Returns
     -------
@@ -115,7 +138,7 @@ def stack(values: list[Any], name: str) -> Any:
     Raises
     ------
     OptionError
-        If their shapes differ.
+        If the shapes differ.
     UnsupportedDataError
         As for :func:`hand_over` and :func:`refuse_device_tensors`.
     """
@@ -131,20 +154,33 @@ def stack(values: list[Any], name: str) -> Any:
             allowed="one shape",
             remedy="pass collate_fn=xloader.torch.PadCollate(), or make them equal in transform",
         )
-    # In a worker, this stacks straight into the memory that is shared with the main process.
+    # In a worker, default_collate stacks straight into memory shared with the main process.
     return default_collate(tensors)
 
 
 def hand_over(array: Any, name: str) -> Any:
-    """A tensor over an array's memory, or over a copy's where torch takes none like it.
+    """Make a tensor that shares an array's memory, or holds a copy where PyTorch cannot share it.
 
-    Copied are arrays that are read-only, run backwards or hold foreign byte orders. What is no
-    array stays as it is.
+    Arrays are copied if they are read-only, have negative strides or a foreign byte order. Values
+    that are not arrays are returned unchanged.
+
+    Parameters
+    ----------
+    array : numpy.ndarray, numpy.generic or object
+        The array, or any other value of a field.
+    name : str
+        Name of the field, for errors.
+
+    Returns
+    -------
+    torch.Tensor or object
+        The tensor, or the value that was given.
 
     Raises
     ------
     UnsupportedDataError
-        If no tensor can hold it, or it is a tensor on a device, made in a worker.
+        If no tensor can hold the array, or the value is a tensor that a worker has put on a
+        device.
     """
     if not isinstance(array, np.ndarray | np.generic):
         refuse_device_tensors(array, f"the field {name!r}")

@@ -1,4 +1,7 @@
-"""Tensors over NumPy's memory."""
+"""Convert NumPy arrays to tensors without a copy, and check that PyTorch and a device exist.
+
+PyTorch is imported only when one of these functions is called.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
-    """A function that makes a tensor of an array without a copy.
+    """Function that makes a tensor from an array without a copy.
+
+    Returns
+    -------
+    callable
+        Takes an array and returns a tensor over the same memory.
 
     Raises
     ------
@@ -38,7 +46,14 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
 
 
 def require_torch(given: str, allowed: str | None = None) -> None:
-    """Refuse what cannot be had without PyTorch.
+    """Raise an error with advice if PyTorch is not installed.
+
+    Parameters
+    ----------
+    given : str
+        The option or name that needs PyTorch, for the error.
+    allowed : str, optional
+        The alternative without PyTorch, for the error.
 
     Raises
     ------
@@ -57,12 +72,17 @@ def require_torch(given: str, allowed: str | None = None) -> None:
 
 
 def check_device(device: Any) -> None:
-    """Refuse a device that tensors cannot be on, before anything is read for it.
+    """Check that tensors can be put on a device, before anything is read for it.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        The device.
 
     Raises
     ------
     OptionError
-        If PyTorch has no such device here.
+        If PyTorch has no such device on this machine.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""All samples in memory, as PyTorch's own dataset."""
+"""All samples in memory, as PyTorch's own ``TensorDataset``."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def fill_tensors(
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, np.dtype],
 ) -> TensorDataset:
-    """Gather batches into one tensor a field.
+    """Copy all batches into one tensor for each field.
 
     Parameters
     ----------
     batches : iterable of Batch
-        Of arrays, their ids ascending from 0.
+        Batches of arrays, whose ids ascend from 0.
     num_samples : int
-        How many samples there are.
+        Number of samples in all batches together.
     shapes, dtypes : mapping by field
-        Of one sample.
+        Shape and dtype of one sample of each field.
 
     Returns
     -------
     torch.utils.data.TensorDataset
-        Of tensors of shape ``(num_samples, *shape)``, in the order of ``shapes``.
+        Tensors of shape ``(num_samples, *shape)``, in the order of ``shapes``.
 
     Raises
     ------
     UnsupportedDataError
-        If a field holds what no tensor can.
+        If a field holds values that no tensor can hold.
 
     Examples
     --------
@@ -46,11 +46,11 @@ def fill_tensors(
     (tensor([2, 2]),)
     """
     arrays = {
-        # Tensors have no foreign byte order, and must share this memory to be filled through it.
+        # In native byte order the tensor shares the array's memory, and is filled through it.
         name: np.empty((num_samples, *shape), dtypes[name].newbyteorder("="))
         for name, shape in shapes.items()
     }
-    # Before anything is read: what tensors cannot hold is refused here.
+    # Before anything is read, so that values that no tensor can hold are an error at once.
     tensors = [hand_over(array, name) for name, array in arrays.items()]
     for batch in batches:
         for name, array in arrays.items():

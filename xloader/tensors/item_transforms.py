@@ -1,4 +1,4 @@
-"""Functions on single samples, as torchvision's datasets take them."""
+"""Functions on single samples, with the arguments that torchvision's datasets take."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from xloader.tensors.columns import refuse_device_tensors
 
 @dataclass(frozen=True)
 class ItemTransforms:
-    """What is done to each sample before it is collated.
+    """Functions that are applied to each sample before samples are collated.
 
-    Pickles, with lambdas and with functions of a notebook.
+    It can be pickled, also with lambdas and with functions that a notebook defines.
 
     Parameters
     ----------
     transform : callable, optional
-        Given the first field of a sample, an array; what it returns takes its place. It may
+        Called with the first field of a sample, an array; its result replaces the field. It may
         change the array in place, and return arrays, tensors or numbers of any shape.
     target_transform : callable, optional
         The same for the second field.
     transforms : callable, optional
-        Given all fields, as separate arguments, and returns as many, in a tuple; instead of the
-        other two, as in torchvision's ``VisionDataset``.
+        Called with all fields as separate arguments; returns as many values in a tuple. It is
+        given instead of the other two, as in torchvision's ``VisionDataset``.
 
     Raises
     ------
     OptionError
-        If ``transforms`` is given beside another, or one is not callable.
+        If ``transforms`` is given together with one of the others, or one is not callable.
 
     Notes
     -----
-    Chance is keyed: before each sample, the global generators of PyTorch (the CPU's), of NumPy
-    (``np.random.rand`` and its like) and of ``random`` are seeded by the sample's key, and after
-    the batch they stand where they stood. So augmentation is the same whatever the batches and
-    the workers, and training's own chance is as without it. What has generators of its own, such
-    as ``np.random.default_rng()``, is not reached. Measured: 15 microseconds a sample and 0.1
+    Random numbers are keyed by the sample, where :meth:`apply` is given keys. Before each sample,
+    the global generators of PyTorch (on the CPU), of NumPy (``np.random.rand`` and similar) and of
+    ``random`` are seeded by the sample's key. After the batch they get back the state that they
+    had before. So augmentation does not depend on batches and workers, and the random numbers of
+    the training loop do not change. Generators that a function makes itself, such as
+    ``np.random.default_rng()``, are not seeded. Measured cost: 15 microseconds a sample and 0.1
     milliseconds a batch.
 
     Examples
@@ -82,7 +83,7 @@ class ItemTransforms:
         return any(function is not None for function in self._functions())
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse samples without the fields that the functions are for.
+        """Check that samples have the fields that the functions take.
 
         Parameters
         ----------
@@ -103,28 +104,28 @@ class ItemTransforms:
             )
 
     def apply(self, batch: Batch, keys: Words | None) -> list[Any]:
-        """The samples of a batch, each changed.
+        """Apply the functions to each sample of a batch.
 
         Parameters
         ----------
         batch : Batch
             Stacked arrays, which the functions may change.
         keys : numpy.ndarray of uint64, or None
-            A key for each sample, as of :func:`xloader.transforms.rng.sample_keys`, shape ``(n,)``.
-            With None the generators are left alone.
+            A key for each sample, from :func:`xloader.transforms.rng.sample_keys`, shape ``(n,)``.
+            With None, the random generators are left alone.
 
         Returns
         -------
         Rows or list
-            With one tuple a sample. Nothing is stacked: that is left to what collates. It is a
-            plain list where ``transforms`` returned other than one value for each field.
+            One tuple for each sample. The results are not stacked: the collate function does that.
+            It is a plain list if ``transforms`` returned anything but one value for each field.
 
         Raises
         ------
         OptionError
             As for :meth:`check`.
         UnsupportedDataError
-            If a function returned None, or in a worker a tensor on a device.
+            If a function returned None, or a worker process has put a tensor on a device.
         """
         rows = Rows(batch)
         if not self:
@@ -186,8 +187,8 @@ def _unpickle(state: bytes) -> ItemTransforms:
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Put the global generators back afterwards."""
-    # Augmentation is written against them, however little NumPy likes its own.
+    """Restore the state of the global random generators at the end of the context."""
+    # Much augmentation code draws from the global generators, though NumPy advises against it.
     of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002
     of_python = random.getstate()
     of_torch = torch.default_generator.get_state()
@@ -200,8 +201,9 @@ def _generators_kept() -> Iterator[None]:
 
 
 def _seed(key: int) -> None:
-    # `torch.manual_seed` takes 80 times as long, for it sees to devices as well.
+    # `torch.manual_seed` takes 80 times as long, because it seeds the devices as well.
     torch.default_generator.manual_seed(key)
     random.seed(key)
-    # Of the same words, NumPy and Python would make the same numbers: theirs is one algorithm.
+    # NumPy and Python use the same algorithm: from the same words they would draw the same
+    # numbers, hence the additional 1.
     np.random.seed([key & 0xFFFFFFFF, key >> 32, 1])  # noqa: NPY002

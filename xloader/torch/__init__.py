@@ -1,6 +1,6 @@
-"""PyTorch's own doors: datasets, samplers and collate functions for a stock ``DataLoader``.
+"""Datasets, samplers and collate functions for PyTorch's own ``DataLoader``.
 
-The only code that imports torch, and only when something of it is asked for.
+PyTorch is imported only when one of these names is used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # `import xloader` comes by here, and must not bring PyTorch along.
+    # `import xloader` imports this module, and must not import PyTorch.
     if name not in _HOMES:
         raise AttributeError(f"module 'xloader.torch' has no attribute {name!r}")
     from xloader.tensors.convert import require_torch

@@ -1,4 +1,4 @@
-"""ChunkSampler: the planned order, as PyTorch's samplers give one."""
+"""`ChunkSampler`: a PyTorch sampler that gives sample ids in the planned order."""
 
 from __future__ import annotations
 
@@ -25,51 +25,56 @@ _OTHER_OPTIONS = (
 
 
 class ChunkSampler(DistributedSampler[int]):
-    """Deals sample ids so that each chunk is read once, and by one worker.
+    """Sampler whose order lets each chunk be read once in an epoch, by one worker.
 
-    For a stock ``DataLoader`` over a :class:`MapDataset` of the same samples; what
-    :func:`data_loader` puts together. Batch k of a rank is made of samples that worker
-    ``k % num_workers`` alone reads chunks for. It is a :class:`DistributedSampler`, so trainers
-    take it for what deals by ranks, which it does.
+    It is for a stock ``DataLoader`` over a :class:`MapDataset` of the same samples;
+    :func:`data_loader` puts the three together. Worker ``k % num_workers`` makes batch k of a
+    rank, and no other worker reads the chunks of that batch. The class is a
+    :class:`DistributedSampler`, so trainers know that it divides the samples among ranks itself.
 
     Parameters
     ----------
     samples : Samples
-        What is sampled.
+        The samples to order.
     batch_size : int or callable, default 32
-        Samples of a batch, on each rank; as of the ``DataLoader``. A function is called with
-        the samples: :func:`batch_of` makes one that keeps batches within so many bytes.
+        Number of samples in a batch, on each rank; must be that of the ``DataLoader``. A function
+        is called with the samples: :func:`batch_of` makes one that limits the bytes of a batch.
     num_workers : int, default 0
-        As of the ``DataLoader``.
+        Number of workers of the ``DataLoader``.
     memory : int or str, default "2GiB"
         Bytes that all workers of this rank may use together.
     shuffle : bool, default True
-        Whether each epoch has an order of its own; if not, ids ascend within each worker's part.
+        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
+        part.
     seed : int, default 0
-        With the epoch and the plan, it fixes the order.
+        Together with the epoch and the plan, it fixes the order.
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out. If not, the last batch is
-        short on one rank, and padded on several with its last sample.
+        shorter on a single rank, and on several ranks it is filled up by repeating its last
+        sample.
     rank, world_size : int, optional
-        This process among those that train together. By default as ``torch.distributed``,
-        ``RANK`` and ``WORLD_SIZE``, or a SLURM step say when the sampler is first used.
+        Number of this process among those that train together, and how many there are. By default
+        they are taken from ``torch.distributed``, from ``RANK`` and ``WORLD_SIZE``, or from a
+        SLURM step, when the sampler is first used.
     prefetch_factor : int, default 2
-        As of the ``DataLoader``: batches of each worker that wait for the training loop.
+        As for the ``DataLoader``: number of batches of each worker that wait for the training
+        loop.
     persistent_workers : bool, default False
-        As of the ``DataLoader``: whether workers, and chunks that they keep, outlive an epoch.
+        As for the ``DataLoader``: whether workers, and the chunks that they keep, outlive an
+        epoch.
     **options
         ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
-        ``max_retries`` and ``on_error``, as for
-        :meth:`Samples.loader`; threads are those of each worker.
+        ``max_retries`` and ``on_error``, as for :meth:`Samples.loader`. ``threads`` is the number
+        for each worker.
 
     Raises
     ------
     MemoryBudgetError
-        If the memory is too small, with the minimum that would do.
+        If the memory is too small; the error gives the minimum that is enough.
     LanesError
         If lanes do not divide the global batch, or ranks do not divide the lanes.
     OptionError
-        If an option is outside its range.
+        If an option is unknown or outside its range.
 
     Examples
     --------
@@ -113,10 +118,10 @@ class ChunkSampler(DistributedSampler[int]):
             prefetch=prefetch_factor,
             **options,
         )
-        # Without workers, chunks are kept by the process that iterates.
+        # Without workers, the process that iterates keeps the chunks from epoch to epoch.
         is_lasting = persistent_workers or not num_workers
         self._passes = Passes(resolver, num_workers, is_lasting=is_lasting)
-        # Not the parent's own: it would look up the ranks now, and make them fast.
+        # The parent's __init__ is not called: it would look up the ranks now, and fix them.
         self.dataset = samples  # type: ignore[assignment]
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.batch_size = resolver.asked.batch_size
@@ -129,17 +134,17 @@ class ChunkSampler(DistributedSampler[int]):
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """How many processes train together."""
+        """Number of processes that train together."""
         return self._passes.resolver.settle().options.world.world_size
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """Ids of an epoch on this rank, with those that fill the last batch up."""
+        """Number of ids in an epoch on this rank, including those that fill up the last batch."""
         return self.total_size // self.num_replicas
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """Ids of an epoch on all ranks."""
+        """Number of ids in an epoch on all ranks, including those that fill up the last batch."""
         rank_plan = self._passes.resolver.settle()
         if self.drop_last or rank_plan.options.world.world_size > 1:
             return rank_plan.num_steps * rank_plan.options.global_batch
@@ -147,28 +152,29 @@ class ChunkSampler(DistributedSampler[int]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration deals."""
+        """The epoch whose ids the next iteration gives."""
         return self._passes.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        """Choose it, as :meth:`set_epoch`."""
+        """Choose the epoch, as :meth:`set_epoch` does."""
         self._passes.set_epoch(check_epoch(epoch))
 
     def __len__(self) -> int:
-        """Ids of an epoch on this rank, with those that fill the last batch up."""
+        """Number of ids in an epoch on this rank, including those that fill up the last batch."""
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        """The ids of an epoch, batch by batch. After its last one, the next epoch begins.
+        """Iterator over the ids of an epoch, batch by batch.
 
-        The iterator has a ``state_dict`` and a ``load_state_dict``, which torchdata's
-        ``StatefulDataLoader`` asks for; the sampler has none.
+        After its last id, the next epoch begins. The iterator has a ``state_dict`` and a
+        ``load_state_dict``, which torchdata's ``StatefulDataLoader`` asks for. The sampler has
+        none.
 
         Raises
         ------
         RanksError
-            If accelerate is about to deal them out once more.
+            If accelerate is about to divide the ids among ranks once more.
         """
         refuse_dealing_twice("a ChunkSampler")
         self._passes.resolver.settle()
@@ -178,37 +184,42 @@ class ChunkSampler(DistributedSampler[int]):
         raise refuse_state("ChunkSampler", name, "call sampler.resume(epoch, step)")
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration deals.
+        """Choose the epoch whose ids the next iteration gives.
 
-        The epoch that was to be resumed keeps its step.
+        If this epoch was chosen by :meth:`resume`, it still begins at the step given there.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
 
         Raises
         ------
         OptionError
-            If there is none such.
+            If the number is not a whole number from 0 on.
         """
         self.epoch = epoch
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped.
 
-        A ``DataLoader`` runs ahead of the training loop, so only the loop knows how many
-        batches it was trained on. Samples and options, the number of workers among them, must
-        be what they were then. What comes is the rest of that epoch, read anew as far as it was
-        in memory; the iteration after that is whole.
+        A ``DataLoader`` runs ahead of the training loop, so only the loop knows how many batches
+        it was trained on. Samples and options, including the number of workers, must be the same
+        as in the earlier run. The next iteration gives the rest of that epoch. Chunks that were in
+        memory are read again if it needs them. The iteration after that is a whole epoch.
 
         Parameters
         ----------
         epoch : int
             The epoch that was under way.
         step : int
-            Batches of this rank in that epoch that were trained on. With all of them, the next
-            iteration is an empty one.
+            Number of batches of this rank in that epoch that were trained on. If that is all of
+            them, the next iteration is empty.
 
         Raises
         ------
         OptionError
-            If there is no such step.
+            If there is no such epoch or step.
 
         Examples
         --------
@@ -224,32 +235,49 @@ class ChunkSampler(DistributedSampler[int]):
         self._passes.resume(epoch, step)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
-        """What the next iteration will cost, summed over the workers. No value is read.
+        """Predict what the next iteration costs, summed over the workers. No value is read.
 
         Parameters
         ----------
         scope : {"rank", "world"}
-            Whether to speak of this rank or of all ranks together.
+            Whether the numbers are those of this rank or of all ranks together.
+
+        Returns
+        -------
+        Explanation
+            As from :meth:`Samples.explain`.
         """
         return self._passes.explain(scope)
 
     def batches(self) -> ChunkBatches:
-        """The same ids as lists, one a batch: for ``DataLoader(batch_sampler=...)``."""
+        """The same ids as lists, one for each batch: for ``DataLoader(batch_sampler=...)``.
+
+        Returns
+        -------
+        ChunkBatches
+            Shares epoch and position with this sampler.
+        """
         return ChunkBatches(self)
 
     def steps(self) -> BatchPass:
-        """The ids of an epoch, a list for each batch."""
+        """Iterator over the ids of an epoch, one list for each batch.
+
+        Returns
+        -------
+        BatchPass
+            Begins where the next iteration of this sampler begins.
+        """
         self._passes.resolver.settle()
         return BatchPass(self._passes)
 
 
 class ChunkBatches(BatchSampler):
-    """The batches of a :class:`ChunkSampler`, as lists of ids.
+    """Batch sampler that gives the batches of a :class:`ChunkSampler` as lists of ids.
 
     Parameters
     ----------
     sampler : ChunkSampler
-        What deals the ids.
+        The sampler that gives the ids.
     """
 
     def __init__(self, sampler: ChunkSampler) -> None:
@@ -261,21 +289,51 @@ class ChunkBatches(BatchSampler):
         return self._dealer.steps()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration deals."""
+        """Choose the epoch whose batches the next iteration gives.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         self._dealer.set_epoch(epoch)
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin the next iteration at a step, as :meth:`ChunkSampler.resume`."""
+        """Begin the next iteration at a step, as :meth:`ChunkSampler.resume` does.
+
+        Parameters
+        ----------
+        epoch, step : int
+            The epoch that was under way, and the number of its batches that were trained on.
+        """
         self._dealer.resume(epoch, step)
 
 
 def plan_workers(samples: Samples, num_workers: int, **options: Any) -> RankResolver:
-    """Plan for so many workers, which share the memory of a rank.
+    """Plan for a number of workers, which share the memory of a rank.
+
+    Parameters
+    ----------
+    samples : Samples
+        The samples.
+    num_workers : int
+        Number of worker processes. With 0, the process itself is the only worker.
+    **options
+        Options of :class:`LoaderOptions`, without ``output``.
+
+    Returns
+    -------
+    RankResolver
+        The plan of this rank, which is looked up at the first use if it is not known yet.
 
     Raises
     ------
     OptionError
-        If the number of workers is none, or leaves one with nothing but padding.
+        If an option is outside its range, or a worker would deliver nothing but padding.
+    LanesError
+        If lanes do not divide the global batch, or ranks do not divide the lanes.
+    MemoryBudgetError
+        If the memory is too small.
     """
     num_workers = check_whole("num_workers", num_workers, 0, MOST)
     asked = make_options(output="numpy", **options)
@@ -283,12 +341,17 @@ def plan_workers(samples: Samples, num_workers: int, **options: Any) -> RankReso
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that a ``DataLoader`` has no use for, or that nobody knows.
+    """Check that all further options are known and have a meaning under a ``DataLoader``.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        The options that the signature does not name.
 
     Raises
     ------
     OptionError
-        With those that there are.
+        If one does not; the error names the options that are allowed.
     """
     for name, value in options.items():
         if name not in _OTHER_OPTIONS:

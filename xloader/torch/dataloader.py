@@ -1,4 +1,4 @@
-"""data_loader: a stock ``DataLoader`` whose dataset, sampler and collate function fit together."""
+"""`data_loader`: a stock ``DataLoader`` with dataset, sampler and collate function that match."""
 
 from __future__ import annotations
 
@@ -48,28 +48,30 @@ def data_loader(
     on_nan: OnNan = "warn",
     **kwargs: Any,
 ) -> DataLoader[Any]:
-    """A stock ``DataLoader`` that reads each chunk once, by one worker.
+    """Make a stock ``DataLoader`` that reads each chunk once in an epoch, by one worker.
 
-    Puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. Workers start
-    from a clean process (``forkserver``, ``spawn`` where there is none) and live on from epoch
-    to epoch, unless asked otherwise.
+    It puts together :class:`MapDataset`, :class:`ChunkSampler` and :func:`collate`. By default,
+    workers start from a clean process (``forkserver``, or ``spawn`` where that does not exist) and
+    stay alive from epoch to epoch.
 
     Parameters
     ----------
     samples : Samples
-        What is read.
+        The samples to read.
     batch_size : int or callable, default 32
-        Samples of a batch, on each rank; or what says so of the samples, as :func:`batch_of`.
+        Number of samples in a batch, on each rank; or a function that computes it from the
+        samples, such as :func:`batch_of` makes.
     num_workers : int, default 0
-        Worker processes. With none, threads of this process read.
+        Number of worker processes. With 0, threads of this process read.
     shuffle : bool, default True
-        Whether each epoch has an order of its own; if not, ids ascend within each worker's part.
+        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
+        part.
     memory : int or str, default "2GiB"
         Bytes that all workers of this rank may use together; each has an equal share.
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out.
     collate_fn : callable, optional
-        Makes a batch of a list of samples, each a tuple of arrays; :func:`collate` by default.
+        Makes a batch from a list of samples, each a tuple of arrays; :func:`collate` by default.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
     on_nan : {"warn", "raise", "ignore"}
@@ -77,22 +79,24 @@ def data_loader(
     **kwargs
         ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
         ``spread``, ``read_timeout``, ``max_retries`` and ``on_error``, as for
-        :meth:`Samples.loader`. All others go to the ``DataLoader``.
+        :meth:`Samples.loader`. All others are passed to the ``DataLoader``.
 
     Returns
     -------
     torch.utils.data.DataLoader
-        With the sampler's ``explain`` attached, as ``loader.explain()``; its
-        ``loader.sampler.set_epoch(epoch)`` chooses an epoch, which otherwise moves on by itself.
+        ``loader.explain()`` is the sampler's ``explain``. Epochs advance by themselves;
+        ``loader.sampler.set_epoch(epoch)`` chooses another.
 
     Raises
     ------
     MemoryBudgetError
-        If the memory is too small, with the minimum that would do.
+        If the memory is too small; the error gives the minimum that is enough.
+    LanesError
+        If lanes do not divide the global batch, or ranks do not divide the lanes.
     OptionError
         If an option is outside its range, or a sampler is passed.
     WorkersError
-        When it is iterated over in a worker that imports a script without a guard.
+        When the loader is iterated over in a worker that imports a script without a guard.
 
     Warns
     -----
@@ -152,7 +156,10 @@ def data_loader(
 
 
 def _check_rest(kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments of a ``DataLoader`` that this one sees to itself, or cannot call."""
+    """Check for arguments of a ``DataLoader`` that `data_loader` sets itself.
+
+    A ``worker_init_fn`` that cannot be called is an error as well.
+    """
     for name, remedy in _NOT_YOURS.items():
         if name in kwargs:
             raise OptionError(
@@ -166,19 +173,19 @@ def _check_rest(kwargs: Mapping[str, Any]) -> None:
 def batch_of(
     *, nbytes: int | str | None = None, num_elements: int | None = None
 ) -> Callable[[Samples], int]:
-    """A batch size that keeps batches within a number of bytes, or of elements.
+    """Function that chooses the batch size by a limit of bytes, or of elements.
 
     Parameters
     ----------
     nbytes : int or str, optional
-        Bytes of a batch, over all fields.
+        Largest size of a batch in bytes, over all fields.
     num_elements : int, optional
-        Elements of a batch, over all fields.
+        Largest number of elements in a batch, over all fields.
 
     Returns
     -------
     callable
-        Given samples, says how many of them a batch may have: one at least.
+        Takes samples and returns how many of them fit in a batch, 1 at least.
 
     Raises
     ------
@@ -214,7 +221,7 @@ def batch_of(
 
 
 class _ImportedLoader(DataLoader[Any]):
-    """What a worker process gets that imports the script anew: it may have it, and not use it."""
+    """Loader that a worker process makes as it imports the script anew. It refuses to iterate."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if _is_importing_script():
@@ -229,12 +236,12 @@ class _ImportedLoader(DataLoader[Any]):
 
 
 def _is_importing_script() -> bool:
-    # Python's own mark for it: by the same, it refuses to start a process.
+    # Python's own flag: it refuses to start a process where this is set.
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a ``DataLoader`` with workers, where they are not given."""
+    """Arguments of a ``DataLoader`` with workers, with defaults for those that are not given."""
     kwargs = {"persistent_workers": True, **kwargs}
     if kwargs.get("multiprocessing_context") is None:
         kwargs["multiprocessing_context"] = _start_method()
@@ -248,6 +255,6 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start_method() -> str:
-    # A fork carries threads' locks and open stores along, and hangs on some of them.
+    # A forked process inherits locks of threads and open stores, and may hang on them.
     methods = multiprocessing.get_all_start_methods()
     return "forkserver" if "forkserver" in methods else "spawn"

@@ -1,4 +1,4 @@
-"""IterableDataset: whole batches, dealt to ranks and workers."""
+"""`IterableDataset`: an iterable PyTorch dataset of whole batches, divided by ranks and workers."""
 
 from __future__ import annotations
 
@@ -38,48 +38,51 @@ if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
 _UNBATCHED_SIZE = 32
-"""Samples that are read together where they are wanted one by one."""
+"""Number of samples that are read together if the dataset yields single samples."""
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
-    """Iterates over batches; each rank and each worker of a ``DataLoader`` has its own.
+    """Iterable dataset of batches. Each rank and each ``DataLoader`` worker has batches of its own.
 
-    Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``: the batches are made
-    here. Each arrives as a :class:`xloader.Batch` of tensors, as :func:`collate` makes it, unless
-    the ``DataLoader`` has a ``collate_fn`` of yours, which gets a batch of arrays.
+    Pass it to ``DataLoader(dataset, batch_size=None, num_workers=...)``: the dataset makes the
+    batches. Each arrives as a :class:`xloader.Batch` of tensors, made by :func:`collate`. If the
+    ``DataLoader`` has a ``collate_fn`` of yours, that function gets a batch of arrays instead.
 
     Parameters
     ----------
     samples : Samples
-        What is read.
+        The samples to read.
     batch_size : int or None, default 32
-        Samples of a batch, on each rank. With None, single samples come: tuples of arrays.
+        Number of samples in a batch, on each rank. With None, the dataset yields single samples:
+        tuples of arrays.
     shuffle : bool, default True
-        Whether each epoch has an order of its own; if not, ids ascend within each worker's part.
+        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
+        part.
     memory : int or str, default "2GiB"
         Bytes that all workers of a rank may use together.
     seed : int, default 0
-        With the epoch and the plan, it fixes the order.
+        Together with the epoch and the plan, it fixes the order.
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out.
     rank, world_size : int, optional
         As for :class:`ChunkSampler`.
     prefetch_factor : int, default 2
-        As of the ``DataLoader``.
+        As for the ``DataLoader``: number of batches of each worker that wait for the training
+        loop.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **options
         ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
-        ``max_retries`` and ``on_error``, as for
-        :meth:`Samples.loader`; threads are those of each worker.
+        ``max_retries`` and ``on_error``, as for :meth:`Samples.loader`. ``threads`` is the number
+        for each worker.
 
     Raises
     ------
     MemoryBudgetError, LanesError, OptionError
-        As for :class:`ChunkSampler`; for the number of workers that there turn out to be, at
-        the first batch.
+        As for :class:`ChunkSampler`. The number of workers is not known here: errors that depend
+        on it are raised when the iteration begins.
 
     Examples
     --------
@@ -127,7 +130,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             **options,
         }
         self._position = SharedPosition()
-        # Now, so that what cannot be planned is an error where it was asked for.
+        # Plan now, so that options that cannot be planned are an error here.
         self._resolvers = {1: plan_workers(samples, 1, **self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
@@ -140,29 +143,36 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers, in all workers.
 
-        The epoch that was to be resumed keeps its step.
+        If this epoch was chosen by :meth:`resume`, it still begins at the step given there.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
 
         Raises
         ------
         OptionError
-            If there is none such.
+            If the number is not a whole number from 0 on.
         """
         self._position.set_epoch(check_epoch(epoch))
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin the next iteration where an earlier run of the program was stopped.
+        """Begin the next iteration where an earlier run of the program was stopped, in all workers.
 
-        As :meth:`ChunkSampler.resume` does, in all workers.
+        Only the training loop knows the step: see :meth:`ChunkSampler.resume`.
 
         Parameters
         ----------
         epoch, step : int
-            The epoch that was under way, and the batches of this rank that were trained on.
+            The epoch that was under way, and the number of batches of this rank that were trained
+            on.
 
         Raises
         ------
         OptionError
-            If there is no such step, or samples come one by one.
+            If there is no such epoch or step, or the step is above 0 and the dataset yields single
+            samples.
 
         Examples
         --------
@@ -186,7 +196,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._position.resume(position)
 
     def __len__(self) -> int:
-        """Batches of an epoch on this rank, or samples where they come one by one."""
+        """Number of batches in an epoch on this rank, or of samples if ``batch_size`` is None."""
         rank_plan = self._rank_plan(1)
         if self.batch_size is not None:
             return rank_plan.num_steps
@@ -197,15 +207,21 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def explain(
         self, scope: Literal["rank", "world"] = "rank", *, num_workers: int = 0
     ) -> Explanation:
-        """What the next iteration will cost, summed over so many workers. No value is read.
+        """Predict what the next iteration costs, summed over the workers. No value is read.
 
         Parameters
         ----------
         scope : {"rank", "world"}
-            Whether to speak of this rank or of all ranks together.
+            Whether the numbers are those of this rank or of all ranks together.
         num_workers : int, default 0
-            As of the ``DataLoader``. What workers keep from earlier epochs is not known here: it
-            is told of such as have just begun.
+            Number of workers of the ``DataLoader``. The chunks that workers keep from earlier
+            epochs are not known in this process: the prediction is for workers that have just
+            started.
+
+        Returns
+        -------
+        Explanation
+            As from :meth:`Samples.explain`.
         """
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
@@ -215,17 +231,17 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return rank_plan.with_notes(explain_rest(rank_plan, left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch: of all of it, or in a worker of its own part.
+        """Iterator over the batches of an epoch; in a worker, over the worker's own part of them.
 
         The iterator has a ``state_dict`` and a ``load_state_dict``, which torchdata's
-        ``StatefulDataLoader`` asks for in each worker; the dataset has none.
+        ``StatefulDataLoader`` asks for in each worker. The dataset has none.
 
         Raises
         ------
         RanksError
-            If accelerate is about to deal them out once more.
+            If accelerate is about to divide the batches among ranks once more.
         OptionError
-            If there are more workers than can be told where to go on.
+            If there are more than 1024 workers, or the ``DataLoader`` has a ``batch_size``.
         """
         refuse_dealing_twice("an IterableDataset of xloader")
         if self.batch_size is not None:
@@ -248,11 +264,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         raise refuse_state("IterableDataset", name, "call dataset.resume(epoch, step)")
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is open, and what is planned, stays in its process.
+        # Open stores and plans are not pickled: each process makes its own.
         state = {**self.__dict__, "_worker": None, "_rosters": {}}
         world = resolve_world(self._options["rank"], self._options["world_size"])
         if world.world_size > 1:
-            # Where workers are, nobody may know of a process group.
+            # Worker processes have no process group to look their rank up in.
             own = {"rank": world.rank, "world_size": world.world_size}
             state["_options"] = {**self._options, **own}
         return state
@@ -282,7 +298,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return self._rows(worker, start)
 
     def _rows(self, worker: Worker, start: Position) -> Iterator[Any]:
-        """The rows of a worker's steps: a batch of arrays, or a list where each is transformed."""
+        """The rows of a worker's steps: batches of arrays, or lists of single samples.
+
+        With transforms, the rows of a step are those that `ItemTransforms.apply` returns.
+        """
         seed = self._rank_plan(0).options.seed
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):

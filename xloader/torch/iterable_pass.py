@@ -1,4 +1,7 @@
-"""One pass of a stream of batches in one process, and where it stands."""
+"""One iteration of an `IterableDataset` in one process, and its position.
+
+Workers of a ``DataLoader`` get the epoch and the step to begin with through shared memory.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from xloader.loader.rank_plan import RankPlan
 from xloader.loader.state import Position, Saver, read_state
 
 MOST_WORKERS = 1024
-"""Workers of a ``DataLoader`` that can be told where to go on."""
+"""Largest number of workers of a ``DataLoader``: shared memory has a place for each."""
 
 
 class Process(NamedTuple):
-    """Who iterates: the process that trains, or a worker of a ``DataLoader``'s iterator.
+    """The process that iterates: the training process, or a worker of one ``DataLoader`` iterator.
 
     Parameters
     ----------
     number : int
-        Which of the workers.
+        Number of the worker; 0 in the training process.
     iteration : int
-        What the workers of one iterator have in common, and those of no other.
+        A number that all workers of one iterator share, different for other iterators; -1 in the
+        training process.
     """
 
     number: int = 0
@@ -33,33 +37,54 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, info: Any) -> Process:
-        """The process that ``get_worker_info`` tells of."""
-        # PyTorch draws a seed for each iterator, and adds the worker's number.
+        """The process that ``get_worker_info`` describes.
+
+        Parameters
+        ----------
+        info : object or None
+            The value of ``get_worker_info()``; None in the training process.
+        """
+        # PyTorch draws a seed for each iterator and adds the worker's number to it. Without the
+        # number, the seed identifies the iterator.
         return cls() if info is None else cls(info.id, info.seed - info.id)
 
 
 class SharedPosition:
-    """Where the next iteration begins, in memory that all processes share that this travels to."""
+    """The epoch and step that the next iteration begins with, in memory shared by all processes."""
 
     def __init__(self) -> None:
-        # Workers that live on are told in no other way. Each notes for itself which resumption it
-        # has taken, and the first one in which iteration: a later one is not resumed.
+        # Shared memory is the only way to reach workers that stay alive between epochs. `_number`
+        # counts calls of `resume`. `_taken` holds, for each worker, the last call that it has
+        # used. `_begun` and `_iteration` hold the last call that any worker has used, and in
+        # which iteration: workers that start in a later one begin a whole epoch.
         self._epoch, self._step, self._number, self._begun, self._iteration = _shared(5)
         self._taken = _shared(MOST_WORKERS)
 
     @property
     def epoch(self) -> int:
-        """The epoch."""
+        """The epoch of the next iteration."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose an epoch: its beginning, or where it was to be resumed."""
+        """Choose the epoch. If the last `resume` chose the same one, its step stays valid.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         if epoch != self.epoch:
             self._taken.fill_(self._number)
         self._epoch.fill_(epoch)
 
     def resume(self, position: Position) -> None:
-        """Begin the next iteration of every process at a step of the rank."""
+        """Begin the next iteration of every process at a step of the rank.
+
+        Parameters
+        ----------
+        position : Position
+            The epoch and the step.
+        """
         self._epoch.fill_(position.epoch)
         self._step.fill_(position.step)
         self._number += 1
@@ -67,15 +92,27 @@ class SharedPosition:
             self._taken.fill_(self._number)
 
     def coming(self, process: Process) -> Position:
-        """Where a process's next iteration begins, as a step of the rank."""
+        """The position at which a process's next iteration begins, as a step of the rank.
+
+        Parameters
+        ----------
+        process : Process
+            The process.
+        """
         is_resumed = self._taken[process.number] < self._number
         if self._begun == self._number and self._iteration != process.iteration:
-            # It was taken in an iteration that ended before this process had begun.
+            # An earlier iteration, which ended before this process started, has resumed already.
             is_resumed = False
         return Position(self.epoch, int(self._step) if is_resumed else 0)
 
     def take(self, process: Process) -> None:
-        """Begin: the process's next iteration is one of a whole epoch."""
+        """Note that a process has begun to iterate: its iteration after this one is a whole epoch.
+
+        Parameters
+        ----------
+        process : Process
+            The process.
+        """
         if self._begun < self._number and self._taken[process.number] < self._number:
             self._iteration.fill_(process.iteration)
             self._begun.copy_(self._number)
@@ -89,24 +126,25 @@ def _shared(size: int) -> torch.Tensor:
 
 
 class WorkerPass(Iterator[Any]):
-    """One pass in one process, which makes the steps of one of the plan's workers.
+    """Iterator over one worker's batches of an epoch, in one process.
 
-    A ``DataLoader`` takes batches of its processes in turn, from the first process on. So where
-    a pass begins at a step that is not the first worker's, each process takes another's part.
+    A ``DataLoader`` takes batches from its processes in turn, beginning with the first process. If
+    the iteration begins at a step of another worker of the plan than the first, the processes swap
+    parts: process 0 makes the steps of the worker whose turn it is.
 
     Parameters
     ----------
     rank_plan : RankPlan
-        Planned for as many workers as there are.
+        Plan for as many workers as there are.
     shared : SharedPosition
-        Where the pass begins.
+        The position at which the iteration begins.
     process : Process
-        Whose pass it is.
+        The process that iterates.
     open_steps : callable
-        Called at the first batch with a `Position` and the number of one of the plan's workers;
-        gives the rows of each step of that worker from there on.
+        Called at the first batch with a `Position` and the number of one of the plan's workers.
+        Returns an iterator over the rows of each step of that worker from there on.
     is_single : bool
-        Whether rows come one by one.
+        Whether single samples are yielded.
     """
 
     def __init__(
@@ -132,7 +170,7 @@ class WorkerPass(Iterator[Any]):
 
     @property
     def position(self) -> Position:
-        """Where this process stands: behind what was taken of it."""
+        """The position of this process, after the batches or samples that were taken from it."""
         coming = self._shared.coming(self._process)
         return self._position or self._start or self._after(coming, self._process.number)
 
@@ -152,21 +190,26 @@ class WorkerPass(Iterator[Any]):
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process stands, as plain JSON values under 2 KB."""
+        """The position of this process, as plain JSON values under 2 KB."""
         return self._saver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where such a process stood. Nothing is read.
+        """Continue from the position of a saved state. Nothing is read.
+
+        Parameters
+        ----------
+        state : dict
+            The value of :meth:`state_dict` of the same worker, perhaps stored as JSON.
 
         Raises
         ------
         StateError
-            If it is damaged, or of other samples, or of other options: later epochs, which
-            workers begin that have seen no state, must be of the same plan.
+            If the state is damaged or belongs to other samples; if its seed, plan or other options
+            differ: workers that start later see no state and plan from the options alone.
         LanesError
-            If the ranks do not divide its lanes.
+            If the number of ranks does not divide the state's lanes.
         MemoryBudgetError
-            If its plan needs more memory.
+            If the state's plan needs more memory.
         """
         position, plan, seed = read_state(state, self._rank_plan)
         options = self._rank_plan.options
@@ -182,7 +225,7 @@ class WorkerPass(Iterator[Any]):
         self._steps, self._rows = iter(()), iter(())
 
     def _begin(self) -> Position:
-        # Not before the first batch: trainers ask for an iterator before they tell the epoch.
+        # Only at the first batch: trainers ask for an iterator before they set the epoch.
         position = self._position = self.position
         self._shared.take(self._process)
         if position.step < self._num_steps:
@@ -192,7 +235,7 @@ class WorkerPass(Iterator[Any]):
         return position
 
     def _after(self, position: Position, num_steps: int | None = None) -> Position:
-        """Where that is, so many steps later; by default, the next step of this process."""
+        """The position some steps after another one; by default, this process's next step."""
         more = self._rank_plan.plan.workers if num_steps is None else num_steps
         return Position(position.epoch, min(position.step + more, self._num_steps))
 

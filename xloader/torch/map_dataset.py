@@ -1,4 +1,4 @@
-"""MapDataset: samples by index, for a stock ``DataLoader``."""
+"""`MapDataset`: a PyTorch dataset that gives samples by index, for a stock ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -25,37 +25,40 @@ if TYPE_CHECKING:
 
 
 class MapDataset(Dataset[Any]):
-    """Samples by index: tuples of NumPy arrays, one for each field.
+    """Dataset of samples by index: tuples of NumPy arrays, one for each field.
 
-    Under a :class:`ChunkSampler`, as :func:`data_loader` puts together, a worker carries out the
-    plan and reads each chunk once. Under any other sampler, chunks are kept in a cache, the
-    least recently used ones dropped: ``samples.explain(order=ids, cache="lru")`` says what that
-    costs. Nothing is kept for each sample, and what is opened is opened in each process.
+    Under a :class:`ChunkSampler`, which :func:`data_loader` adds, a worker follows the plan and
+    reads each chunk once. Under any other sampler, chunks are kept in a cache that drops the least
+    recently used ones first: ``samples.explain(order=ids, cache="lru")`` predicts the cost. The
+    dataset keeps nothing for each sample. Each process opens the store for itself.
 
     Parameters
     ----------
     samples : Samples
-        What is read.
+        The samples to read.
     memory : int or str, default "2GiB"
-        Bytes that all workers of a rank may use together, under other samplers than ours.
+        Bytes that all workers of a rank may use together, under samplers other than
+        :class:`ChunkSampler`.
     transform : callable, optional
-        Given the first field of a sample, an array; what it returns takes its place.
+        Called with the first field of a sample, an array; its result replaces the field.
     target_transform : callable, optional
         The same for the second field.
     transforms : callable, optional
-        Given all fields and returns as many, in a tuple; instead of the other two.
+        Called with all fields as separate arguments; returns as many values in a tuple. It is
+        given instead of the other two.
     threads : int, optional
-        Threads of each worker that load and gather; its share of the cores by default.
+        Number of threads of each worker that load and gather; by default its share of the cores.
     read_timeout, max_retries
-        As for :meth:`Samples.loader`, under other samplers than ours.
+        As for :meth:`Samples.loader`, under samplers other than :class:`ChunkSampler`.
     on_nan : {"warn", "raise", "ignore"}
-        As for :meth:`Samples.loader`: in each process, of what it reads before ``transform``.
-        Under other samplers than ours, the first eight batches are those of the process.
+        As for :meth:`Samples.loader`. Each process checks the batches that it reads, before
+        ``transform``. Under samplers other than :class:`ChunkSampler`, ``"warn"`` checks the first
+        eight batches of the process instead of those of an epoch.
 
     Raises
     ------
     OptionError
-        If an option is outside its range, or the functions cannot be called.
+        If an option is outside its range, or one of the functions cannot be called.
 
     Examples
     --------
@@ -95,24 +98,29 @@ class MapDataset(Dataset[Any]):
         return len(self.samples)
 
     def __getitem__(self, index: Any) -> Any:
-        """One sample as a tuple of arrays; of a list or a slice, a list of such.
+        """Read one sample as a tuple of arrays; for a list or a slice, a list of such tuples.
+
+        Parameters
+        ----------
+        index : int, slice, or array-like of int or bool
+            A sample's id, or several. Negative ids count from the end.
 
         Raises
         ------
         SampleIndexError
             If an id is out of range.
         ChunkError
-            If a chunk cannot be had.
+            If a chunk cannot be read.
         """
         ids = listed_ids(len(self), index)
         if np.ndim(ids):
             return self.__getitems__(index if isinstance(index, list) else ids.tolist())
-        # The first id of a batch tells of a plan, also where ids come one by one.
+        # The first id of a batch carries a step tag, also if a DataLoader asks for ids singly.
         (sample,) = self.__getitems__([index if isinstance(index, FirstId) else ids.item()])
         return sample
 
     def __getitems__(self, ids: Sequence[int]) -> list[Any]:
-        """Samples that make one batch, read together.
+        """Read the samples of one batch together.
 
         Parameters
         ----------
@@ -122,15 +130,16 @@ class MapDataset(Dataset[Any]):
         Returns
         -------
         Rows
-            A list with a tuple for each sample, that keeps the stacked arrays for
-            :func:`collate`. With transforms that change shapes, a plain list.
+            A list with a tuple for each sample. Without transforms it keeps the stacked arrays for
+            :func:`collate`. If ``transforms`` returned anything but one value for each field, it
+            is a plain list.
 
         Raises
         ------
         SampleIndexError
             If an id is out of range.
         ChunkError
-            If a chunk cannot be had.
+            If a chunk cannot be read.
         ForkError
             If the store cannot be used in a process that was forked.
         """
@@ -138,13 +147,13 @@ class MapDataset(Dataset[Any]):
             return self._read(ids)
 
     def close(self) -> None:
-        """Stop threads of this process and give its memory back; the next read begins anew."""
+        """Stop the threads of this process and free the memory. The next read starts them again."""
         if self._reader is not None and not self._reader.is_foreign:
             self._reader.close()
         self._reader = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is open stays in its process.
+        # The reader is not pickled: each process makes its own.
         return {**self.__dict__, "_desk": None}
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
@@ -159,7 +168,7 @@ class MapDataset(Dataset[Any]):
             batch = as_batch(delivery)
         keys = None
         if step_tag is not None and step_tag.is_of(ids):
-            # Also out of turn, and by other workers than planned: chance is that of the step.
+            # Random numbers belong to the step, also if it is read out of turn or elsewhere.
             seed = step_tag.plan_tag.options.seed
             times = None if delivery is None else delivery.occurrences
             keys = sample_keys(seed, step_tag.epoch, batch.ids, times)

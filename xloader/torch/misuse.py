@@ -1,4 +1,4 @@
-"""Habits of other loaders that would go wrong here, told before they do."""
+"""Checks for uses that other loaders allow and that would give wrong batches here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from xloader.samples.unplanned import is_fetcher
 
 
 def require_samples(samples: Any, door: str) -> None:
-    """Refuse what are no samples: datasets of PyTorch, of xarray, paths.
+    """Check that an argument is `Samples`, and not a dataset of PyTorch or xarray, or a path.
+
+    Parameters
+    ----------
+    samples : object
+        The argument.
+    door : str
+        Name of the class or function that it was given to, for the error.
 
     Raises
     ------
     OptionError
-        With how samples are made of what was given.
+        If it is not; the error says how to make samples from what was given.
     """
     if isinstance(getattr(samples, "recipe", None), Recipe):
         return
@@ -34,12 +41,14 @@ def require_samples(samples: Any, door: str) -> None:
 
 
 def refuse_batches_of_batches() -> None:
-    """Raise where a ``DataLoader`` is about to make batches of whole batches.
+    """Raise an error if a ``DataLoader`` is about to make batches of whole batches.
+
+    It is called from the ``__iter__`` of a dataset, and looks at the frame that called that.
 
     Raises
     ------
     OptionError
-        With what to pass to the ``DataLoader``.
+        If so; the error says what to pass to the ``DataLoader``.
     """
     frame = sys._getframe(2)
     if is_fetcher(frame) and frame.f_locals.get("auto_collation"):
@@ -52,35 +61,45 @@ def refuse_batches_of_batches() -> None:
 
 
 def collate_by_default(default: Any, collate: Any) -> None:
-    """Have a ``DataLoader`` that was given no ``collate_fn`` use another than PyTorch's own.
+    """Replace the collate function of a ``DataLoader`` that was given none.
 
-    With ``batch_size=None``, PyTorch's own takes a batch, which is a tuple, apart into a list:
-    names and ids would be lost. Called where the ``DataLoader`` asks a dataset for its iterator.
+    With ``batch_size=None``, PyTorch's default turns a batch, which is a tuple, into a list, and
+    its names and ids are lost. This function is called where the ``DataLoader`` asks a dataset for
+    its iterator.
 
     Parameters
     ----------
     default : callable
-        PyTorch's own, ``default_convert``.
+        PyTorch's default, ``default_convert``.
     collate : callable
-        What takes its place.
+        The function to use instead.
     """
     frame = sys._getframe(2)
-    # A dataset of the user's around ours may give other things than batches: its frame is none.
+    # A user's dataset around ours may yield values other than batches. Then the calling frame is
+    # that dataset's and not the DataLoader's, and the default stays.
     fetcher = frame.f_locals.get("self") if is_fetcher(frame) else None
     if fetcher is not None and getattr(fetcher, "collate_fn", None) is default:
         fetcher.collate_fn = collate
 
 
 def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:
-    """What is raised for a state asked of what does not know how far the training loop is.
+    """Make the error for an attribute that a dataset or sampler lacks, such as ``state_dict``.
+
+    A dataset or sampler has no state, because it does not know how far the training loop is.
 
     Parameters
     ----------
     kind : str
-        What was asked.
+        Name of the class whose attribute was asked for.
     name : str
-        Attribute that was asked for.
+        Name of the attribute.
     remedy : str
+        What to call instead of ``state_dict`` or ``load_state_dict``.
+
+    Returns
+    -------
+    AttributeError
+        With the remedy, if the attribute is one of these two.
     """
     if name not in ("state_dict", "load_state_dict"):
         return AttributeError(f"{kind!r} object has no attribute {name!r}")
@@ -95,21 +114,22 @@ _DEALERS = ("BatchSamplerShard", "IterableDatasetShard", "DataLoaderDispatcher")
 
 
 def refuse_dealing_twice(what: str) -> None:
-    """Raise where accelerate deals out what is dealt out already.
+    """Raise an error if accelerate is about to divide among ranks what is divided already.
 
-    accelerate gives each of several processes every so-manieth batch of any ``DataLoader``, which
-    here holds the share of its own rank: most samples would never come. Batches of a stream it
-    hands out from its first process, also where that is the only one, and takes them apart for it.
+    With several processes, accelerate gives each of them every n-th batch of any ``DataLoader``.
+    Here the ``DataLoader`` holds only the batches of its own rank, so most samples would never be
+    delivered. For an iterable dataset, accelerate reads all batches in its first process, splits
+    them and hands out the parts, also if there is only one process.
 
     Parameters
     ----------
     what : str
-        What is iterated over.
+        Name of the sampler or dataset that is iterated over, for the error.
 
     Raises
     ------
     RanksError
-        If what deals out batches in accelerate asks for it.
+        If accelerate's code that divides batches is on the call stack.
     """
     state = sys.modules.get("accelerate.state")
     frame = sys._getframe(1) if state is not None else None

@@ -1,4 +1,4 @@
-"""The passes of a sampler over its epochs: batch by batch, or id by id, and where each stands."""
+"""The iterations of a `ChunkSampler`, batch by batch or id by id, and their positions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
 
 
 class Passes:
-    """Deals one pass after the other, and knows where the next begins.
+    """The passes of one sampler, one iteration each, and the position at which the next begins.
 
     Parameters
     ----------
     resolver : RankResolver
         Planned for as many workers as there are.
     num_workers : int
-        As of the ``DataLoader``: 0 where the process that iterates reads.
+        Number of workers of the ``DataLoader``; 0 if the process that iterates reads.
     is_lasting : bool
-        Whether workers, and chunks that they keep, outlive a pass.
+        Whether workers, and the chunks that they keep, outlive an iteration.
     """
 
     def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
@@ -38,20 +38,27 @@ class Passes:
         self._num_workers = num_workers
         self._is_lasting = is_lasting
         self._num_passes = 0
-        # Where a pass does not begin with a worker's first step, another process makes its steps.
+        # The plan's worker whose step the last pass began with. If a pass begins with another's,
+        # a worker's steps go to another process, which lacks the chunks kept for them.
         self._shift = 0
         self._kept: list[set[tuple[int, int]]] = []
         self._forget()
 
     @property
     def coming(self) -> Position:
-        """Where the next pass begins."""
+        """The position at which the next pass begins."""
         if self._resumed is not None and self._resumed.epoch == self.epoch:
             return self._resumed
         return Position(self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass: its beginning, or where it was to be resumed."""
+        """Choose the epoch of the next pass. If it was chosen by `resume`, its step stays valid.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         if epoch != self.epoch:
             self._resumed = None
         self.epoch = epoch
@@ -59,48 +66,70 @@ class Passes:
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next pass at a step.
 
+        Parameters
+        ----------
+        epoch, step : int
+            The epoch that was under way, and the number of its batches that were trained on.
+
         Raises
         ------
         OptionError
-            If there is no such step.
+            If there is no such epoch or step.
         """
         position = Position.checked(epoch, step, self.resolver.settle().num_steps)
         self.epoch, self._resumed = position.epoch, position
 
     def adopt(self, state: Mapping[str, Any]) -> Position:
-        """Take up the plan and the seed of a state, and say where it stands.
+        """Take over the plan and the seed of a state, and return its position.
+
+        Parameters
+        ----------
+        state : dict
+            The value of `BatchPass.state_dict` or `IdPass.state_dict`.
+
+        Returns
+        -------
+        Position
+            The position that the state holds.
 
         Raises
         ------
         StateError, LanesError, MemoryBudgetError
-            As `RankResolver.load` does.
+            As for `RankResolver.load`.
         """
         own = self.resolver.rank_plan
         position = self.resolver.load(state, is_within_batch=True)
         if self.resolver.rank_plan is not own or self._num_workers:
-            # With a state, workers begin anew.
+            # A DataLoader that loads a state starts new workers, which keep no chunks.
             self._forget()
         is_over = 0 < position.step == self.resolver.rank_plan.num_steps
-        # A pass that is over was the last of its epoch.
+        # A state at the end of an epoch continues with the next epoch.
         self.epoch = position.epoch + is_over
         self._resumed = None if is_over else position
         return position
 
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
-        """What the next pass will cost."""
+        """Predict what the next pass costs.
+
+        Parameters
+        ----------
+        scope : {"rank", "world"}
+            Whether the numbers are those of this rank or of all ranks together.
+        """
         self.resolver.settle()
         expected = self._explain(self.coming, scope, self._shift_of(self.coming))
         return self.resolver.rank_plan.with_notes(expected)
 
     def begin(self, start: Position | None) -> Iterator[list[int]]:
-        """The ids of a pass, a list for each batch, with its step tag.
+        """Begin a pass: an iterator over lists of ids, one for each batch, with its step tag.
 
         Parameters
         ----------
         start : Position, optional
-            Where a state stood; by default where `resume` was told, or the epoch's beginning.
+            The position that a state holds. By default the position given to `resume`, or else the
+            epoch's beginning.
         """
-        # With a state, a DataLoader goes on with the worker whose turn it is.
+        # A DataLoader that loads a state continues with the worker whose turn it is.
         shift = 0 if start is not None else self._shift_of(self.coming)
         start = start or self.coming
         expected = self._explain(start, "rank", shift)
@@ -117,7 +146,7 @@ class Passes:
         rank_plan = self.resolver.rank_plan
         workers = rank_plan.plan.workers
         plan_tag = PlanTag(rank_plan.options, rank_plan.plan, rank_plan.recipe.fingerprint)
-        # A batch that some rows are left of is read as any ids are.
+        # The rest of a batch is no step of the plan: it has no step tag, and is read by a cache.
         first_step = start.step + (start.row > 0)
         part = rank_plan.remainder(start.epoch, start.step)
         dealt = [_batches(rank_plan, part, worker) for worker in range(workers)]
@@ -127,7 +156,7 @@ class Passes:
         for step in range(start.step, last_step + 1):
             ids = next(dealt[step % workers])
             if step == last_step:
-                # Whether or not the loop asks for one batch more, the epoch is complete.
+                # Now, because the loop may not ask for another batch after the last one.
                 self._finish(start.epoch, part)
             if step < first_step:
                 yield ids[start.row :]
@@ -141,7 +170,7 @@ class Passes:
             for worker, kept in enumerate(self._kept):
                 kept |= touched_blocks(*_own(rank_plan, part, worker))
         if self.epoch == number:
-            # Another may have been chosen meanwhile.
+            # Unless set_epoch has chosen another epoch meanwhile.
             self.epoch = number + 1
 
     def _explain(self, start: Position, scope: Literal["rank", "world"], shift: int) -> Explanation:
@@ -157,12 +186,12 @@ class Passes:
 
 
 class BatchPass(Iterator[list[int]]):
-    """One pass, a list of ids for each batch.
+    """Iterator over one epoch, one list of ids for each batch.
 
     Parameters
     ----------
     passes : Passes
-        What deals them. Nothing of it is touched before the first batch.
+        The passes of the sampler. They do not change before the first batch is taken.
     """
 
     def __init__(self, passes: Passes) -> None:
@@ -173,7 +202,7 @@ class BatchPass(Iterator[list[int]]):
 
     @property
     def position(self) -> Position:
-        """Where it stands: behind the batches that were taken."""
+        """The position after the batches that were taken."""
         return self._position or self._start or self._passes.coming
 
     def __next__(self) -> list[int]:
@@ -185,31 +214,36 @@ class BatchPass(Iterator[list[int]]):
         return ids
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, as plain JSON values under 2 KB."""
+        """The position and the plan, as plain JSON values under 2 KB."""
         return self._passes.resolver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another pass stood, by its plan and seed. Nothing is read.
+        """Continue from the position of a saved pass, with its plan and seed. Nothing is read.
+
+        Parameters
+        ----------
+        state : dict
+            The value of :meth:`state_dict`, perhaps stored as JSON.
 
         Raises
         ------
         StateError
-            If it is damaged, or of other samples or another global batch.
+            If the state is damaged, or belongs to other samples or another global batch.
         LanesError
-            If the ranks do not divide its lanes.
+            If the number of ranks does not divide the state's lanes.
         MemoryBudgetError
-            If its plan needs more memory.
+            If the state's plan needs more memory.
         """
         self._start, self._position = self._passes.adopt(state), None
 
 
 class IdPass(Iterator[int]):
-    """One pass, id by id; the first id of each batch carries its step tag.
+    """Iterator over one epoch, id by id. The first id of each batch carries its step tag.
 
     Parameters
     ----------
     passes : Passes
-        As of `BatchPass`.
+        As for `BatchPass`.
     """
 
     def __init__(self, passes: Passes) -> None:
@@ -220,7 +254,7 @@ class IdPass(Iterator[int]):
 
     @property
     def position(self) -> Position:
-        """Where it stands: behind the ids that were taken."""
+        """The position after the ids that were taken."""
         position, num_left = self._batches.position, operator.length_hint(self._ids)
         if not num_left:
             return position
@@ -236,11 +270,17 @@ class IdPass(Iterator[int]):
         return FirstId.of(first, ids.step_tag) if isinstance(ids, BatchIds) else first
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, as plain JSON values under 2 KB."""
+        """The position and the plan, as plain JSON values under 2 KB."""
         return self._passes.resolver.save(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where another pass stood, as `BatchPass.load_state_dict` does."""
+        """Continue from the position of a saved pass, as `BatchPass.load_state_dict` does.
+
+        Parameters
+        ----------
+        state : dict
+            The value of :meth:`state_dict`, perhaps stored as JSON.
+        """
         self._batches.load_state_dict(state)
         self._ids = iter(())
 
@@ -248,13 +288,13 @@ class IdPass(Iterator[int]):
 def _own(
     rank_plan: RankPlan, part: Epoch | Remainder, worker: int
 ) -> tuple[Epoch | Remainder, range]:
-    """What one worker carries out of it, with its sublanes."""
+    """One worker's part of an epoch or remainder, and the numbers of its sub-lanes."""
     numbers = rank_plan.sublanes(worker)
     return rest_of(part, numbers)[0], numbers
 
 
 def _batches(rank_plan: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
-    """The ids of one worker's batches, filled up where there are several ranks."""
+    """The ids of one worker's batches. On several ranks, short batches are filled up."""
     options, numbers = rank_plan.options, rank_plan.sublanes(worker)
     part, num_passed = rest_of(part, numbers)
     orders = [lane.order for lane in part.lanes(numbers)]

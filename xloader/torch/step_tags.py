@@ -1,4 +1,8 @@
-"""What a sampler tells the worker that makes a batch: which step of which epoch of which plan."""
+"""Step tags, which tell a worker the step, epoch and plan that a batch of ids belongs to.
+
+A sampler attaches them to ids, and the dataset in a worker reads them. The first id carries a tag
+too, because a ``DataLoader`` puts single ids into lists of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,16 @@ from xloader.planning.plan import Plan
 
 @dataclass(frozen=True)
 class PlanTag:
-    """What a sampler and the workers of its rank must have alike.
+    """Plan and options that a sampler and the workers of its rank must have in common.
 
     Parameters
     ----------
     options : LoaderOptions
-        What was asked for.
+        The options of the sampler.
     plan : Plan
-        The plan, of each worker.
+        The plan, the same for each worker.
     fingerprint : str
-        Of the samples.
+        Fingerprint of the samples, SHA-256 in hex.
     """
 
     options: LoaderOptions
@@ -33,21 +37,21 @@ class PlanTag:
 
 @dataclass(frozen=True)
 class StepTag:
-    """One step of one pass over an epoch.
+    """Identification of one step of one pass over an epoch.
 
     Parameters
     ----------
     plan_tag : PlanTag
-        Whose step it is.
+        The plan that the step belongs to.
     epoch, step : int
-        Which one.
+        Numbers of the epoch and of the step, each from 0.
     pass_number : int
-        Which iteration of the sampler, as an epoch may be begun anew.
+        Number of the sampler's iteration. It tells two iterations over the same epoch apart.
     num_rows : int
-        Ids of the step, with those that fill it up.
+        Number of ids in the step, including those that fill it up.
     checksum : int
-        Of these ids: a first id may find its way into other lists.
-    first_step : int
+        CRC-32 of these ids. It shows whether a first id has got into another list.
+    first_step : int, default 0
         The step that the pass begins with.
     """
 
@@ -69,7 +73,15 @@ class StepTag:
         pass_number: int,
         first_step: int = 0,
     ) -> StepTag:
-        """The step tag of a step that has some ids."""
+        """The tag of a step with certain ids.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            The ids of the step, in order.
+        plan_tag, epoch, step, pass_number, first_step
+            As for the class.
+        """
         return cls(plan_tag, epoch, step, pass_number, len(ids), _checksum(ids), first_step)
 
     @property
@@ -78,12 +90,18 @@ class StepTag:
         return 0 <= self.step - self.first_step < self.plan_tag.plan.workers
 
     def is_of(self, ids: Sequence[int]) -> bool:
-        """Whether some ids are those of the step, in their order."""
+        """Whether a list holds exactly the ids of the step, in their order.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            The list.
+        """
         return len(ids) == self.num_rows and _checksum(ids) == self.checksum
 
 
 class FirstId(int):
-    """The first sample id of a step, which carries its step tag through whatever lists ids.
+    """The first sample id of a step: an int that carries the step tag into any list of ids.
 
     Examples
     --------
@@ -96,7 +114,15 @@ class FirstId(int):
 
     @classmethod
     def of(cls, number: int, step_tag: StepTag | None) -> FirstId:
-        """An id with a step tag."""
+        """An id with a step tag.
+
+        Parameters
+        ----------
+        number : int
+            The sample id.
+        step_tag : StepTag or None
+            The step that it begins.
+        """
         first = cls(number)
         first.step_tag = step_tag
         return first
@@ -106,14 +132,14 @@ class FirstId(int):
 
 
 class BatchIds(list[int]):
-    """The ids of one batch, with the step tag of its step.
+    """The ids of one batch: a list that carries the step tag.
 
     Parameters
     ----------
     ids : list of int
         The ids.
     step_tag : StepTag
-        The step that they are.
+        The step that they make up.
     """
 
     def __init__(self, ids: list[int], step_tag: StepTag) -> None:
@@ -122,12 +148,12 @@ class BatchIds(list[int]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the batch is of."""
+        """The epoch that the batch belongs to."""
         return self.step_tag.epoch
 
     @property
     def step(self) -> int:
-        """Which batch of its rank it is, in that epoch."""
+        """Number of the batch in that epoch, among those of its rank."""
         return self.step_tag.step
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -135,13 +161,18 @@ class BatchIds(list[int]):
 
 
 def step_tag_of(ids: Sequence[int]) -> StepTag | None:
-    """The step tag that a list or its first id carries; None where there is none.
+    """The step tag that a list or its first id carries; None if there is none.
 
-    Whether the list is that of the step, :meth:`StepTag.is_of` says.
+    :meth:`StepTag.is_of` tells whether the list is the one that the tag was made for.
+
+    Parameters
+    ----------
+    ids : sequence of int
+        Sample ids, as a ``DataLoader`` gives them to a dataset.
 
     Examples
     --------
-    >>> ticket_of([3, 1, 2]) is None
+    >>> step_tag_of([3, 1, 2]) is None
     True
     """
     step_tag = getattr(ids, "step_tag", None)

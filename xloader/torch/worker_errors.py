@@ -1,4 +1,4 @@
-"""Errors on their way from a worker to the main process."""
+"""Makes errors in a ``DataLoader`` worker reach the main process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch.utils.data import get_worker_info
 
 @contextmanager
 def sendable_errors() -> Iterator[None]:
-    """Raise in a worker only what the main process can be sent, and else an error that says it.
+    """Replace, in a worker, an error whose class the main process cannot be sent.
 
-    A ``DataLoader`` sends the class of an error. Functions of a script or notebook come to a
-    worker with classes of their own, which do not pickle there: the main process would wait for
-    the error for ever.
+    A ``DataLoader`` sends the class of an error to the main process. Functions of a script or
+    notebook are sent to a worker together with the error classes that they define. Such classes
+    cannot be pickled in the worker, and the main process would wait for the error for ever.
 
     Raises
     ------
     RuntimeError
-        With the name and the text of what could not be sent.
+        In place of such an error, with its name, text and notes.
 
     Examples
     --------

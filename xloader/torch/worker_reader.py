@@ -1,4 +1,7 @@
-"""What a map-style dataset has in one process: runs of the plan it was told of, or a cache."""
+"""`WorkerReader`: reads the batches of a `MapDataset` in one process.
+
+It follows the plan where ids carry step tags, and reads other ids through a cache.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,26 @@ from xloader.torch.worker_watch import end_in_time
 from xloader.transforms.run import finish
 
 PREFETCH = 2
-"""Batches of a worker that wait for the training loop, as a ``DataLoader`` has it by default."""
+"""Number of batches of a worker that wait for the training loop: a ``DataLoader``'s default."""
 
 
 @dataclass
 class _Way:
-    """One worker's share of a pass, under way in this process."""
+    """One worker's part of a pass that is under way in this process.
+
+    Parameters
+    ----------
+    worker : Worker
+        The worker of the plan.
+    epoch : int
+        The epoch of the pass.
+    pass_number : int
+        Number of the sampler's iteration.
+    next_step : int
+        The step of the rank that comes next.
+    steps : iterator of Delivery
+        The batches of the worker from that step on.
+    """
 
     worker: Worker
     epoch: int
@@ -48,16 +65,17 @@ class _Way:
 
 
 class WorkerReader:
-    """Serves one process: batches of the plan, where it is told the step, or of any ids.
+    """Reads batches in one process: steps of the plan if ids carry step tags, else any ids.
 
     Parameters
     ----------
     recipe : Recipe
         The data behind the samples.
     memory_nbytes : int
-        Of all workers of a rank: this one has its share.
+        Bytes for all workers of a rank together; this one uses its share. It holds for ids without
+        a plan.
     threads : int, optional
-        Threads that load and gather; by default this worker's share of the cores.
+        Number of threads that load and gather; by default this worker's share of the cores.
     on_nan : {"warn", "raise", "ignore"}
         What to do about NaN.
     """
@@ -87,11 +105,30 @@ class WorkerReader:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this came over a fork, where its threads and locks do not live."""
+        """Whether a fork has copied this object, whose threads and locks belong to the parent."""
         return os.getpid() != self._pid
 
     def step(self, step_tag: StepTag, ids: Sequence[int]) -> Delivery | None:
-        """The batch of a step, made by the plan; None where it does not come as planned."""
+        """Make the batch of a step by the plan.
+
+        Parameters
+        ----------
+        step_tag : StepTag
+            The step.
+        ids : sequence of int
+            The ids that the ``DataLoader`` asks for.
+
+        Returns
+        -------
+        Delivery or None
+            The batch. None if ids are not those of the step, or the step comes out of turn: `read`
+            can read them.
+
+        Raises
+        ------
+        OptionError
+            If the sampler's samples are not those of the dataset.
+        """
         if reason := _why_not(step_tag, ids):
             self._leave_plan(reason)
             return None
@@ -104,7 +141,8 @@ class WorkerReader:
                 self._leave_plan(f"step {step_tag.step} came out of turn, as with in_order=False")
                 return None
             way = self._begin(step_tag, number)
-        # A way that fails is not gone on with, which is no news beside its error.
+        # A part that raises is not continued, so its next step comes out of turn. After an error,
+        # no warning of that is given.
         del self._ways[number]
         has_warned, self._has_warned = self._has_warned, True
         delivery = next(way.steps)
@@ -116,7 +154,18 @@ class WorkerReader:
         return delivery
 
     def read(self, ids: Ints) -> Batch:
-        """Any samples, read through a cache of decoded chunks."""
+        """Read any samples through a cache of decoded chunks.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray of int64
+            Sample ids in ``[0, num_samples)``, shape ``(n,)``.
+
+        Returns
+        -------
+        Batch
+            The samples in that order, after all recorded transforms.
+        """
         arrays = self._cache_for(max(len(ids), 1)).read(ids)
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
@@ -127,7 +176,7 @@ class WorkerReader:
         return Batch(arrays.values(), arrays, ids)
 
     def close(self) -> None:
-        """Stop the threads and give the memory back. More than once is fine."""
+        """Stop the threads and free the memory. It can be called more than once."""
         self._stop()
         if self._cache is not None:
             self._cache.close()
@@ -149,7 +198,7 @@ class WorkerReader:
             )
         self._stop()
         self._plan_tag = plan_tag
-        # Batches are made here, so what becomes of them is for the dataset to say.
+        # Batches are checked for NaN in this process, so the dataset's option holds.
         options = replace(plan_tag.options, on_nan=self._on_nan)
         self._rank_plan = RankPlan(self._recipe, options, plan=plan_tag.plan)
         planned = plan_tag.plan.workers
@@ -179,7 +228,7 @@ class WorkerReader:
             self._workers[number] = Worker(
                 self._rank_plan,
                 number,
-                # In a worker process, what waits lies in memory that is shared with the parent.
+                # In a worker process, batches wait in memory shared with the training process.
                 num_ready=1 if self._is_worker else options.prefetch,
                 num_cores=options.threads or self._num_cores,
             )
@@ -190,8 +239,13 @@ class WorkerReader:
         return way
 
     def _dismiss(self, number: int) -> None:
-        """End the workers whose steps come to other processes once this one has a worker's."""
-        # A pass that does not begin with step 0 deals them out otherwise than the one before.
+        """Close the plan's workers whose steps go to other processes.
+
+        Steps of a process are those of the plan's worker ``number``, and of every
+        ``num_workers``-th one from there.
+        """
+        # A DataLoader gives the first step of a pass to its first process, so a pass that begins
+        # at another step than the one before assigns the plan's workers to other processes.
         for other in [n for n in self._workers if (n - number) % self._num_workers]:
             self._workers.pop(other).close()
             self._ways.pop(other, None)
@@ -203,7 +257,7 @@ class WorkerReader:
         )
 
     def _warn(self, message: str) -> None:
-        # Each worker would say the same.
+        # Only in the first worker: each would give the same warning.
         if self._is_first and not self._has_warned:
             self._has_warned = True
             warn_caller(message, WorkersWarning)
@@ -215,7 +269,7 @@ class WorkerReader:
         self._ways.clear()
 
     def _cache_for(self, batch_size: int) -> CachedReader:
-        """A cache that was made for such batches; if there is no room for that, the last one."""
+        """A cache for batches of some size; the last one if memory is too small for a new one."""
         cache = self._cache
         if cache is None or batch_size > self._cache_size:
             try:
@@ -223,7 +277,7 @@ class WorkerReader:
             except MemoryBudgetError:
                 if cache is None:
                     raise
-                # It reads them in parts.
+                # A smaller cache reads larger batches in parts.
                 made = cache
             else:
                 self.close()
@@ -260,7 +314,7 @@ class WorkerReader:
 
 
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
-    """Why a list is not that of its step; nothing where it is."""
+    """The reason why a list is not that of its step, as text; an empty text if it is."""
     if len(ids) != step_tag.num_rows:
         return f"it has batches of {len(ids)}, and its ChunkSampler planned {step_tag.num_rows}"
     if not step_tag.is_of(ids):
@@ -269,11 +323,23 @@ def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
 
 
 def num_cores(num_workers: int) -> int:
-    """Cores that each of several workers has for itself."""
+    """Number of cores for each of several workers, 1 at least.
+
+    Parameters
+    ----------
+    num_workers : int
+        Number of workers that share the cores of this process.
+    """
     return max(usable_cores() // max(num_workers, 1), 1)
 
 
 def as_batch(delivery: Delivery) -> Batch:
-    """What the engine delivers, as a batch of arrays."""
+    """A batch of arrays, from what the engine delivers.
+
+    Parameters
+    ----------
+    delivery : Delivery
+        One delivered step.
+    """
     arrays: dict[str, Any] = delivery.arrays
     return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding))

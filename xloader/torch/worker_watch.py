@@ -1,4 +1,4 @@
-"""Workers of a ``DataLoader`` end with the training process, and with their ``DataLoader``."""
+"""Ends workers of a ``DataLoader`` with the training process, and with their ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _NAME = "xloader-orphans"
 _NAME_OF_SHUTDOWN = "xloader-shutdown"
 
 _GRACE = 0.5
-"""Seconds that a read under way has to come to its end when the ``DataLoader`` ends."""
+"""Seconds in which a read may still finish after the ``DataLoader`` ends."""
 
 
 def end_in_time() -> None:
-    """See to it that this worker of a ``DataLoader`` ends when it is no longer needed.
+    """Make this worker of a ``DataLoader`` end when it is no longer needed.
 
-    Once the training process is gone: PyTorch's workers watch the process that forked them, but
-    under ``forkserver`` that is the server, which waits for its workers. And once the
-    ``DataLoader`` ends while a read does not return: PyTorch would wait five seconds for it.
+    There are two cases. First, the training process is gone: PyTorch's workers watch the process
+    that forked them, but under ``forkserver`` that is the server, which waits for its workers.
+    Second, the ``DataLoader`` ends while a read does not return: PyTorch would wait five seconds
+    for it.
 
     In a process that is no worker, and where it has been called before, this does nothing.
 
@@ -44,24 +45,25 @@ def end_in_time() -> None:
         return
 
     def wait() -> None:
-        # Not by waiting for the event, nor by asking it: it has a lock, and a worker that ends with
-        # that would hold up the training process for ever.
+        # The semaphore is polled. The event's own methods take its lock, and a worker that ends
+        # with that lock would block the training process for ever.
         while not done.get_value():
             time.sleep(_GRACE)
         time.sleep(_GRACE)
-        # Code of the user's is left to come to its end, as PyTorch does.
+        # The user's own code is left to finish, as PyTorch does.
         while not _is_reading(threading.main_thread()):
             time.sleep(_GRACE)
-        # Of any other number PyTorch would say that a worker failed.
+        # With any other exit code, PyTorch would report that a worker failed.
         os._exit(0)
 
     threading.Thread(target=wait, name=_NAME_OF_SHUTDOWN, daemon=True).start()
 
 
 def _done_flag(frame: FrameType | None) -> Any:
-    """What a ``DataLoader`` sets as it ends, found on the stack of its worker; else None.
+    """The flag that a ``DataLoader`` sets as it ends, found on its worker's stack; else None.
 
-    It is the semaphore within an event of ``multiprocessing``, whose value macOS does not tell.
+    It is the semaphore within an event of ``multiprocessing``. macOS cannot read its value, so
+    this works on Linux only.
     """
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.worker":
@@ -80,23 +82,23 @@ def _is_reading(thread: threading.Thread) -> bool:
 
 
 def _end_with_training() -> None:
-    """End once the training process is gone, where PyTorch does not see to it.
+    """End this worker once the training process is gone, where PyTorch does not do so.
 
-    Under ``fork`` and ``spawn`` it does.
+    Under ``fork`` and ``spawn``, PyTorch does.
     """
     training = multiprocessing.parent_process()
     if training is None:
         return
-    # Where the two are one, PyTorch looks out for it, and lets a batch be finished.
+    # If the training process forked this one, PyTorch watches it, and lets a batch finish.
     is_forker = os.getppid() == training.pid
     if is_forker or any(thread.name == _NAME for thread in threading.enumerate()):
         return
 
     def wait() -> None:
-        # On a pipe whose other end the training process keeps open as long as it lives, whichever
-        # of its threads made the worker.
+        # This waits on a pipe whose other end the training process keeps open as long as it
+        # lives, whichever of its threads has started the worker.
         training.join()
-        # The worker waits for what that process asks of it, and would not hear of an exception.
+        # The main thread waits for requests of that process, so no exception would reach it.
         os._exit(1)
 
     threading.Thread(target=wait, name=_NAME, daemon=True).start()
