@@ -1,4 +1,7 @@
-"""Plans shuffled training epochs over chunked n-d arrays that read each chunk once."""
+"""Shuffled training epochs over chunked n-d arrays, planned so that each chunk is read once.
+
+This file holds the public names of the library.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from xloader.loader.report import Report
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 
-# The accessor is registered by its import alone.
+# Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
 from xloader.samples.rollout import Rollout
@@ -38,15 +41,15 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    # Completion offers what a user is to use, not the files it lies in.
+    # Tab completion must offer the public names only, and not the submodules.
     return list(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    # PyTorch's doors need no import of their own, and load PyTorch when one of them is used.
+    # `xloader.torch` is imported on first use, because it imports PyTorch.
     if name == "torch":
         return importlib.import_module("xloader.torch")
-    # Reading the installed metadata takes longer than all the rest of the import.
+    # The version is looked up late: reading the metadata takes longer than the rest of the import.
     if name == "__version__":
         from importlib.metadata import version
 

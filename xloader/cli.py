@@ -1,4 +1,4 @@
-"""The command line: ``xloader demo``."""
+"""The command line of xloader. Its one command is ``xloader demo``, which trains a small model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
 def _split_names(
     _context: click.Context, _option: click.Parameter, value: str | None
 ) -> tuple[str, ...]:
-    """Turn ``a,b`` into its names."""
+    """Split the value ``a,b`` of an option into the names ``a`` and ``b``."""
     return tuple(name.strip() for name in (value or "").split(",") if name.strip())
 
 
@@ -105,12 +105,12 @@ def demo(
 ) -> None:
     """Train a small forecast model from a chunked store, in a few minutes.
 
-    Prints the plan, the forecast's errors beside those of persistence and climatology, what
-    was read and how fast, and the speed of a plain torch dataset; writes a picture.
+    Prints the plan, the errors of the forecast, of persistence and of climatology, what was read
+    and how fast, and the speed of a plain torch dataset. Writes a picture of one forecast.
     """
     try:
         require_libraries(_DEMO_LIBRARIES)
-        # The demo imports torch, which the other commands and --help do without.
+        # These modules import torch, which is slow and which --help does not need.
         from xloader.demo.options import DemoOptions
         from xloader.demo.run import run_demo
 

@@ -1,4 +1,7 @@
-"""The demo's samples and its network, put together for one store."""
+"""The demo's samples and its network, made for one store.
+
+Both `xloader.demo.run` and `xloader.demo.ranked` train with them.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,21 @@ if TYPE_CHECKING:
 
 
 def split_samples(path: str, task: ForecastTask, climate: Climate) -> tuple[Samples, Samples]:
-    """Samples of the training and of the held-out part; no window crosses between them.
+    """Samples of the training part and of the held-out part. No window spans both parts.
 
     Parameters
     ----------
     path : str
-        The store.
+        Folder, file or URL of the data.
     task : ForecastTask
-        What is forecast from what.
+        The variables, the lead and the split of time.
     climate : Climate
-        Scales the values.
+        Means and standard deviations by which the values are normalised.
 
     Returns
     -------
     tuple of (Samples, Samples)
+        Samples of the training part and of the held-out part, normalised, with NaN set to 0.
     """
     dim = task.time_dim
     stats = {name: (climate.mean[name], climate.std[name]) for name in task.variables}
@@ -55,23 +59,26 @@ def split_samples(path: str, task: ForecastTask, climate: Climate) -> tuple[Samp
 def make_net(
     dataset: xr.Dataset, task: ForecastTask, climate: Climate, seed: int
 ) -> tuple[ForecastNet, NDArray[np.float64]]:
-    """The network, which works on normalised values, and the spread of its channels there.
+    """The untrained network, and the standard deviation of each channel in its units.
+
+    The network takes and returns normalised values. It is on the GPU where there is one.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        Says whether the map is round.
+        The data. Its coordinates tell whether the map goes round the Earth.
     task : ForecastTask
-        What is forecast from what.
+        The forecast task. Its last dim is that of the map's columns.
     climate : Climate
-        What the network takes off.
+        The climatology that the network subtracts, and the scales.
     seed : int
-        Of its first weights.
+        Seed of the initial weights.
 
     Returns
     -------
     tuple of (ForecastNet, numpy.ndarray)
-        The array has the shape (channel,).
+        The array is float64 of shape (channel,): the standard deviation about the climatology
+        in normalised units.
     """
     scale = climate.channel_std
     climatology = (climate.cycle - climate.channel_mean) / scale

@@ -1,4 +1,7 @@
-"""The plain way: a torch dataset that reads each sample from the store by itself."""
+"""The plain torch dataset that the demo compares xloader with.
+
+It reads each sample from the store by itself, so a chunk is read again for every sample in it.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from xloader.demo.task import ForecastTask, stack_channels
 
 
 class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Map-style dataset over ``dataset.isel``: the two time steps of one sample at a time.
+    """Map-style dataset that reads the two time steps of one sample by ``dataset.isel``.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The data, opened lazily and without dask.
     task : ForecastTask
-        Names variables and dims, and says where the training part ends.
+        The variables, the dims, the lead and the end of the training part.
     """
 
     def __init__(self, dataset: xr.Dataset, task: ForecastTask) -> None:
@@ -41,18 +44,18 @@ class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True)
 class Speed:
-    """How much came out of a loader, and how fast.
+    """Number and size of the batches that a loader delivered, and the time they took.
 
     Parameters
     ----------
     num_batches : int
         Batches delivered.
     delivered_nbytes : int
-        Their size in bytes.
+        Bytes of inputs and targets in these batches.
     seconds : float
-        The time that took.
+        Wall time for these batches.
     is_whole_epoch : bool
-        Whether the epoch came to its end.
+        Whether all batches of the epoch were delivered.
     """
 
     num_batches: int
@@ -62,27 +65,27 @@ class Speed:
 
     @property
     def gb_per_second(self) -> float:
-        """Delivered bytes per second, in units of 10^9."""
+        """Delivered bytes per second, in units of 10^9 bytes."""
         return self.delivered_nbytes / self.seconds / 1e9
 
 
 def measure_plain(
     dataset: xr.Dataset, task: ForecastTask, *, batch_size: int, seed: int, seconds: float
 ) -> Speed:
-    """Run a stock ``DataLoader(shuffle=True)`` for some seconds, without a model.
+    """Time torch's own ``DataLoader(shuffle=True)`` over a `PlainDataset`, without a model.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The data.
     task : ForecastTask
-        What a sample is.
+        The variables and time steps of a sample.
     batch_size : int
-        Samples a batch.
+        Samples per batch.
     seed : int
         Seed of the shuffle.
     seconds : float
-        Stop after the first batch that comes later than this.
+        Time limit. The first batch that arrives after it is the last one.
 
     Returns
     -------
@@ -98,7 +101,19 @@ def measure_plain(
 
 
 def measure_speed(loader: object, *, seconds: float) -> Speed:
-    """Time the batches of ``loader``, an iterable of (inputs, targets), without a model."""
+    """Time the batches of one epoch of a loader, without a model.
+
+    Parameters
+    ----------
+    loader : iterable of (inputs, targets)
+        The loader. Inputs and targets are tensors.
+    seconds : float
+        Time limit. The first batch that arrives after it is the last one.
+
+    Returns
+    -------
+    Speed
+    """
     begin = time.perf_counter()
     num_batches = num_bytes = 0
     elapsed = 0.0

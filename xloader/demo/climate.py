@@ -1,4 +1,7 @@
-"""Mean, spread and mask of the training part, from a modest number of its time steps."""
+"""Mean, standard deviation and mask of the training part, from at most 1024 of its time steps.
+
+The demo normalises values by them, and scores its forecast against the climatology.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,23 @@ _MONTH = np.timedelta64(27 * 24, "h"), np.timedelta64(32 * 24, "h")
 
 @dataclass(frozen=True)
 class Climate:
-    """What the training part is like, per variable, per channel and per grid point.
+    """Statistics of the training part per variable, per channel and per grid point.
 
     Parameters
     ----------
     mean, std : dict of str to float
-        Of all values of a variable, in its units.
+        Mean and standard deviation of all values of each variable, in its units.
     cycle : numpy.ndarray
-        Mean at each grid point, float32 (phase, channel, row, column), in the variables'
-        units: one phase, or the twelve months where the data are monthly. Where a point has
-        no value the variable's mean stands in.
+        Climatology: mean at each grid point, float32 (phase, channel, row, column), in the
+        variables' units. There is one phase, or one for each calendar month where the data are
+        monthly. A point without values in a phase has its mean over all phases. A point without
+        any value has the variable's mean.
     phases : numpy.ndarray
-        Phase of every time step of the data, int64 (num_steps,).
+        Phase of every time step of the data, int64 (all time steps,).
     spread : numpy.ndarray
         Standard deviation about the cycle, float64 (channel,), in the variables' units.
     mask : numpy.ndarray
-        Where every step looked at has a value, bool (channel, row, column).
+        True where every time step that was read has a value, bool (channel, row, column).
     nan_share : dict of str to float
         Share of each variable's values that are not finite, 0 to 1.
     channel_variables : tuple of str
@@ -64,18 +68,20 @@ class Climate:
 
 
 def _per_channel(values: dict[str, float], names: tuple[str, ...]) -> NDArray[np.float32]:
+    """The value of each channel's variable, float32 (channel, 1, 1)."""
     return np.array([values[name] for name in names], dtype=np.float32)[:, None, None]
 
 
 def measure_climate(dataset: xr.Dataset, task: ForecastTask) -> Climate:
-    """Read whole chunks of time, spread evenly over the training part, and sum them up.
+    """Statistics of the training part, from blocks of time steps spread evenly over it.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        The data. About 1000 steps of its training part are read, one chunk at a time.
+        The data. At most 1024 steps of its training part are read, in blocks of whole chunks.
+        Chunks of more than 64 time steps are read in part.
     task : ForecastTask
-        Names variables and dims, and says where the training part ends.
+        The variables, the dims and the end of the training part.
 
     Returns
     -------
@@ -84,7 +90,8 @@ def measure_climate(dataset: xr.Dataset, task: ForecastTask) -> Climate:
     Raises
     ------
     UnsupportedDataError
-        A channel that is constant, or has no grid point with values throughout.
+        If a channel does not change with time, or none of its grid points has a value at every
+        step that was read.
     """
     phases = _phases(dataset, task)
     num_phases = int(phases.max()) + 1
@@ -115,7 +122,22 @@ def _sum_up(
     total: NDArray[np.float64],
     square: NDArray[np.float64],
 ) -> Climate:
-    """Turn sums by (phase, channel, row, column) into a `Climate`."""
+    """The `Climate` from sums over time.
+
+    Parameters
+    ----------
+    task : ForecastTask
+        The variables.
+    names : tuple of str
+        The variable of each channel.
+    phases : numpy.ndarray
+        Phase of every time step of the data, int64.
+    num_steps : int
+        Time steps that were read.
+    count, total, square : numpy.ndarray
+        Number of finite values, their sum and the sum of their squares, float64
+        (phase, channel, row, column).
+    """
     mask = count.sum(axis=0) == num_steps
     mean, std, nan_share = {}, {}, {}
     for name in task.variables:
@@ -138,7 +160,7 @@ def _sum_up(
     scatter = (square - total**2 / np.maximum(count, 1)).sum(axis=0) / np.maximum(points, 1)
     spread = np.sqrt([np.mean(np.maximum(s[m], 0.0)) for s, m in zip(scatter, mask, strict=True)])
     for name, size in zip(names, spread, strict=True):
-        # Sums of squares keep about half of the digits of a float64.
+        # A difference of sums of squares keeps only about half of the digits of a float64.
         if not size > 1e-7 * max(abs(mean[name]), std[name]):
             raise UnsupportedDataError(
                 f"variable {name!r} does not change with time",
@@ -152,10 +174,10 @@ def _sum_up(
 
 
 def _blocks(dataset: xr.Dataset, task: ForecastTask) -> list[tuple[int, int]]:
-    """Steps ``[start, stop)`` of whole chunks of time, evenly spread over the training part."""
+    """Blocks ``[start, stop)`` of time steps to read, spread evenly over the training part."""
     chunks = dataset[task.variables[0]].encoding.get("preferred_chunks", {})
     size = int(chunks.get(task.time_dim, _DEFAULT_BLOCK))
-    # Chunks of one step are read several at a time; very long ones in parts.
+    # Short chunks are read several at a time, for speed. Long ones are cut, to save memory.
     size = min(size * -(-_DEFAULT_BLOCK // size), 4 * _DEFAULT_BLOCK)
     starts = np.arange(0, task.num_train, size)
     num_blocks = min(starts.size, max(1, _MAX_STEPS // size))
@@ -164,7 +186,11 @@ def _blocks(dataset: xr.Dataset, task: ForecastTask) -> list[tuple[int, int]]:
 
 
 def _phases(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.int64]:
-    """Calendar month less one where the data are monthly over two years or more, else 0."""
+    """Phase of every time step: the calendar month from 0 to 11 for monthly data, else 0.
+
+    The data count as monthly where all steps are 27 to 32 days apart. The training part must have
+    24 steps or more, so that each month has a mean.
+    """
     still = np.zeros(task.num_steps, dtype=np.int64)
     if task.time_dim not in dataset.coords or task.num_train < 24:
         return still

@@ -1,4 +1,8 @@
-"""What the coordinates of a dataset say of its maps: weights, axes, labels."""
+"""Weights, axes and labels of maps, from the coordinates of a dataset.
+
+The demo scores and draws maps from stores that it has not made itself. These functions find
+latitudes, units and time steps in the coordinates, and have a default where there are none.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,19 @@ _SHORT_UNITS = {"degrees_north": "°N", "degrees_east": "°E"}
 
 
 def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
-    """Weight of each row of a map, with a mean of 1: the cosine of its latitude.
+    """Weight of each row of a map: the cosine of its latitude, scaled to a mean of 1.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        The data; a coordinate ``rows`` in degrees north gives the latitudes.
+        The data. Its coordinate ``rows`` holds the latitudes in degrees north.
     rows : str
         Name of the rows' dim.
 
     Returns
     -------
     numpy.ndarray
-        float64, shape (row,); ones where the rows are not latitudes.
+        float64, shape (row,). All are 1 where the rows are not latitudes.
 
     Examples
     --------
@@ -38,7 +42,20 @@ def row_weights(dataset: xr.Dataset, rows: str) -> NDArray[np.float64]:
 
 
 def is_latitude(dataset: xr.Dataset, dim: str) -> bool:
-    """Whether the coordinate of ``dim`` is a latitude, by its CF attributes or its name."""
+    """Whether the coordinate of a dim is a latitude, by its CF attributes or its name.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    dim : str
+        Name of the dim.
+
+    Examples
+    --------
+    >>> is_latitude(xr.Dataset(coords={"y": ("y", [1.0], {"units": "degrees_north"})}), "y")
+    True
+    """
     if dim not in dataset.coords:
         return False
     attrs = dataset[dim].attrs
@@ -50,7 +67,7 @@ def is_latitude(dataset: xr.Dataset, dim: str) -> bool:
 
 
 def coordinate(dataset: xr.Dataset, dim: str) -> NDArray[np.float64]:
-    """The coordinate of a dim, or its offsets where it has no numeric one.
+    """The coordinate of a dim, or the offsets 0, 1, 2, ... where it has no numeric coordinate.
 
     Parameters
     ----------
@@ -75,7 +92,14 @@ def coordinate(dataset: xr.Dataset, dim: str) -> NDArray[np.float64]:
 
 
 def axis_label(dataset: xr.Dataset, dim: str) -> str:
-    """Name and units of a dim, for an axis.
+    """Label of an axis: name and units of a dim.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    dim : str
+        Name of the dim. Its CF standard name is shown where there is one.
 
     Examples
     --------
@@ -89,7 +113,16 @@ def axis_label(dataset: xr.Dataset, dim: str) -> str:
 
 
 def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
-    """Whether the columns go round the Earth: one more step closes 360 degrees.
+    """Whether the columns of a map go once round the Earth.
+
+    They do where one more step after the last column makes 360 degrees.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    dim : str
+        Name of the columns' dim.
 
     Examples
     --------
@@ -106,19 +139,19 @@ def is_periodic(dataset: xr.Dataset, dim: str) -> bool:
 
 
 def lead_label(dataset: xr.Dataset, task: ForecastTask) -> str:
-    """The lead in hours or days where the time coordinate says so, else in steps.
+    """The lead as text: in hours or days where the time coordinate holds dates, else in steps.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The data.
     task : ForecastTask
-        Names the dim of time and the lead.
+        The dim of time and the lead.
 
     Returns
     -------
     str
-        Such as ``36 h`` or ``6 steps (about 181 days)``.
+        For example ``36 h`` or ``6 steps (about 181 days)``. Leads beyond 240 h are in days.
     """
     steps = f"{task.lead} step{'s' if task.lead != 1 else ''}"
     times = dataset[task.time_dim].values if task.time_dim in dataset.coords else np.zeros(0)

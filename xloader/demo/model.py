@@ -1,4 +1,7 @@
-"""A small convolutional network that forecasts maps from maps."""
+"""A small convolutional network that forecasts maps from maps.
+
+It is small, so that the demo can train it in a few minutes.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ _NUM_POINT_FEATURES = 4
 
 
 class MapConv(nn.Module):
-    """A 3x3 convolution that keeps the map's size.
+    """A 3x3 convolution that keeps the size of the map.
 
     Parameters
     ----------
     num_in, num_out : int
-        Channels.
+        Channels of the input and of the output.
     dilation : int
-        Grid points between the taps.
+        Grid points from one tap to the next.
     is_periodic : bool
         Whether the last column neighbours the first, as on a sphere.
     """
@@ -33,7 +36,18 @@ class MapConv(nn.Module):
         self.is_periodic = is_periodic
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Convolve (batch, num_in, row, column) to (batch, num_out, row, column)."""
+        """Convolve maps.
+
+        Parameters
+        ----------
+        maps : torch.Tensor
+            Shape (batch, num_in, row, column). Rows beyond the edge count as 0.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape (batch, num_out, row, column).
+        """
         edge = self.dilation
         maps = pad_columns(maps, edge, edge, is_periodic=self.is_periodic)
         padded: Tensor = self.conv(functional.pad(maps, (0, 0, edge, edge)))
@@ -41,7 +55,22 @@ class MapConv(nn.Module):
 
 
 def pad_columns(maps: Tensor, left: int, right: int, *, is_periodic: bool) -> Tensor:
-    """Pad (batch, channel, row, column) with columns, from the other side or with the edge.
+    """Pad maps with columns on the left and on the right.
+
+    Parameters
+    ----------
+    maps : torch.Tensor
+        Shape (batch, channel, row, column).
+    left, right : int
+        Columns to add on each side.
+    is_periodic : bool
+        Whether columns from the other side are added. Otherwise the edge is repeated, and so it
+        is where more columns are asked for than the map has.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape (batch, channel, row, left + column + right).
 
     Examples
     --------
@@ -49,37 +78,39 @@ def pad_columns(maps: Tensor, left: int, right: int, *, is_periodic: bool) -> Te
     [[[[2.0, 0.0, 1.0, 2.0, 0.0]]]]
     """
     size = maps.shape[-1]
-    # Torch wraps round at most once, and a coarse map may be narrower than a wide tap.
+    # Torch wraps round once at most, and a coarse map may be narrower than the dilation.
     if is_periodic and max(left, right) <= size:
         return functional.pad(maps, (left, right, 0, 0), mode="circular")
     return functional.pad(maps, (left, right, 0, 0), mode="replicate")
 
 
 class ForecastNet(nn.Module):
-    """Forecast how the anomalies of all channels change.
+    """Network that forecasts how the anomalies of all channels change.
 
     ::
 
         maps -> anomalies -> 2x2 points to channels -> stem -> blocks -> head -> points -> change
-                                        + what it learns of each row and point
+                                        + learned features of each row and point
 
-    The rows matter: waves move at other speeds at other latitudes, which no convolution can
-    tell from the map alone. The last layer starts at zero, so training starts at persistence:
-    of the maps, or of their anomalies where the climatology has months.
+    Waves move at different speeds at different latitudes. A convolution cannot tell the latitude
+    from the map, so the network learns features of each row. The last layer starts at zero, so
+    training starts at persistence: of the maps where the climatology has one phase, and of their
+    anomalies where it has several.
 
     Parameters
     ----------
     climatology : numpy.ndarray
-        Mean state of each phase, in the units of the inputs, shape
+        Mean state of each phase in the units of the inputs, float32
         (phase, channel, row, column).
     spread : numpy.ndarray
-        Standard deviation about it in the units of the inputs, shape (channel,).
+        Standard deviation about the climatology in the units of the inputs, float32 (channel,).
     mask : numpy.ndarray
-        Where the inputs have values, bool (channel, row, column); elsewhere anomalies are 0.
+        True where the inputs have values, bool (channel, row, column). Elsewhere the network
+        sees an anomaly of 0.
     is_periodic : bool
         Whether the last column neighbours the first.
     num_hidden : int
-        Channels within.
+        Channels of the hidden layers.
     """
 
     climatology: Tensor
@@ -110,7 +141,7 @@ class ForecastNet(nn.Module):
             MapConv(num_hidden, num_hidden, dilation, is_periodic=is_periodic)
             for dilation in _DILATIONS
         )
-        # Each row scales what a block adds: a cheap way for speeds to differ by latitude.
+        # A gain for each row lets speeds differ by latitude at little cost.
         self.row_gains = nn.Parameter(torch.ones(len(_DILATIONS), num_hidden, rows, 1))
         self.head = MapConv(num_hidden, 4 * num_channels, 1, is_periodic=is_periodic)
         nn.init.zeros_(self.head.conv.weight)
@@ -122,14 +153,14 @@ class ForecastNet(nn.Module):
         Parameters
         ----------
         maps : torch.Tensor
-            float32 (batch, channel, row, column), normalised, nothing missing.
+            Input maps, float32 (batch, channel, row, column), normalised and without NaN.
         phases, target_phases : torch.Tensor
-            int64 (batch,): phase of the climatology now, and at the time forecast.
+            Phase of the climatology at the input's and at the target's time, int64 (batch,).
 
         Returns
         -------
         torch.Tensor
-            float32 of the same shape and units as the maps.
+            Forecast maps, float32, of the same shape and units as the input maps.
         """
         num_rows, num_columns = maps.shape[-2:]
         departures = maps - self.climatology[phases]

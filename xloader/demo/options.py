@@ -1,4 +1,4 @@
-"""What ``xloader demo`` can be told."""
+"""The options of ``xloader demo``, and the file name of the log that restartable ranks write."""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ from pathlib import Path
 
 from xloader.demo.waves import WaveSpec
 
-# Less than half of the demo's own store, so that there is something to plan.
+# Less than half of the demo's own store, so that not all chunks fit and the plan matters.
 OWN_MEMORY = "128MiB"
 USER_MEMORY = "1GiB"
 
 STEPS_LOG = "steps.jsonl"
-"""Where ranks that can be restarted log their steps, in their folder."""
+"""Name of the file in which restartable ranks log their steps, within their folder."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What ``xloader demo`` can be told.
+    """The options of ``xloader demo``.
 
     Parameters
     ----------
     store : str, optional
-        A store or file of the user's; by default the demo makes one of its own.
+        Path of a user's store or file. By default the demo makes a store of its own.
     variables : tuple of str, optional
-        Variables to forecast; by default every float map over time.
+        Variables to forecast. By default, in a user's store, every float variable that has the
+        time dimension and the same two last dims as the first such variable.
     time_dim : str, optional
-        The dimension along which is forecast.
+        The dimension of time.
     lead : int, optional
-        Steps ahead.
+        Time steps from input to target.
     batch_size : int, optional
-        Samples a batch.
+        Samples per batch.
     memory : str, optional
-        The loader's budget, such as ``"512MiB"``; by default 128 MiB for the demo's own store
-        and 1 GiB for a user's.
+        The loader's memory, for example ``"512MiB"``. By default 128 MiB for the demo's own
+        store and 1 GiB for a user's.
     steps : int, optional
         Batches to train on.
     seconds : float, optional
-        Wall time after which training ends all the same.
+        Wall time in seconds after which training ends, even if steps are left.
     plain_seconds : float, optional
-        Wall time for the comparison with a plain dataset.
+        Wall time in seconds for the comparison with a plain torch dataset.
     seed : int, optional
         Seed of the shuffle and of the network.
     picture : pathlib.Path, optional
-        Where the PNG goes.
+        Path of the PNG to write.
     cache : pathlib.Path, optional
-        Folder of the demo's own store; by default the platform's cache.
+        Folder of the demo's own store. By default the user's cache folder.
     spec : WaveSpec, optional
-        Size of the demo's own store.
+        Size and seed of the demo's own store.
     """
 
     store: str | None = None
@@ -67,5 +68,5 @@ class DemoOptions:
 
     @property
     def budget(self) -> str:
-        """The loader's budget: as asked, or the default for the kind of store."""
+        """The loader's memory: ``memory`` if given, else the default for the kind of store."""
         return self.memory or (USER_MEMORY if self.store else OWN_MEMORY)

@@ -1,4 +1,4 @@
-"""Truth, forecast and errors of one held-out sample as maps."""
+"""A PNG of four maps: truth, forecast and errors of one held-out sample."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ _DPI = 150
 
 @dataclass(frozen=True)
 class Panels:
-    """What the picture shows: one variable of one sample.
+    """The content of the picture: maps of one variable of one sample.
 
     Parameters
     ----------
     title : str
-        Name of the variable, the lead and the date.
+        Title of the picture: the variable, the lead and the date.
     units : str
         Units of the maps.
     truth, forecast, persistence : numpy.ndarray
-        Maps, shape (row, column); NaN where there is no value.
+        Maps, float32 (row, column), NaN where there is no value.
     weights : numpy.ndarray
-        Weight of each grid point in the RMSE, shape (row, column).
+        Weight of each grid point in the RMSE, float64 (row, column). It is 0 where a map has no
+        value.
     rows, columns : numpy.ndarray
-        Coordinates of the grid points.
+        Coordinates of the grid points, float64 (row,) and (column,).
     row_label, column_label : str
         Labels of the axes.
     """
@@ -48,13 +49,19 @@ class Panels:
     column_label: str
 
     def rmse(self, guess: NDArray[np.float32]) -> float:
-        """Weighted RMSE of a guess, in the maps' units."""
+        """Weighted RMSE of a map against the truth, in the maps' units.
+
+        Parameters
+        ----------
+        guess : numpy.ndarray
+            The forecast or persistence, float32 (row, column).
+        """
         square = np.where(self.weights > 0, np.square(guess - self.truth, dtype=np.float64), 0.0)
         return float(np.sqrt((square * self.weights).sum() / self.weights.sum()))
 
 
 def draw(panels: Panels, path: Path) -> None:
-    """Write a PNG of four maps.
+    """Draw four maps and write them as a PNG.
 
     ::
 
@@ -65,9 +72,9 @@ def draw(panels: Panels, path: Path) -> None:
     Parameters
     ----------
     panels : Panels
-        What to draw.
+        The maps and their labels.
     path : pathlib.Path
-        Where to write; its folder is made if absent.
+        Path of the PNG. Its folder is made if absent.
     """
     with mpl.rc_context({"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"}):
         figure = Figure(figsize=(11, 6.6), layout="constrained")
@@ -85,7 +92,7 @@ def draw(panels: Panels, path: Path) -> None:
 
 
 def _draw_states(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
-    """Truth and forecast, coloured alike."""
+    """Draw truth and forecast on one colour scale."""
     both = np.stack([panels.truth, panels.forecast])
     low, high = np.nanpercentile(both, [0.5, 99.5])
     levels = np.linspace(low, high, 13)
@@ -100,7 +107,7 @@ def _draw_states(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> N
 
 
 def _draw_errors(figure: Figure, axes: NDArray[np.object_], panels: Panels) -> None:
-    """Errors of forecast and persistence, coloured alike."""
+    """Draw the errors of forecast and persistence on one colour scale."""
     guesses = {
         "Forecast minus truth": panels.forecast,
         "Persistence minus truth": panels.persistence,
@@ -120,7 +127,7 @@ def _mesh(
     low: float,
     high: float,
 ) -> QuadMesh:
-    """One map; points without a value are grey."""
+    """Draw one map. Points without a value are grey."""
     axis.set_facecolor("0.8")
     return axis.pcolormesh(
         panels.columns,

@@ -1,9 +1,12 @@
-"""One rank of a training that can be stopped anywhere, and goes on with any number of ranks.
+"""One rank of a training that can be stopped at any step and restarted with fewer or more ranks.
 
-Started by torchrun::
+It shows how a loader's state belongs in a checkpoint. torchrun starts it. The second command
+continues from the last checkpoint of the first::
 
     torchrun --nproc-per-node 2 -m xloader.demo.ranked STORE FOLDER
-    torchrun --nproc-per-node 1 -m xloader.demo.ranked STORE FOLDER     goes on where that stopped
+    torchrun --nproc-per-node 1 -m xloader.demo.ranked STORE FOLDER
+
+The number of ranks must divide `LANES`.
 """
 
 from __future__ import annotations
@@ -36,23 +39,30 @@ if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
 GLOBAL_BATCH: Final = 16
+"""Samples of a step, over all ranks."""
+
 LANES: Final = 4
-"""The same on any number of ranks, which must divide it: so are the global batches then."""
+"""Lanes over all ranks; the number of ranks must divide it.
+
+It does not depend on the number of ranks, so the global batches do not either.
+"""
+
 MEMORY: Final = "12MiB"
+"""Memory of each rank's loader."""
 
 _CHECKPOINT: Final = "checkpoint.pt"
 
 
 @dataclass(frozen=True)
 class RankedTraining:
-    """What a rank trains.
+    """Samples, network and loss weights that a rank trains with.
 
     Parameters
     ----------
     samples : Samples
-        Of all ranks.
+        Samples of the training part, for all ranks together.
     net : torch.nn.Module
-        On the CPU, the same on all ranks.
+        The network, on the CPU, with the same weights on all ranks.
     calendar : Calendar
         Phases of the training part.
     scale : torch.Tensor
@@ -66,9 +76,20 @@ class RankedTraining:
 
 
 def make_training(store: str) -> RankedTraining:
-    """What is trained on a store of the demo."""
+    """Samples, network and loss weights for a store of the demo.
+
+    Parameters
+    ----------
+    store : str
+        Path of the store.
+
+    Returns
+    -------
+    RankedTraining
+    """
     with open_dataset(store) as dataset:
-        # By name: the order in which xarray finds them may differ from process to process.
+        # All ranks need the same order of channels, and xarray's order may differ between
+        # processes. So the variables are named here.
         task = find_task(dataset, variables=tuple(VARIABLE_ATTRS))
         climate = measure_climate(dataset, task)
         net, spread = make_net(dataset, task, climate, seed=0)
@@ -80,20 +101,23 @@ def make_training(store: str) -> RankedTraining:
 
 
 def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None) -> None:
-    """Train one rank from the folder's checkpoint on, and log each step there.
+    """Train one rank, from the folder's checkpoint if there is one.
+
+    Rank 0 logs each step and writes the checkpoints.
 
     Parameters
     ----------
     store : str
-        A store of the demo.
+        Path of a store of the demo.
     folder : pathlib.Path
-        Holds the checkpoint and the log.
+        Folder of the checkpoint and the log.
     epochs : int
-        Passes in all, those before a restart included.
+        Epochs in all, including those before a restart.
     every : int
         Steps from one checkpoint to the next.
     kill_at : int, optional
-        Before this step, counted over all epochs, the last rank kills itself.
+        The last rank kills its own process before the loss of this step is computed. Steps are
+        counted from 0 over all epochs.
     """
     training = make_training(store)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -126,22 +150,22 @@ def train(store: str, folder: Path, epochs: int, every: int, kill_at: int | None
 def _step(
     net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, training: RankedTraining
 ) -> float:
-    """One step of the optimizer; returns the loss of the global batch before it."""
+    """Take one step of the optimizer, and return the loss of the global batch before it."""
     error = net(batch[0], *training.calendar.of_batch(batch)) - batch[1]
-    # Padding weighs nothing, whichever ranks have it.
+    # The mean is over real samples only. Ranks may differ in the number of padding rows.
     is_real = torch.from_numpy(~batch.is_padding)
     total = (error.square() * training.scale).mean(dim=(1, 2, 3))[is_real].sum()
     sums = torch.stack([total.detach(), is_real.sum()])
     dist.all_reduce(sums)
     optimizer.zero_grad()
-    # The gradients of all ranks are averaged, and not added.
+    # DistributedDataParallel averages the gradients of the ranks. The loss needs their sum.
     (total / sums[1] * dist.get_world_size()).backward()
     optimizer.step()
     return float(sums[0] / sums[1])
 
 
 def _all_ids(batch: Batch) -> str:
-    """A short hash of the ids of all ranks' samples, in order."""
+    """A short hash of the ids of the global batch, in order of rank."""
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, batch.ids[~batch.is_padding].tolist())
     ids = [sample for part in parts for sample in part]
@@ -149,12 +173,13 @@ def _all_ids(batch: Batch) -> str:
 
 
 def _log(folder: Path, row: dict[str, Any]) -> None:
+    """Append a row to the log, with the number of ranks."""
     with open(folder / STEPS_LOG, "a", encoding="utf-8") as file:
         file.write(json.dumps({**row, "ranks": dist.get_world_size()}) + "\n")
 
 
 def _save(folder: Path, checkpoint: dict[str, Any]) -> None:
-    """Replace the checkpoint at once: a process may be killed at any time."""
+    """Write a checkpoint and rename it into place, so that a kill never leaves half of one."""
     partial = folder / f"{_CHECKPOINT}.partial"
     torch.save(checkpoint, partial)
     partial.replace(folder / _CHECKPOINT)

@@ -1,11 +1,12 @@
-"""A training is killed in the midst of an epoch on two ranks, and goes on with one.
+"""Check that a training killed on two ranks continues on one rank with the same batches.
 
 ::
 
     python -m xloader.demo.restart
 
-trains twice under torchrun, once without being disturbed, and shows the steps of both: their
-global batches are the same, and their losses are the same but for rounding.
+runs two trainings under torchrun. One runs to its end on two ranks. The other is killed in the
+middle of an epoch and restarted on one rank. The command prints the steps of both: their global
+batches are the same, and their losses are the same but for rounding.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 @dataclass(frozen=True)
 class LoggedStep:
-    """What the log says of a step.
+    """One step of a training, as logged.
 
     Parameters
     ----------
     epoch, step : int
-        Counted from 0.
+        Epoch, and step within the epoch, counted from 0.
     ids : str
         Hash of the ids of the global batch, in order.
     loss : float
-        Of the global batch.
+        Loss of the global batch.
     ranks : int
-        Processes that trained on it.
+        Number of processes that trained on it.
     """
 
     epoch: int
@@ -56,14 +57,15 @@ class LoggedStep:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An undisturbed training beside one that was killed.
+    """The steps of an undisturbed training, and of one that was killed and restarted.
 
     Parameters
     ----------
     whole : tuple of LoggedStep
-        Of the undisturbed one.
+        Steps of the undisturbed training.
     killed, restarted : tuple of LoggedStep
-        Of the other, before and after. Steps since the last checkpoint are in both.
+        Steps of the other training before the kill, and after the restart. Steps between the
+        last checkpoint and the kill are in both.
     """
 
     whole: tuple[LoggedStep, ...]
@@ -72,7 +74,7 @@ class Comparison:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing was left out: what follows the checkpoint follows what it holds."""
+        """Whether the steps up to the checkpoint and those after the restart leave none out."""
         places = [(step.epoch, step.step) for step in self.whole]
         first = len(places) - len(self.restarted)
         found = [(step.epoch, step.step) for step in self.killed[:first] + self.restarted]
@@ -80,13 +82,13 @@ class Comparison:
 
     @property
     def is_same_batches(self) -> bool:
-        """Whether each step had the global batch that it has in the undisturbed training."""
+        """Whether each step has the same global batch as in the undisturbed training."""
         ids = {(step.epoch, step.step): step.ids for step in self.whole}
         return all(ids[step.epoch, step.step] == step.ids for step in self._others())
 
     @property
     def loss_difference(self) -> float:
-        """The largest relative difference of the losses of a step."""
+        """The largest relative difference between the two trainings' losses of a step."""
         losses = {(step.epoch, step.step): step.loss for step in self.whole}
         return max(abs(step.loss / losses[step.epoch, step.step] - 1.0) for step in self._others())
 
@@ -108,20 +110,20 @@ class Comparison:
 
 
 def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: int) -> Comparison:
-    """Train undisturbed, killed and restarted.
+    """Train undisturbed on two ranks, then again with a kill and a restart on one rank.
 
     Parameters
     ----------
     folder : pathlib.Path
-        For checkpoints and logs; what earlier comparisons left there is removed.
+        Folder of the checkpoints and logs. Those of earlier comparisons are removed.
     spec : WaveSpec
-        Size of the store, which is kept in the cache.
+        Size and seed of the store, which is kept in the user's cache folder.
     epochs : int
-        Passes.
+        Epochs of each training.
     every : int
         Steps from one checkpoint to the next.
     kill_at : int
-        The step, counted over all epochs, before which a rank is killed.
+        A rank is killed before this step, counted from 0 over all epochs.
 
     Returns
     -------
@@ -130,7 +132,7 @@ def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: i
     Raises
     ------
     XloaderError
-        A training ended otherwise than it should, with what it said.
+        If a training fails, or the one to be killed is not. The message shows its output.
     """
     store = ensure_store(default_cache_dir(), spec)
     whole, cut = folder / "whole", folder / "cut"
@@ -146,11 +148,21 @@ def compare(folder: Path, spec: WaveSpec, *, epochs: int, every: int, kill_at: i
 
 
 def _launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None:
-    """Run a training under torchrun to its end."""
+    """Run a training under torchrun and wait for its end.
+
+    Parameters
+    ----------
+    num_ranks : int
+        Number of processes.
+    *arguments : object
+        Arguments of `xloader.demo.ranked`.
+    is_killed : bool
+        Whether a rank is to be killed. Any other end of the training is an error.
+    """
     launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     command = [sys.executable, "-m", *launch, "-m", "xloader.demo.ranked", *map(str, arguments)]
     environ = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
-    # All ranks share the cores of one machine here.
+    # All ranks share the cores of one machine, so each computes on one thread.
     environ.setdefault("OMP_NUM_THREADS", "1")
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     was_killed = "SIGKILL" in done.stderr
@@ -163,6 +175,7 @@ def _launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None
 
 
 def _read(folder: Path) -> tuple[LoggedStep, ...]:
+    """The steps in the log of a folder."""
     lines = (folder / STEPS_LOG).read_text("utf-8").splitlines()
     return tuple(LoggedStep(**json.loads(line)) for line in lines)
 
@@ -179,7 +192,7 @@ def _read(folder: Path) -> tuple[LoggedStep, ...]:
 @click.option("--every", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--kill-at", type=click.IntRange(min=1), default=22, show_default=True)
 def main(folder: Path, epochs: int, every: int, kill_at: int) -> None:
-    """Kill a training on two ranks, go on with one, and compare with an undisturbed one."""
+    """Kill a training on two ranks, restart it on one, and compare with an undisturbed one."""
     print(f"Training three times under torchrun; checkpoints every {every} steps", flush=True)
     try:
         require_libraries(("torch",))

@@ -1,4 +1,7 @@
-"""The story that ``xloader demo`` tells: data, plan, training, scores, report, speed, picture."""
+"""The whole of ``xloader demo``: data, plan, training, scores, report, speed and picture.
+
+`run_demo` does these steps in order and prints what happens.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +49,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What a demo found.
+    """The results of a demo.
 
     Parameters
     ----------
     scores : tuple of Score
-        One a variable, and last one of all.
+        One for each variable, and last one for all variables.
     training : TrainingResult
-        What was trained, with prediction and measurement of the same epoch.
+        Number of steps and time of the training, with explanation and report of one epoch.
     speed, plain : Speed
-        An epoch without a model, through xloader and through a plain dataset.
+        Speed of an epoch without a model, through xloader and through a plain torch dataset.
     picture : pathlib.Path
-        The PNG.
+        Path of the PNG.
     """
 
     scores: tuple[Score, ...]
@@ -73,7 +76,7 @@ def run_demo(options: DemoOptions) -> DemoResult:
     Parameters
     ----------
     options : DemoOptions
-        What to do.
+        The options of the demo.
 
     Returns
     -------
@@ -82,7 +85,7 @@ def run_demo(options: DemoOptions) -> DemoResult:
     Raises
     ------
     XloaderError
-        The data or the options will not do; the message says what would.
+        If the data or the options cannot be used. The message says what to change.
     """
     path = options.store or str(_own_store(options))
     with open_dataset(path) as dataset:
@@ -115,7 +118,7 @@ def run_demo(options: DemoOptions) -> DemoResult:
 
 
 def _own_store(options: DemoOptions) -> Path:
-    """The demo's own store, made now with a progress bar or found in the cache."""
+    """The path of the demo's own store, made with a progress bar if it is not in the cache."""
     cache = options.cache or default_cache_dir()
     spec = options.spec
     if store_path(cache, spec).is_dir():
@@ -125,7 +128,7 @@ def _own_store(options: DemoOptions) -> Path:
 
 
 def _print_data(path: str, dataset: xr.Dataset, task: ForecastTask, climate: Climate) -> None:
-    """Say what was opened, how it is split and what happens to missing values."""
+    """Print what was opened, how it is split and what happens to missing values."""
     sizes = " x ".join(f"{size} {dim}" for dim, size in dataset[task.variables[0]].sizes.items())
     nbytes = sum(dataset[name].nbytes for name in task.variables)
     print(f"Data      {path}")
@@ -147,7 +150,7 @@ def _print_data(path: str, dataset: xr.Dataset, task: ForecastTask, climate: Cli
 def _train(
     loader: Loader, dataset: xr.Dataset, task: ForecastTask, climate: Climate, options: DemoOptions
 ) -> tuple[ForecastNet, TrainingResult]:
-    """Train behind a progress bar."""
+    """Make a network and train it, with a progress bar."""
     net, spread = make_net(dataset, task, climate, options.seed)
     style = "{desc} {percentage:3.0f}% |{bar}| {elapsed} {postfix}"
     with tqdm(total=100, desc="Training", bar_format=style) as bar:
@@ -181,7 +184,28 @@ def _score(
     climate: Climate,
     options: DemoOptions,
 ) -> tuple[tuple[Score, ...], Example]:
-    """Print and give the scores on held-out time."""
+    """Score the network on the held-out part, and print the scores.
+
+    Parameters
+    ----------
+    net : ForecastNet
+        The trained network.
+    loader : Loader
+        Loader of the held-out part, in order of time.
+    dataset : xarray.Dataset
+        The data, for coordinates and units.
+    task : ForecastTask
+        The forecast task.
+    climate : Climate
+        Statistics of the training part.
+    options : DemoOptions
+        Scoring may take half of their ``seconds``, and 30 s at least.
+
+    Returns
+    -------
+    tuple of (tuple of Score, Example)
+        The scores, and the forecast of one sample from the middle of the held-out part.
+    """
     rows = row_weights(dataset, task.space_dims[0])
     sums, example = evaluate(
         net,
@@ -206,7 +230,7 @@ def _score(
 
 
 def _measured(training: TrainingResult) -> str:
-    """What the report is of."""
+    """Headline of the report: the epoch that it measures."""
     if training.num_epochs:
         return "The last whole training epoch, as measured"
     return (
@@ -216,7 +240,7 @@ def _measured(training: TrainingResult) -> str:
 
 
 def _plan_tag(training: TrainingResult) -> str:
-    """Predicted beside measured reads, in one line."""
+    """One line with the predicted and the measured number of reads."""
     explanation, report = training.explanation, training.report
     whole = "" if training.num_epochs else " for the whole of it"
     return (
@@ -229,9 +253,9 @@ def _plan_tag(training: TrainingResult) -> str:
 def _compare(
     samples: Samples, dataset: xr.Dataset, task: ForecastTask, options: DemoOptions
 ) -> tuple[Speed, Speed]:
-    """Time an epoch without a model, here and through a plain torch dataset."""
+    """Time and print an epoch without a model, through xloader and a plain torch dataset."""
     print("\nThe same epoch without a model", flush=True)
-    # A fresh loader, so that nothing is left in memory from training.
+    # The loader of the training may still hold decoded chunks, so a new one is timed.
     with samples.loader(
         batch_size=options.batch_size,
         shuffle=True,
@@ -260,7 +284,7 @@ def _compare(
 def _draw(
     example: Example, dataset: xr.Dataset, task: ForecastTask, climate: Climate, path: Path
 ) -> None:
-    """Write the picture of the first channel of the example."""
+    """Draw the first channel of the example, and write the picture."""
     row_dim, column_dim = task.space_dims
     name = climate.channel_variables[0]
     mask = climate.mask[0]

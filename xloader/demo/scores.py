@@ -1,4 +1,4 @@
-"""RMSE of a forecast beside those of persistence and of climatology."""
+"""RMSE of a forecast, of persistence and of climatology, summed over batches and tabulated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from xloader.demo.climate import Climate
 
 @dataclass(frozen=True)
 class Score:
-    """Root mean squared errors of one variable, or of all of them normalised.
+    """Root mean squared errors of one variable, or of all variables normalised.
 
     Parameters
     ----------
     name, units : str
         The variable and its units.
     forecast, persistence, climatology : float
-        RMSE of the network, of "nothing changes" and of the training part's mean.
+        RMSE of the network, of persistence (nothing changes) and of climatology (the mean of the
+        training part, by month where the data are monthly).
     """
 
     name: str
@@ -30,7 +31,7 @@ class Score:
 
     @property
     def gain(self) -> float:
-        """Share of persistence's RMSE that the forecast saves; 0.3 is 30 %."""
+        """Reduction of the RMSE against persistence, as a share: 0.3 is 30 %."""
         return 1 - self.forecast / self.persistence if self.persistence else 0.0
 
 
@@ -40,7 +41,12 @@ class ErrorSums:
     Parameters
     ----------
     weights : numpy.ndarray
-        Weight of every grid point, 0 where it is not scored, shape (channel, row, column).
+        Weight of each grid point, float64 (channel, row, column), 0 where it is not scored.
+
+    Attributes
+    ----------
+    num_samples : int
+        Samples added so far.
     """
 
     def __init__(self, weights: NDArray[np.float64]) -> None:
@@ -49,14 +55,14 @@ class ErrorSums:
         self.num_samples = 0
 
     def add(self, truth: NDArray[np.float32], **guesses: NDArray[np.float32]) -> None:
-        """Add a batch.
+        """Add the squared errors of a batch.
 
         Parameters
         ----------
         truth : numpy.ndarray
-            Shape (sample, channel, row, column), in the variables' units.
+            Maps in the variables' units, float32 (sample, channel, row, column).
         **guesses : numpy.ndarray
-            One array by name of each way to forecast, of the same shape.
+            The forecast maps of each method, by the method's name, of the same shape and units.
         """
         for name, guess in guesses.items():
             errors = np.square(guess - truth, dtype=np.float64).sum(axis=0)
@@ -65,27 +71,28 @@ class ErrorSums:
         self.num_samples += len(truth)
 
     def mean_squares(self) -> dict[str, NDArray[np.float64]]:
-        """Weighted mean squared error of each channel, by name of the guess."""
+        """Weighted mean squared error of each channel, float64 (channel,), by method."""
         total = self.num_samples * self._weights.sum(axis=(1, 2))
         return {name: sums / total for name, sums in self._sums.items()}
 
 
 def make_scores(sums: ErrorSums, climate: Climate, units: dict[str, str]) -> tuple[Score, ...]:
-    """One score a variable, and one of all, in units of each channel's spread in time.
+    """The scores of each variable, and of all variables together.
 
     Parameters
     ----------
     sums : ErrorSums
-        Errors of ``forecast``, ``persistence`` and ``climatology``.
+        Squared errors of ``forecast``, ``persistence`` and ``climatology``.
     climate : Climate
-        Says which variable a channel belongs to and how much it varies.
+        The variable of each channel and its standard deviation.
     units : dict of str to str
-        Units of the variables.
+        Units of each variable.
 
     Returns
     -------
     tuple of Score
-        The variables in order, then ``all, normalised`` where there are several.
+        The variables in order, in their units, and last ``all, normalised``: the errors of all
+        channels, each divided by the channel's standard deviation about the climatology.
     """
     squares = sums.mean_squares()
     names = np.array(climate.channel_variables)
@@ -103,6 +110,16 @@ def make_scores(sums: ErrorSums, climate: Climate, units: dict[str, str]) -> tup
 
 def format_scores(scores: tuple[Score, ...]) -> str:
     """The scores as a table of text.
+
+    Parameters
+    ----------
+    scores : tuple of Score
+        One for each row of the table.
+
+    Returns
+    -------
+    str
+        The lines of the table, the header first.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""The world of waves as a Zarr v3 store, made once and kept in the user's cache."""
+"""The synthetic weather of `xloader.demo.waves` as a Zarr v3 store in the user's cache folder.
+
+The demo makes the store once, and finds it there afterwards.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,20 @@ from zarr.codecs import BloscCodec
 
 from xloader.demo.waves import VARIABLE_ATTRS, Waves, WaveSpec
 
-_VERSION = 1  # of the waves: a store of another version is never taken for this one
+# Part of the store's name: a store with waves of another version must not be used.
+_VERSION = 1
 _STALE_SECONDS = 3600.0
 
 
 def default_cache_dir() -> Path:
-    r"""The folder in which this platform keeps what can be made again.
+    r"""The user's cache folder for xloader on this platform.
 
     Returns
     -------
     pathlib.Path
-        ``$XDG_CACHE_HOME/xloader`` where set; else ``~/Library/Caches/xloader`` on macOS,
-        ``%LOCALAPPDATA%\xloader`` on Windows, and ``~/.cache/xloader`` elsewhere. It need not
-        exist.
+        ``$XDG_CACHE_HOME/xloader`` if the variable is set. Otherwise ``~/Library/Caches/xloader``
+        on macOS, ``%LOCALAPPDATA%\xloader`` on Windows, and ``~/.cache/xloader`` elsewhere. The
+        folder need not exist.
     """
     explicit = os.environ.get("XDG_CACHE_HOME")
     if explicit:
@@ -42,7 +46,14 @@ def default_cache_dir() -> Path:
 
 
 def store_path(cache: Path, spec: WaveSpec) -> Path:
-    """Where in ``cache`` the store of ``spec`` lies; the name says all that shaped it.
+    """The path of a store. Its name holds everything that determines the data.
+
+    Parameters
+    ----------
+    cache : pathlib.Path
+        Folder of the stores.
+    spec : WaveSpec
+        Size and seed of the waves.
 
     Examples
     --------
@@ -56,24 +67,24 @@ def store_path(cache: Path, spec: WaveSpec) -> Path:
 def ensure_store(
     cache: Path, spec: WaveSpec, *, on_progress: Callable[[int, int], None] | None = None
 ) -> Path:
-    """The store of ``spec`` in ``cache``, made now if it is not there.
+    """The path of a store in the cache, which is made first if it is absent.
 
-    It is written beside its place and renamed when whole, so a run that is killed leaves no
-    half store, and two runs at once do not disturb each other.
+    The store is written to another folder and renamed when complete. So a run that is killed
+    leaves no incomplete store at this path, and two runs at once do not disturb each other.
 
     Parameters
     ----------
     cache : pathlib.Path
-        Folder for stores; made if absent.
+        Folder of the stores; made if absent.
     spec : WaveSpec
         Size and seed of the waves.
     on_progress : callable, optional
-        Called with (time steps written, time steps in all) after each chunk.
+        Called with (time steps written, time steps in all) after each chunk of time.
 
     Returns
     -------
     pathlib.Path
-        A Zarr v3 group.
+        Folder of the Zarr v3 group.
     """
     path = store_path(cache, spec)
     if path.is_dir():
@@ -83,7 +94,7 @@ def ensure_store(
     partial = Path(tempfile.mkdtemp(prefix=f"{path.stem}.partial-", dir=cache))
     try:
         write_waves(partial, spec, on_progress=on_progress)
-        # mkdtemp keeps others out; a cache may be shared like any other folder.
+        # mkdtemp makes a folder that only this user may read, but a cache may be shared.
         partial.chmod(0o755)
         partial.rename(path)
     except OSError:
@@ -98,18 +109,18 @@ def ensure_store(
 def write_waves(
     path: Path, spec: WaveSpec, *, on_progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Write the waves of ``spec`` to ``path``, one chunk of time after another.
+    """Write waves as a Zarr v3 store, one chunk of time after another.
 
-    Memory stays at one chunk of every variable and the waves' own few MB.
+    Memory holds one chunk of each variable and the few MB of a `Waves` object.
 
     Parameters
     ----------
     path : pathlib.Path
-        Folder of the Zarr v3 group; what it held is replaced.
+        Folder of the Zarr v3 group. Its former content is replaced.
     spec : WaveSpec
         Size and seed of the waves.
     on_progress : callable, optional
-        Called with (time steps written, time steps in all) after each chunk.
+        Called with (time steps written, time steps in all) after each chunk of time.
     """
     waves = Waves(spec)
     group = zarr.create_group(
@@ -171,7 +182,10 @@ def _write_coordinates(group: zarr.Group, spec: WaveSpec) -> None:
 
 
 def _remove_stale(cache: Path) -> None:
-    """Clear what killed runs left; young ones may belong to a run that is still writing."""
+    """Remove incomplete stores of killed runs.
+
+    Those younger than an hour stay, since a run may still be writing them.
+    """
     for leftover in cache.glob("waves-v*.partial-*"):
         try:
             is_stale = time.time() - leftover.stat().st_mtime > _STALE_SECONDS

@@ -1,4 +1,7 @@
-"""What the demo forecasts from what: the variables of a dataset, its dims, the split of time."""
+"""The demo's forecast task: variables, dims, lead and the split of time.
+
+The functions open a dataset, choose variables that are maps over time, and stack them as channels.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ _MIN_TRAIN_SAMPLES = 8
 
 @dataclass(frozen=True)
 class ForecastTask:
-    """Forecast all variables ``lead`` steps ahead; train on the early part, score on the late.
+    """The forecast of all variables ``lead`` time steps ahead, from all variables.
 
-    ::
+    The early part of the data is for training, the late part is held out for scores::
 
         steps    0 ............ num_train ............ num_steps
                  [   training   )[   held-out   )
@@ -37,15 +40,15 @@ class ForecastTask:
     Parameters
     ----------
     variables : tuple of str
-        Names of the forecast variables, which are also the inputs.
+        Names of the variables to forecast, which are also the inputs.
     time_dim : str
-        The dimension along which is forecast.
+        The dimension of time.
     space_dims : tuple of str
-        The last two dims of every variable, as rows and columns of a map.
+        The last two dims of every variable: the rows and the columns of a map.
     lead : int
-        Steps from input to target.
+        Time steps from input to target.
     num_steps, num_train : int
-        Time steps in all, and in the training part.
+        Number of time steps in all, and in the training part.
     """
 
     variables: tuple[str, ...]
@@ -67,7 +70,7 @@ class ForecastTask:
 
 
 def open_dataset(path: str) -> xr.Dataset:
-    """Open a Zarr store or a file that xarray knows, lazily and without dask.
+    """Open a Zarr store, or a file in a format that xarray reads, lazily and without dask.
 
     Parameters
     ----------
@@ -77,16 +80,16 @@ def open_dataset(path: str) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        Nothing but coordinates has been read.
+        The data, of which only coordinates have been read.
 
     Raises
     ------
     SourceNotFoundError
-        Nothing is there.
+        If there is no such folder or file.
     UnsupportedDataError
-        What is there cannot be opened.
+        If the data cannot be opened.
     MissingDependencyError
-        It is netCDF, and no library that reads it is installed.
+        If it is a netCDF file, and no library that reads it is installed.
     """
     is_url = "://" in path
     if not is_url and not Path(path).exists():
@@ -99,7 +102,7 @@ def open_dataset(path: str) -> xr.Dataset:
     is_zarr = path.rstrip("/").endswith(".zarr") or (not is_url and Path(path).is_dir())
     try:
         with warnings.catch_warnings():
-            # Zarr v3 has no consolidated metadata yet; its absence is nothing to warn of.
+            # xarray warns where there is no consolidated metadata, which Zarr v3 does not have.
             warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated")
             return xr.open_dataset(path, engine="zarr" if is_zarr else None, chunks=None)
     except (OSError, ValueError, KeyError) as error:
@@ -123,32 +126,35 @@ def find_task(
     time_dim: str = "time",
     lead: int = 6,
 ) -> ForecastTask:
-    """Choose variables and split time.
+    """Choose the variables and split time, and check that the data suffice.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The data.
     variables : sequence of str, optional
-        Names to forecast; by default every float variable that has ``time_dim`` and ends in
-        the same two dims as the first of them.
+        Names of the variables to forecast. By default every float variable that has ``time_dim``
+        and two dims after it, if its last two dims are those of the first such variable.
     time_dim : str, optional
-        The dimension along which is forecast.
+        The dimension of time.
     lead : int, optional
-        Steps ahead.
+        Time steps from input to target.
 
     Returns
     -------
-    Task
+    ForecastTask
 
     Raises
     ------
     UnknownNameError
-        A variable or the dimension is not there.
+        If a variable or the dimension does not exist.
     UnsupportedDataError
-        No variable is a map over time.
-    OptionError, EmptySamplesError
-        Variables on different maps; a lead below 1; too few time steps.
+        If no variable is a map over time.
+    OptionError
+        If a named variable is not a map over time with the same last two dims as the others, or
+        the lead is below 1.
+    EmptySamplesError
+        If there are too few time steps.
 
     Examples
     --------
@@ -182,19 +188,21 @@ def find_task(
 
 
 def stack_channels(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.floating]:
-    """The task's variables as one array, channels variable-major as `Samples.channels` has them.
+    """The task's variables as one array, the channels of each variable one after another.
+
+    The order of the channels is that of `Samples.channels`.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        Some time steps of the data.
+        The data, or some time steps of them. The variables are read.
     task : ForecastTask
-        Names the variables and dims.
+        The variables and their dims.
 
     Returns
     -------
     numpy.ndarray
-        Shape (time, channel, row, column), in the variables' units and widest dtype.
+        Shape (time, channel, row, column), in the variables' units and their widest dtype.
     """
     parts = []
     for name in task.variables:
@@ -205,7 +213,20 @@ def stack_channels(dataset: xr.Dataset, task: ForecastTask) -> NDArray[np.floati
 
 
 def channel_variables(dataset: xr.Dataset, task: ForecastTask) -> tuple[str, ...]:
-    """The variable of each channel: a name occurs once for each level it has."""
+    """The variable of each channel. A variable with levels is named once for each level.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The data.
+    task : ForecastTask
+        The variables and their dims.
+
+    Returns
+    -------
+    tuple of str
+        Names in the order of the channels of `stack_channels`.
+    """
     maps = {task.time_dim, *task.space_dims}
     names: list[str] = []
     for name in task.variables:
@@ -215,13 +236,13 @@ def channel_variables(dataset: xr.Dataset, task: ForecastTask) -> tuple[str, ...
 
 
 def _first_sentence(error: Exception) -> str:
-    """The start of a library's message, without the advice and the addresses that follow."""
+    """The first sentence of a library's error, without the advice and URLs after it."""
     lines = str(error).splitlines()
     return lines[0].partition(". ")[0].rstrip(".") if lines else type(error).__name__
 
 
 def _least_steps(lead: int) -> int:
-    """The fewest time steps for which both parts hold enough samples."""
+    """The smallest number of time steps for which both parts have enough samples."""
     num_steps = 1
     while (
         int(num_steps * _TRAIN_SHARE) - lead < _MIN_TRAIN_SAMPLES
@@ -232,6 +253,7 @@ def _least_steps(lead: int) -> int:
 
 
 def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:
+    """The given names without repeats, once all are known to be variables."""
     known = [str(name) for name in dataset.data_vars]
     for name in variables:
         if name not in known:
@@ -242,7 +264,7 @@ def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:
 
 
 def _mappable(dataset: xr.Dataset, time_dim: str) -> tuple[str, ...]:
-    """Every float variable over time that shares the first one's map."""
+    """Names of the float variables over time that have the first one's last two dims."""
     names = [
         str(name)
         for name, variable in dataset.data_vars.items()
@@ -259,7 +281,7 @@ def _mappable(dataset: xr.Dataset, time_dim: str) -> tuple[str, ...]:
 
 
 def _space_dims(dataset: xr.Dataset, names: tuple[str, ...], time_dim: str) -> tuple[str, str]:
-    """The last two dims of the first variable, once all others are seen to share them."""
+    """The last two dims of the variables. Raise if they are not the same for all."""
     space_dims = tuple(str(dim) for dim in dataset[names[0]].dims[-2:])
     for name in names:
         dims = dataset[name].dims

@@ -1,4 +1,4 @@
-"""Training for a number of steps, bounded by time, and evaluation on held-out time."""
+"""Training for a number of steps within a time limit, and evaluation on the held-out part."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ _WARMUP_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training has come.
+    """The progress of a training.
 
     Parameters
     ----------
     share : float
-        Of the steps or of the time, whichever is nearer to its end, 0 to 1.
+        Share of the steps or of the time that is used up, the larger of the two, 0 to 1.
     epoch, step : int
-        Counted from 1.
+        Current epoch, and steps so far over all epochs. Both count from 1.
     loss : float
-        RMSE of the training batches, smoothed, in units of each channel's spread in time.
+        RMSE of the last training batches, as a running mean, in units of each channel's standard
+        deviation about the climatology.
     """
 
     share: float
@@ -53,18 +54,28 @@ class Calendar:
     Parameters
     ----------
     phases : torch.Tensor
-        int64, one for each time step of the part of the data that the samples are of.
+        Phase of each time step of the part that the samples come from, int64 (time,).
     lead : int
-        Steps from input to target.
+        Time steps from input to target.
     """
 
     phases: Tensor
     lead: int
 
     def of_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Phases of the inputs and of the targets, int64 (batch,) each.
+        """Phases of the inputs and of the targets of a batch.
 
-        The windows move by one step, so a sample's id is the step of its input.
+        The stride of the windows is 1, so a sample's id is the time step of its input.
+
+        Parameters
+        ----------
+        batch : Batch
+            A batch with the ids of its samples.
+
+        Returns
+        -------
+        tuple of (torch.Tensor, torch.Tensor)
+            int64 (batch,) each.
         """
         ids = torch.from_numpy(np.array(batch.ids))
         return self.phases[ids], self.phases[ids + self.lead]
@@ -72,18 +83,19 @@ class Calendar:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training did.
+    """Length and time of a training, with explanation and report of one epoch.
 
     Parameters
     ----------
     num_steps, num_asked : int
-        Batches trained on, and those that were to be.
+        Number of batches trained on, and number of batches asked for.
     epoch_size : int
-        Batches of an epoch.
+        Number of batches in an epoch.
     seconds : float
-        Wall time.
+        Wall time of the training.
     explanation, report : Explanation, Report
-        Prediction and measurement of the last complete epoch, or of the only one begun.
+        Prediction and measurement of the last complete epoch. Where the first epoch was cut off,
+        they are those of that epoch.
     """
 
     num_steps: int
@@ -95,21 +107,21 @@ class TrainingResult:
 
     @property
     def num_epochs(self) -> int:
-        """Complete passes over the training part."""
+        """Number of complete epochs."""
         return self.num_steps // self.epoch_size
 
     @property
     def num_cut(self) -> int:
-        """Batches of the last pass where it was cut off; else 0."""
+        """Number of batches of the last epoch if it was cut off, else 0."""
         return self.num_steps % self.epoch_size
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether time ran out before all steps were done."""
+        """Whether training stopped at the time limit, before all steps were done."""
         return self.num_steps < self.num_asked
 
     def describe(self) -> str:
-        """What was trained, in plain words: whether time ran out, and an epoch was cut off."""
+        """Summary in one or two sentences: steps, time, epochs, and whether time ran out."""
         epochs = f"{self.num_epochs} whole epoch{'s' * (self.num_epochs != 1)}"
         if self.num_cut:
             epochs += (
@@ -127,14 +139,14 @@ class TrainingResult:
 
 
 def loss_weights(rows: NDArray[np.float64], climate: Climate) -> NDArray[np.float64]:
-    """Weight of each grid point: its row's, and 0 where it has no value.
+    """Weight of each grid point: the weight of its row, and 0 where it has no value.
 
     Parameters
     ----------
     rows : numpy.ndarray
-        Weight of each row, shape (row,).
+        Weight of each row, float64 (row,).
     climate : Climate
-        Holds the mask.
+        Statistics of the training part. Its mask tells which points have values.
 
     Returns
     -------
@@ -155,37 +167,38 @@ def train(
     seconds: float,
     on_progress: Callable[[Progress], None],
 ) -> TrainingResult:
-    """Train for so many steps, or until time runs out: one step at least.
+    """Train for a number of steps, or until a time limit, and for one step at least.
 
-    The learning rate falls to 0 by the last step, or by the end of the time if that comes sooner.
+    The learning rate falls to 0 by the last step, or by the time limit if that comes sooner.
 
     Parameters
     ----------
     net : torch.nn.Module
-        Trained in place, on the device that it is on.
+        The network, which is trained in place and stays on its device.
     loader : Loader
-        Yields normalised (inputs, targets).
+        Loader of batches of normalised (inputs, targets).
     calendar : Calendar
         Phases of the training part.
     weights : numpy.ndarray
-        Weight of each grid point, shape (channel, row, column).
+        Weight of each grid point, float64 (channel, row, column).
     spread : numpy.ndarray
-        What an error of 1 is in each channel, in normalised units, shape (channel,).
+        Standard deviation of each channel in normalised units, float64 (channel,). Errors are
+        divided by it.
     steps : int
-        Batches to train on.
+        Number of batches to train on.
     seconds : float
-        Wall time after which no further step begins.
+        Wall time in seconds after which no further step begins.
     on_progress : callable
-        Called after each step.
+        Called with a `Progress` after each step.
 
     Returns
     -------
-    Training
+    TrainingResult
 
     Raises
     ------
     UnsupportedDataError
-        The loss is not finite.
+        If the loss is not finite.
     """
     device = next(net.parameters()).device
     scale = weights / weights.mean() / np.square(spread)[:, None, None]
@@ -212,7 +225,7 @@ def train(
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Warm up, then fall to 0 along a cosine by the end of the budget."""
+    """Set the learning rate: a short linear warm-up times a cosine that falls to 0 at share 1."""
     fall = 0.5 + 0.5 * np.cos(np.pi * min(share, 1.0))
     rate = _PEAK_RATE * min(1.0, (share + 0.005) / _WARMUP_SHARE) * fall
     for group in optimizer.param_groups:
@@ -226,7 +239,21 @@ def _step(
     calendar: Calendar,
     point_scale: Tensor,
 ) -> float:
-    """One step of the optimizer; returns the loss before it."""
+    """Take one step of the optimizer, and return the loss before it.
+
+    Parameters
+    ----------
+    net : torch.nn.Module
+        The network.
+    optimizer : torch.optim.Optimizer
+        The optimizer of the network.
+    batch : Batch
+        Normalised (inputs, targets).
+    calendar : Calendar
+        Phases of the training part.
+    point_scale : torch.Tensor
+        Factor of each squared error in the loss, float32 (channel, row, column).
+    """
     error = _forecast(net, batch, calendar) - batch[1].to(point_scale.device).float()
     loss = (error.square() * point_scale).mean()
     value = float(loss.item())
@@ -243,7 +270,7 @@ def _step(
 
 
 def _forecast(net: nn.Module, batch: Batch, calendar: Calendar) -> Tensor:
-    """What the network makes of a batch, on the network's device."""
+    """The network's forecast for the inputs of a batch, on the network's device."""
     device = next(net.parameters()).device
     now, then = calendar.of_batch(batch)
     maps: Tensor = net(batch[0].to(device).float(), now.to(device), then.to(device))
@@ -252,14 +279,14 @@ def _forecast(net: nn.Module, batch: Batch, calendar: Calendar) -> Tensor:
 
 @dataclass(frozen=True)
 class Example:
-    """One forecast, to be looked at.
+    """The forecast of one sample, for the picture.
 
     Parameters
     ----------
     index : int
-        Which held-out sample it is.
+        Number of the sample in the held-out part.
     truth, forecast, persistence : numpy.ndarray
-        Maps in the variables' units, shape (channel, row, column).
+        Maps in the variables' units, float32 (channel, row, column).
     """
 
     index: int
@@ -278,28 +305,35 @@ def evaluate(
     example_index: int,
     seconds: float,
 ) -> tuple[ErrorSums, Example]:
-    """Forecast the held-out samples in order, for some seconds at most.
+    """Forecast the held-out samples in order until a time limit, and sum the errors.
 
     Parameters
     ----------
     net : torch.nn.Module
         The trained network.
-    loader : iterable
-        Yields normalised (inputs, targets) in the order of time.
+    loader : iterable of Batch
+        Batches of normalised (inputs, targets) in order of time.
     calendar : Calendar
         Phases of the held-out part.
     climate : Climate
-        Turns normalised values back into units, and gives the climatology.
+        The climatology, and the scales that turn normalised values back into the variables' units.
     weights : numpy.ndarray
-        Weight of each grid point, shape (channel, row, column).
+        Weight of each grid point, float64 (channel, row, column).
     example_index : int
-        The sample to keep; the first one if it is not reached.
+        Number of the sample to return as the example. If the time limit comes first, it is the
+        first sample.
     seconds : float
-        Stop after the first batch that comes later than this.
+        Time limit in seconds. The first batch that is done after it is the last one.
 
     Returns
     -------
     tuple of (ErrorSums, Example)
+        Errors of forecast, persistence and climatology, and one forecast.
+
+    Raises
+    ------
+    UnsupportedDataError
+        If there is no batch.
     """
     sums = ErrorSums(weights)
     kept: Example | None = None
@@ -324,6 +358,9 @@ def evaluate(
 
 
 def _to_units(maps: Tensor, climate: Climate) -> NDArray[np.float32]:
-    """Normalised maps in the variables' units; copied, as a batch may be reused."""
+    """A copy of normalised maps in the variables' units.
+
+    A loader may reuse the memory of a batch, so the copy is needed.
+    """
     values = maps.detach().cpu().float().numpy()
     return np.asarray(values * climate.channel_std + climate.channel_mean)

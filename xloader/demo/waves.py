@@ -1,13 +1,14 @@
-"""A small world of moving waves: four linked variables that a network can learn to forecast.
+"""Synthetic weather for the demo: four related variables that a network can learn to forecast.
 
-Each wave has a zonal wavenumber and lives in a band of latitudes. It rides on the zonal flow of
-its band (so that the flow's shear pulls the pattern apart), drifts west against it as a Rossby
-wave does (so that long waves stand nearly still and short ones race), and slowly forgets itself::
+The fields are sums of moving waves. Each wave has a zonal wavenumber and a band of latitudes. The
+zonal flow of the band carries it along. The flow differs between bands, so its shear pulls the
+pattern apart. Against the flow the wave drifts west as a Rossby wave does: long waves stand nearly
+still, and short ones move fast. Random kicks slowly replace the amplitude of each wave::
 
     amplitude(t + 1) = memory * exp(-i * frequency) * amplitude(t) + kick
 
-The amplitudes of all steps are a few MB, so any block of time can be made alone. This is no
-simulation of the atmosphere: it only has its look, its units and its time scales.
+The amplitudes of all time steps take a few MB, so any block of time can be made alone. This is not
+a simulation of the atmosphere. Only the look, the units and the time scales are similar.
 """
 
 from __future__ import annotations
@@ -52,35 +53,35 @@ VARIABLE_ATTRS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """The variables of the demo's store, in order, with their CF attributes."""
 
-# Archives keep only the digits they trust; a power of two leaves zero bits, which compress.
+# Values are rounded, as in many archives. A power of two leaves zero bits, which compress well.
 _PRECISION = {"z500": 1 / 8, "t2m": 1 / 64, "u10": 1 / 64, "v10": 1 / 64}
 _NOISE = {"z500": 2.0, "t2m": 0.3, "u10": 0.3, "v10": 0.3}
 
 _WAVENUMBERS = np.arange(1, 11)
 _BANDS = np.arange(-70.0, 71.0, 10.0)  # degrees north
 _BAND_WIDTH = 12.0  # degrees
-_MEMORY_STEPS = 80  # a wave forgets itself in 20 days
+_MEMORY_STEPS = 80  # e-folding time of the amplitudes: 20 days
 
 
 @dataclass(frozen=True)
 class WaveSpec:
-    """Size and seed of a world of waves.
+    """Size and seed of the synthetic weather.
 
     Parameters
     ----------
     num_steps : int
         Number of 6-hourly time steps.
     num_lats, num_lons : int
-        Number of grid points, poles included, longitude periodic.
+        Number of latitudes, with both poles, and of longitudes, which are periodic.
     chunk_steps : int
-        Time steps in a chunk; a chunk holds the whole sphere.
+        Time steps in a chunk. A chunk holds the whole globe.
     seed : int
-        Seed of all randomness.
+        Seed of all random numbers.
 
     Raises
     ------
     OptionError
-        A size below what makes a grid.
+        If a size is too small for a grid, or the seed is negative.
 
     Examples
     --------
@@ -118,12 +119,17 @@ class WaveSpec:
 
 
 class Waves:
-    """The waves of a spec, ready to be drawn for any block of time.
+    """The synthetic weather of a `WaveSpec`, made for any block of time on request.
 
     Parameters
     ----------
     spec : WaveSpec
         Size and seed.
+
+    Attributes
+    ----------
+    spec : WaveSpec
+        The same.
 
     Examples
     --------
@@ -145,17 +151,18 @@ class Waves:
         Parameters
         ----------
         start, stop : int
-            First time step and the one after the last.
+            First time step, and the one after the last.
 
         Returns
         -------
         dict of str to numpy.ndarray
             float32 arrays of shape (stop - start, num_lats, num_lons), in the units of
-            `VARIABLE_ATTRS`. The noise is keyed by (seed, start), so a block is the same
-            whenever it is made.
+            `VARIABLE_ATTRS`. The noise is seeded with (seed, start), so the same block always has
+            the same values. Blocks with other limits have other noise.
         """
         spec = self.spec
-        # A separate stream for the noise: the amplitudes are drawn with the seed alone.
+        # Seeded by the block's start, so that a block does not depend on those made before it.
+        # The 1 keeps the noise apart from the amplitudes, which are drawn with [seed, 0].
         rng = np.random.default_rng([spec.seed, 1, start])
         shape = (stop - start, spec.num_lats, spec.num_lons)
         amplitudes = self._amplitudes[start:stop]
@@ -170,32 +177,36 @@ class Waves:
 
 
 def _zonal_flow(lats: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mid-tropospheric zonal wind in m/s: a jet in each hemisphere, easterlies between."""
+    """Mid-tropospheric zonal wind in m/s: a jet in each hemisphere, easterlies between them.
+
+    Latitudes are in degrees north.
+    """
     jets = 19.0 * np.exp(-(((np.abs(lats) - 45.0) / 16.0) ** 2))
     return jets - 5.0 * np.exp(-((lats / 12.0) ** 2)) + 3.0
 
 
 def _modes() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Wavenumber and central latitude (degrees) of every wave."""
+    """Zonal wavenumber and central latitude (degrees north) of each wave, shape (num_waves,)."""
     numbers, bands = np.meshgrid(_WAVENUMBERS, _BANDS, indexing="ij")
     return numbers.ravel(), bands.ravel()
 
 
 def _frequencies() -> NDArray[np.float64]:
-    """Phase that each wave gains a step, in radians; positive is eastwards."""
+    """Phase that each wave gains in a time step, in radians, positive eastwards."""
     numbers, bands = _modes()
     cosine = np.cos(np.deg2rad(bands))
     beta = 2 * EARTH_ROTATION * cosine / EARTH_RADIUS
     zonal = numbers / (EARTH_RADIUS * cosine)
     meridional = np.pi / (EARTH_RADIUS * np.deg2rad(4 * _BAND_WIDTH))
-    # Long waves would race west on an infinite plane; on Earth they are held near standstill.
+    # The formula is for an infinite plane, where long waves move west fast. On Earth they nearly
+    # stand still, so the drift has a limit.
     drift = np.minimum(beta / (zonal**2 + meridional**2), 12.0)
     speed = _zonal_flow(bands) - drift
     return np.asarray(zonal * speed * STEP_SECONDS)
 
 
 def _amplitudes(spec: WaveSpec) -> NDArray[np.float32]:
-    """Real and imaginary part of every wave at every step, shape (num_steps, 2 * num_waves)."""
+    """Real and imaginary parts of all waves at all steps, shape (num_steps, 2 * num_waves)."""
     numbers, bands = _modes()
     spectrum = np.exp(-(((numbers - 6.0) / 2.5) ** 2)) + 0.15
     tracks = np.exp(-(((np.abs(bands) - 48.0) / 18.0) ** 2)) + 0.15
@@ -214,13 +225,13 @@ def _amplitudes(spec: WaveSpec) -> NDArray[np.float32]:
 
 
 def _patterns(spec: WaveSpec) -> dict[str, NDArray[np.float32]]:
-    """What one unit of each wave adds to each variable, shape (2 * num_waves, lat * lon)."""
+    """Pattern of each wave of amplitude 1 in each variable, shape (2 * num_waves, lat * lon)."""
     numbers, bands = _modes()
     lats, lons = np.deg2rad(spec.lats), np.deg2rad(spec.lons)
     cosine = np.maximum(np.cos(lats), 0.02)
     width = np.deg2rad(_BAND_WIDTH)
     distance = (lats - np.deg2rad(bands)[:, None]) / width
-    # No wave crosses a pole, so all of them vanish there.
+    # At a pole all longitudes are one point, so every wave must vanish there.
     bump = 38.0 * np.exp(-0.5 * distance**2) * np.minimum(np.cos(lats) / 0.35, 1.0)
     slope = np.gradient(bump, lats, axis=1) / EARTH_RADIUS
     phase = np.exp(1j * numbers[:, None] * lons)
@@ -230,34 +241,34 @@ def _patterns(spec: WaveSpec) -> dict[str, NDArray[np.float32]]:
     height_y = slope[:, :, None] * phase[:, None, :]
     coriolis = 2 * EARTH_ROTATION * np.sin(lats)
     weakest = 2 * EARTH_ROTATION * np.sin(np.deg2rad(20.0))
-    # g/f, without its pole at the equator.
+    # g/f of the geostrophic balance, limited near the equator, where f is 0.
     balance = (GRAVITY * coriolis / (coriolis**2 + weakest**2))[:, None]
     u_free, v_free = -balance * height_y, balance * height_x
     # Friction slows the wind near the ground and turns it towards the low.
     turn = (np.deg2rad(25.0) * np.tanh(np.rad2deg(lats) / 10.0))[:, None]
     u_ground = 0.5 * (u_free * np.cos(turn) - v_free * np.sin(turn))
     v_ground = 0.5 * (u_free * np.sin(turn) + v_free * np.cos(turn))
-    # The warmest air lies an eighth of a wave west of the ridge, and swings most over land.
+    # The warmest air lies an eighth of a wave west of the ridge. It varies most over land.
     warm = 0.075 * height * np.exp(0.25j * np.pi) * (0.7 + 0.6 * _land(spec))
     fields = {"z500": height, "t2m": warm, "u10": u_ground, "v10": v_ground}
     return {name: _real_rows(field) for name, field in fields.items()}
 
 
 def _real_rows(pattern: NDArray[np.complex128]) -> NDArray[np.float32]:
-    """Rows that multiply the real and the imaginary part of an amplitude."""
+    """Real rows for the real parts of the amplitudes, then those for the imaginary parts."""
     flat = pattern.reshape(len(pattern), -1)
     return np.concatenate([flat.real, -flat.imag]).astype(np.float32)
 
 
 def _land(spec: WaveSpec) -> NDArray[np.float64]:
-    """Share of land, 0 to 1: smooth continents, shape (num_lats, num_lons)."""
+    """Share of land, 0 to 1, as smooth continents, shape (num_lats, num_lons)."""
     lats, lons = np.deg2rad(spec.lats)[:, None], np.deg2rad(spec.lons)[None, :]
     hills = np.cos(2 * lons + 0.6) * np.cos(lats) + 0.6 * np.cos(3 * lons - 2 * lats)
     return np.asarray(1 / (1 + np.exp(-6 * (hills + 0.5 * np.sin(lats)))))
 
 
 def _means(spec: WaveSpec) -> dict[str, NDArray[np.float32]]:
-    """The state about which the waves move, shape (num_lats, num_lons) each."""
+    """The time mean of each variable, to which the waves are added, (num_lats, num_lons)."""
     lats = spec.lats[:, None]
     sine = np.sin(np.deg2rad(lats))
     land = _land(spec)

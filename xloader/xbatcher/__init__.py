@@ -1,7 +1,8 @@
-"""xbatcher's interface, with xloader reading: change the import, and each chunk is read once.
+"""The interface of xbatcher 0.4 with xloader's reading, so that each chunk is read once.
 
-``import xbatcher`` becomes ``from xloader import xbatcher``, and ``import xbatcher.loaders.torch``
-becomes ``import xloader.xbatcher.loaders.torch``. Signatures are those of xbatcher 0.4.
+A program changes its imports only: ``import xbatcher`` becomes ``from xloader import xbatcher``,
+and ``import xbatcher.loaders.torch`` becomes ``import xloader.xbatcher.loaders.torch``. Signatures
+are those of xbatcher 0.4; `BatchGenerator` has ``memory`` and ``threads`` besides.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _OF_TORCH = {
     "MapDataset": "GeneratorMapDataset",
     "to_tensor": "to_tensor",
 }
-"""Names of xbatcher's, and what stands behind them."""
+"""Names in xbatcher, and the names in `xloader.xbatcher.torch_datasets` of the same things."""
 
 register()
 
@@ -29,7 +30,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in _OF_TORCH:
-        # `import xloader` comes by here, and must not bring PyTorch along.
+        # `import xloader` imports this module, and must not import PyTorch.
         from xloader.xbatcher import torch_datasets
 
         return getattr(torch_datasets, _OF_TORCH[name])

@@ -1,4 +1,4 @@
-"""``ds.batch.generator(...)``, where no other library has that name."""
+"""The accessor ``ds.batch.generator(...)``, unless another library has registered that name."""
 
 from __future__ import annotations
 
@@ -12,27 +12,38 @@ _NAME = "batch"
 
 
 class BatchAccessor:
-    """What ``ds.batch`` is: the door to generators of ``ds``.
+    """The accessor ``ds.batch``, which makes batch generators of ``ds``.
 
     Parameters
     ----------
     obj : xarray.Dataset or xarray.DataArray
-        The object.
+        The object to iterate over.
     """
 
     def __init__(self, obj: xr.Dataset | xr.DataArray) -> None:
         self._obj = obj
 
     def generator(self, *args: Any, **kwargs: Any) -> BatchGenerator:
-        """A :class:`BatchGenerator` of the object; arguments are those after ``ds``."""
+        """Make a :class:`BatchGenerator` of the object.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Arguments of :class:`BatchGenerator` after ``ds``.
+
+        Returns
+        -------
+        BatchGenerator
+        """
         return BatchGenerator(self._obj, *args, **kwargs)
 
 
 class _AccessorDescriptor:
-    """Gives the accessor of an object, and makes way for any other of the name.
+    """Descriptor that makes the accessor of an object, and gives way to others of the same name.
 
-    xarray warns where a name is taken on the class, so on the class it is not: xbatcher, imported
-    later, registers its own in this place. Nor does it hide a variable called ``batch``.
+    It exists on objects, and raises `AttributeError` on the class. xarray warns if an accessor
+    is registered under a name that the class has, so xbatcher, imported later, replaces this one
+    without a warning. A variable or coordinate called ``batch`` is not hidden either.
     """
 
     def __get__(self, obj: Any, kind: type[Any]) -> BatchAccessor:
@@ -42,7 +53,7 @@ class _AccessorDescriptor:
 
 
 def register() -> None:
-    """Offer ``ds.batch`` on Datasets and DataArrays that have no such attribute yet."""
+    """Add ``batch`` to `xarray.Dataset` and `xarray.DataArray`, unless they have it already."""
     for kind in (xr.Dataset, xr.DataArray):
         if not hasattr(kind, _NAME):
             setattr(kind, _NAME, _AccessorDescriptor())

@@ -1,4 +1,4 @@
-"""From a generator of xbatcher to samples."""
+"""`from_xbatcher`, which turns a batch generator of xbatcher into samples."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from xloader.errors import OptionError
 from xloader.samples.samples import Samples
 
 _NEEDED = ("ds", "input_dims", "input_overlap", "batch_dims", "concat_input_dims")
-"""What a generator has, by which it is known: xbatcher need not be there."""
+"""Attributes by which a batch generator is recognised, so that xbatcher need not be installed."""
 
 
 def from_xbatcher(generator: Any) -> Samples:
-    """Samples that equal the batches of an ``xbatcher.BatchGenerator``. Nothing is read.
+    """Samples that equal the batches of an ``xbatcher.BatchGenerator``.
+
+    No chunk is read.
 
     Parameters
     ----------
     generator : xbatcher.BatchGenerator or xloader.xbatcher.BatchGenerator
-        The generator, of xbatcher 0.4.
+        The generator. It must be one of xbatcher 0.4, or of xloader.
 
     Returns
     -------
     Samples
-        ``samples[i]`` holds the values of ``generator[i]``, one array for each data variable, in
-        their order. Where the generator stacks dimensions into ``sample``, samples have them as
-        ``stacked``, since ``sample`` is a dimension of xloader's own batches.
+        ``samples[i]`` holds the values of ``generator[i]``: one array for each data variable, in
+        the order of the variables. Dimensions that the generator stacks into ``sample`` are
+        stacked into ``stacked`` here, because ``sample`` is a dimension of xloader's batches.
 
     Raises
     ------
     OptionError
-        If it is no such generator, or its batches cannot be samples: they differ in shape, have
-        been changed by ``cache_preprocess``, or are joined by labels.
+        If the argument is not such a generator. Also if its batches cannot be samples: it cuts no
+        dimension, the batches differ in shape, ``cache_preprocess`` changes them, or xarray joins
+        them by labels.
     UnsupportedDataError
-        If a data variable holds no numbers.
+        If a data variable does not hold numbers.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""Batches kept in a Zarr store, a group for each: ``cache=`` of a generator."""
+"""Reading and writing of batches in a Zarr store, one group for each batch.
+
+This is the ``cache`` argument of a `BatchGenerator`.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,21 @@ import xarray as xr
 
 
 def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
-    """A batch that is kept, as a Dataset; None where it is not.
+    """Open a batch of the cache.
 
     Parameters
     ----------
     cache : mutable mapping or Zarr store
-        Where batches are kept.
+        The cache.
     batch : int
-        The batch's number.
+        The batch's number, which names the group.
     is_loaded : bool
-        Whether it is to be in memory.
+        Whether to load the values into memory.
+
+    Returns
+    -------
+    xarray.Dataset or None
+        The batch, or None if it is not in the cache.
     """
     try:
         found: xr.Dataset = xr.open_zarr(cache, group=str(batch), consolidated=False)
@@ -27,14 +35,14 @@ def load_batch(cache: Any, batch: int, *, is_loaded: bool) -> xr.Dataset | None:
 
 
 def store_batch(cache: Any, batch: int, made: xr.Dataset | xr.DataArray) -> None:
-    """Keep a batch.
+    """Write a batch to the cache.
 
     Parameters
     ----------
     cache : mutable mapping or Zarr store
-        Where.
+        The cache.
     batch : int
-        The batch's number.
+        The batch's number, which names the group.
     made : xarray.Dataset or xarray.DataArray
         The batch.
     """

@@ -1,8 +1,8 @@
-"""From the arrays of a batch's patches to what a loop over a generator gets.
+"""Makes the batches of a generator, as xarray objects, from the arrays that xloader reads.
 
-Everything that is no array of a patch (coordinates, variables in memory, dates and text) is
-xarray's own selection of the object that was passed in, so names, labels and attributes are as
-xarray has them.
+xloader reads only variables of numbers that are in a store. Everything else (coordinates,
+variables in memory, dates and text) is selected from the user's object by xarray itself. So names,
+labels and attributes are the same as with xarray alone.
 """
 
 from __future__ import annotations
@@ -19,28 +19,35 @@ from xloader.xbatcher.concat_inputs import Joining, join, stack
 from xloader.xbatcher.patches import Patches
 
 _INNER: Final = "data"
-"""What the values of an ``xr.DataArray`` are called where a Dataset is needed."""
+"""Variable name, in a Dataset, of an ``xr.DataArray`` whose own name is not a string."""
 
 _MOST_KEPT_NBYTES: Final = 64 * 2**20
-"""Of coordinates and constants that are read once and kept; beyond it they are read each time."""
+"""Largest size in bytes of a coordinate or constant that is read once and kept.
+
+Larger ones are read again for each batch.
+"""
 
 
 class Frames:
-    """Makes batches of an xarray object out of the arrays of their patches.
+    """Maker of the batches of an xarray object, from the arrays of their patches.
 
     Parameters
     ----------
     obj : xarray.Dataset or xarray.DataArray
-        What is cut into patches.
+        The object that is cut into patches.
     patches : Patches
-        How.
+        The patches, and which of them make a batch.
 
     Attributes
     ----------
+    obj, patches
+        The same.
+    inner : str or None
+        Name of the one variable of `dataset` if the object is a DataArray, else None.
     dataset : xarray.Dataset
         The object as a Dataset.
     names : tuple of str
-        The variables of it that are to be read; the others are xarray's business.
+        The variables whose arrays `make` needs. All others are selected by xarray.
     """
 
     def __init__(self, obj: xr.Dataset | xr.DataArray, patches: Patches) -> None:
@@ -54,19 +61,19 @@ class Frames:
         )
 
     def make(self, batch: int, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """A batch.
+        """Make a batch.
 
         Parameters
         ----------
         batch : int
-            Its number.
+            The batch's number.
         arrays : mapping of str to numpy.ndarray
-            For each of `names` the patches of the batch, shape ``(num_patches, ...)``.
+            The patches of the batch for each of `names`, shape ``(num_patches, ...)``.
 
         Returns
         -------
         xarray.Dataset or xarray.DataArray
-            As the object is one; its values are in memory.
+            The batch in memory, of the same type as the object.
         """
         if not self.patches.is_joined:
             patch = self._patch(batch, {name: array[0] for name, array in arrays.items()})
@@ -82,14 +89,25 @@ class Frames:
         return join(parts, self.patches.input_dims)
 
     def make_lazily(self, batch: int) -> Any:
-        """A batch of which nothing is read: xarray's selection as it is."""
+        """Make a batch as a lazy selection of the object by xarray, without the arrays.
+
+        Parameters
+        ----------
+        batch : int
+            The batch's number.
+
+        Returns
+        -------
+        xarray.Dataset or xarray.DataArray
+            The batch, of the same type as the object.
+        """
         if not self.patches.is_joined:
             return self._stacked(self.obj.isel(self.patches.selector(batch)))
         parts = [self.obj.isel(self.patches.selector(int(n))) for n in self.patches.ids_of(batch)]
         return join(parts, self.patches.input_dims)
 
     def _patch(self, patch: int, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """One patch, in memory, as ``isel`` gives it."""
+        """One patch in memory, the same as ``isel`` would give."""
         others = self._others.isel(self.patches.selector(patch), missing_dims="ignore").load()
         variables = {
             name: (v.dims, arrays[str(name)], v.attrs) if name in arrays else others.variables[name]
@@ -98,6 +116,7 @@ class Frames:
         return self._as_given(xr.Dataset(variables, others.coords, self.dataset.attrs))
 
     def _as_given(self, dataset: xr.Dataset) -> Any:
+        """Turn a Dataset into an object of the type and name that the user passed in."""
         return dataset if self.inner is None else dataset[self.inner].rename(self.obj.name)
 
     def _stacked(self, patch: Any) -> Any:
@@ -105,18 +124,18 @@ class Frames:
 
     @cached_property
     def order(self) -> tuple[Hashable, ...]:
-        """Dimensions of a patch, in the order that xarray counts them."""
+        """Dimensions of a patch, in the order of xarray's ``sizes``."""
         return tuple(self.obj.isel(self.patches.selector(0)).sizes)
 
     @cached_property
     def joining(self) -> Joining:
-        """How patches are joined."""
+        """The fast way to join the patches of a batch."""
         return Joining(self.dataset, self.inner, self.patches)
 
     @cached_property
     def _others(self) -> xr.Dataset:
-        """All that is not read by us. What is small is read here, once."""
-        # Loading changes what it loads: the object itself must stay as it is.
+        """All variables but `names`. Small ones are read here once, and are in memory."""
+        # `load` changes the Dataset in place, and the user's object must stay lazy.
         others = self.dataset.drop_vars(self.names).copy()
         large = [
             name
@@ -130,7 +149,7 @@ class Frames:
 
 
 def _is_read(name: Hashable, array: xr.DataArray, cut: set[Hashable]) -> bool:
-    """Whether a variable is read in chunks: numbers, not in memory, with a dimension to cut."""
+    """Whether xloader reads a variable: numbers, not in memory, with a dimension that is cut."""
     dims = array.dims
     return (
         isinstance(name, str)
@@ -144,6 +163,7 @@ def _is_read(name: Hashable, array: xr.DataArray, cut: set[Hashable]) -> bool:
 
 
 def _free_name(array: xr.DataArray) -> str:
+    """A variable name for the values of a DataArray that none of its coordinates or dims has."""
     name = array.name if isinstance(array.name, str) else _INNER
     while name in array.coords or name in array.dims:
         name += "_"

@@ -1,13 +1,15 @@
-"""How the patches of a batch are joined, and how dimensions are stacked into ``sample``.
+"""Joins the patches of a batch as xbatcher does, and stacks dimensions into ``sample``.
 
-A batch of patches of 4 along ``x``, of a Dataset with a dimension ``time`` besides::
+An example: three patches of 4 elements along ``x`` from a Dataset that also has a dimension
+``time``::
 
     patches   x (4), time (10)            three of them
     joined    input_batch (3), x_input (4), time (10)
     stacked   sample (30), x_input (4)    sample is (input_batch, time)
 
-:func:`join` does so with xarray, patch by patch. :class:`Joining` makes the same for thousands of
-patches at once: xarray joins two small ones, which show what becomes of each variable.
+:func:`join` joins the patches with xarray, one by one. :class:`Joining` gives the same result much
+faster for thousands of patches. It lets xarray join two dummy patches once, takes the dimensions of
+each variable from the result, and cuts the values with NumPy.
 """
 
 from __future__ import annotations
@@ -26,29 +28,35 @@ from xloader.core.axis import Ints
 from xloader.xbatcher.patches import Patches
 
 SAMPLE: Final = "sample"
-"""The dimension that stacked ones become."""
+"""Name of the dimension into which others are stacked."""
 
 BATCH: Final = "input_batch"
-"""The dimension along which patches are joined."""
+"""Name of the dimension along which patches are joined."""
 
 SUFFIX: Final = "_input"
-"""What the dimensions of joined patches have behind their names."""
+"""Suffix of the names of an input's dimensions in joined patches."""
 
 Obj: TypeAlias = Any
-"""A Dataset or a DataArray; a function of one gives one of the same kind."""
+"""A Dataset or a DataArray. A function that takes one returns one of the same type."""
 
 
 def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) -> Obj:
-    """Stack all dimensions but those of an input into ``sample``, where there are two or more.
+    """Stack all dimensions but those of an input into ``sample``, if there are two or more.
 
     Parameters
     ----------
     batch : xarray.Dataset or xarray.DataArray
-        What to stack.
+        The batch to stack.
     dims : sequence of hashable
-        Its dimensions, the slowest of ``sample`` first.
+        Dimensions of the batch. Those that are stacked vary along ``sample`` in this order, the
+        slowest first.
     input_dims : sequence of hashable
-        Those that stay, in the order that they are to have.
+        The dimensions of an input, which are not stacked. They follow ``sample`` in this order.
+
+    Returns
+    -------
+    xarray.Dataset or xarray.DataArray
+        The stacked batch, or the batch itself if there is nothing to stack.
     """
     others = [dim for dim in dims if dim not in input_dims]
     if len(others) < 2:
@@ -57,10 +65,26 @@ def stack(batch: Obj, dims: Sequence[Hashable], input_dims: Sequence[Hashable]) 
 
 
 def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
-    """Mark the dimensions of an input by a suffix; labels along them stay, without an index."""
+    """Add the suffix ``_input`` to the names of an input's dimensions.
+
+    In a Dataset, labels along such a dimension keep their name but lose their index.
+
+    Parameters
+    ----------
+    patch : xarray.Dataset or xarray.DataArray
+        A patch.
+    input_dims : sequence of hashable
+        The dimensions of an input.
+
+    Returns
+    -------
+    xarray.Dataset or xarray.DataArray
+        A renamed copy.
+    """
     for dim in input_dims:
         renamed = patch.rename({dim: f"{dim}{SUFFIX}"})
-        # xbatcher looks for the label in a DataArray's values, where it is not: an index stays.
+        # xbatcher looks for labels with `in`, which searches a DataArray's values and not its
+        # coordinates. So a DataArray keeps its index, and does so here as well.
         if isinstance(patch, xr.Dataset) and dim in patch.variables:
             label = patch.variables[dim]
             renamed = renamed.drop_vars(f"{dim}{SUFFIX}")
@@ -70,20 +94,30 @@ def rename_inputs(patch: Obj, input_dims: Sequence[Hashable]) -> Obj:
 
 
 def join(patches: Sequence[Obj], input_dims: Sequence[Hashable]) -> Obj:
-    """Join patches as xbatcher does, by xarray's rules, and stack what is no input.
+    """Join patches by `xarray.concat` as xbatcher does, and stack the other dimensions.
 
     Parameters
     ----------
     patches : sequence of xarray.Dataset or xarray.DataArray
         The patches of a batch.
     input_dims : sequence of hashable
-        The dimensions of an input.
+        The dimensions of an input, which are not stacked.
+
+    Returns
+    -------
+    xarray.Dataset or xarray.DataArray
+        The batch.
     """
     joined = _concat([rename_inputs(patch, input_dims) for patch in patches])
     return stack(joined, tuple(joined.sizes), [f"{dim}{SUFFIX}" for dim in input_dims])
 
 
 def _concat(patches: Sequence[Obj]) -> Obj:
+    """Join patches along ``input_batch`` as xbatcher 0.4 does.
+
+    xbatcher relies on the defaults of `xarray.concat`. They are written out here, so that the
+    result does not depend on the version of xarray.
+    """
     return xr.concat(
         list(patches),
         dim=BATCH,
@@ -98,21 +132,21 @@ def _concat(patches: Sequence[Obj]) -> Obj:
 def cut_patches(
     array: NDArray[Any], axes: Sequence[int], sizes: Sequence[int], starts: Ints
 ) -> NDArray[Any]:
-    """Cut boxes out of an array.
+    """Cut boxes of equal size out of an array.
 
     Parameters
     ----------
     array : numpy.ndarray
-        What to cut.
+        The array.
     axes, sizes : sequence of int
-        The axes along which it is cut, and the elements of a box along each.
+        The axes along which it is cut, and the number of elements of a box along each.
     starts : numpy.ndarray
-        Where boxes begin along them, int64, shape ``(n, len(axes))``.
+        First element of each box along these axes, int64, shape ``(n, len(axes))``.
 
     Returns
     -------
     numpy.ndarray
-        Copies, shape ``(n, ...)``, the box's axes in the array's order.
+        Copies of the ``n`` boxes, shape ``(n, ...)``, their axes in the array's order.
 
     Examples
     --------
@@ -122,7 +156,7 @@ def cut_patches(
     if not axes:
         return np.broadcast_to(array, (len(starts), *array.shape)).copy()
     windows = np.lib.stride_tricks.sliding_window_view(array, tuple(sizes), axis=tuple(axes))
-    # Where each window begins comes first, then the axes that are whole, then the windows' own.
+    # The axes are now: starts along the cut axes, axes that are not cut, elements of a window.
     windows = np.moveaxis(windows, axes, range(len(axes)))
     boxes: NDArray[Any] = windows[tuple(starts.T)]
     whole = [axis for axis in range(array.ndim) if axis not in axes]
@@ -132,14 +166,14 @@ def cut_patches(
 
 @dataclass(frozen=True)
 class Shown:
-    """What xarray makes of joined patches.
+    """Dimensions of patches that xarray has joined.
 
     Parameters
     ----------
     dims : dict of str to tuple of hashable
         Dimensions of each variable.
     order : tuple of hashable
-        All dimensions, in the order that xarray counts them.
+        All dimensions of a Dataset in the order of its ``sizes``, or those of a DataArray.
     """
 
     dims: dict[str, tuple[Hashable, ...]]
@@ -147,16 +181,16 @@ class Shown:
 
 
 class Joining:
-    """Joins the patches of a batch all at once.
+    """Fast joining of the patches of a batch, all at once.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        What is cut into patches.
+        The Dataset that is cut into patches.
     inner : str or None
-        Its one variable, where batches are to be DataArrays.
+        Name of its one variable if the user passed in a DataArray, else None.
     patches : Patches
-        How it is cut.
+        The patches, and which of them make a batch.
     """
 
     def __init__(self, dataset: xr.Dataset, inner: str | None, patches: Patches) -> None:
@@ -167,7 +201,11 @@ class Joining:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether this gives what :func:`join` does: where no label decides how patches meet."""
+        """Whether `make` may be used, since it gives the same result as :func:`join`.
+
+        It does not where labels may decide how xarray aligns the patches, where names are not
+        strings, or where names collide.
+        """
         ds, inputs = self._dataset, self._patches.input_dims
         if self._inner is not None and any(dim in ds.variables for dim in inputs):
             return False
@@ -184,16 +222,22 @@ class Joining:
     def make(
         self, hull: xr.Dataset, starts: Ints, arrays: Mapping[str, NDArray[Any]]
     ) -> xr.Dataset:
-        """A batch as a Dataset.
+        """Join the patches of a batch.
 
         Parameters
         ----------
         hull : xarray.Dataset
-            All but what was read, in memory, of the smallest box that holds the patches.
+            The smallest box that holds the patches, in memory, with all variables that are not
+            in ``arrays``.
         starts : numpy.ndarray
-            Where they begin in it, shape ``(num_patches, num_dims)``.
+            First element of each patch in the box, int64, shape ``(num_patches, num_dims)``.
         arrays : mapping of str to numpy.ndarray
-            What was read: the patches, shape ``(num_patches, ...)``.
+            The patches of the variables that xloader has read, shape ``(num_patches, ...)``.
+
+        Returns
+        -------
+        xarray.Dataset
+            The batch.
         """
         ds = self._dataset
         values = {**arrays, **self._cut_all(hull, starts)}
@@ -215,7 +259,7 @@ class Joining:
 
     @cached_property
     def order(self) -> tuple[Hashable, ...] | None:
-        """Dimensions of a batch before it is stacked; None where they depend on the labels."""
+        """Dimensions of a batch before stacking, or None where they depend on the labels."""
         are_several = any(line.per_batch > 1 for line in self._patches.lines)
         inputs = set(self._patches.input_dims)
         labels = [str(k) for k, v in self._dataset.coords.items() if inputs & set(v.dims)]
@@ -224,14 +268,20 @@ class Joining:
         return orders.pop() if len(orders) == 1 else None
 
     def shown(self, differing: frozenset[str], are_several: bool) -> Shown:
-        """What xarray makes of the variables' dimensions.
+        """Dimensions of the joined variables, found by letting xarray join dummy patches.
+
+        The result is kept for later batches.
 
         Parameters
         ----------
         differing : frozenset of str
-            Coordinates that differ from patch to patch.
+            Names of the coordinates that differ between patches.
         are_several : bool
-            Whether there is more than one patch.
+            Whether the batch has more than one patch.
+
+        Returns
+        -------
+        Shown
         """
         key = differing, are_several
         if key not in self._dims:
@@ -247,10 +297,14 @@ class Joining:
         return self._dims[key]
 
     def _small(self, differing: frozenset[str]) -> xr.Dataset:
-        """A patch that takes no memory; some coordinates are unlike those of another."""
+        """A dummy patch that takes almost no memory.
+
+        Its values are 0, or 1 for the coordinates named in ``differing``, so that xarray finds
+        these to differ from those of another dummy patch.
+        """
         inputs = self._patches.input_dims
         patch = self._dataset.isel(self._patches.selector(0))
-        # Labels along an input make no difference to a shape, and must not be read for one.
+        # Labels along an input have no effect on the dimensions, so they are not read for them.
         bare = {
             name: (v.dims, np.broadcast_to(np.int8(name in differing), v.shape))
             for name, v in patch.variables.items()
@@ -265,7 +319,7 @@ class Joining:
         return renamed
 
     def _cut_all(self, hull: xr.Dataset, starts: Ints) -> dict[str, NDArray[Any]]:
-        """The patches of all variables of a hull that patches may differ in."""
+        """Cut the patches of all variables in a hull whose values may differ between patches."""
         lines, inputs = self._patches.lines, set(self._patches.input_dims)
         values = {}
         for name, variable in hull.variables.items():
@@ -282,7 +336,7 @@ class Joining:
 
 
 def _is_changing(cut: NDArray[Any]) -> bool:
-    """Whether patches differ; missing labels are equal to each other, as where xarray joins."""
+    """Whether the patches of a variable differ. NaN equals NaN, as it does in `xarray.concat`."""
     dims = [str(axis) for axis in range(cut.ndim)]
     first = xr.DataArray(np.broadcast_to(cut[:1], cut.shape), dims=dims)
     return not xr.DataArray(cut, dims=dims).equals(first)

@@ -1,4 +1,4 @@
-"""`BatchGenerator`: xbatcher's, with xloader reading."""
+"""`BatchGenerator`, with the interface of xbatcher 0.4 and xloader's reading."""
 
 from __future__ import annotations
 
@@ -17,49 +17,61 @@ from xloader.xbatcher.patches import make_patches
 from xloader.xbatcher.reading import Reader
 
 Batch = xr.Dataset | xr.DataArray
+"""A batch: of the same type as the object that the generator iterates over."""
 
 
 class BatchGenerator:
-    """Iterates over an xarray object in batches, as ``xbatcher.BatchGenerator`` of xbatcher 0.4.
+    """Batches of an xarray object, as ``xbatcher.BatchGenerator`` of xbatcher 0.4 makes them.
 
-    A loop over it reads each chunk once where ``memory`` allows that, on several threads and
-    ahead of need. ``generator[i]`` is batch ``i`` alone, and ``len(generator)`` counts them.
+    A loop over the generator reads on several threads and ahead of need. It reads each chunk once
+    where ``memory`` allows that. With ``cache``, or with ``preload_batch=False``, a loop makes the
+    batches one by one. ``generator[i]`` is batch ``i``, and ``len(generator)`` is the number of
+    batches.
 
     Parameters
     ----------
     ds : xarray.Dataset or xarray.DataArray
-        The data to iterate over, of any backing.
+        The data to iterate over, in a store or in memory.
     input_dims : mapping of hashable to int
-        Size of an input along each of its dimensions, as ``{"lat": 30, "lon": 30}``. Other
-        dimensions are stacked into ``sample``, where there are two or more.
+        Number of elements of an input along each of its dimensions, for example
+        ``{"lat": 30, "lon": 30}``. The other dimensions of ``ds`` are stacked into ``sample``, if
+        there are two or more.
     input_overlap : mapping of hashable to int, optional
-        Elements that neighbours share along a dimension, as ``{"lat": 3}``.
+        Number of elements that neighbouring inputs share along a dimension, for example
+        ``{"lat": 3}``.
     batch_dims : mapping of hashable to int, optional
-        Size of a batch along dimensions, as ``{"time": 10}``.
+        Number of elements of a batch along a dimension, for example ``{"time": 10}``.
     concat_input_dims : bool, default False
-        Whether the inputs of a batch are joined along a new dimension ``input_batch``; if not,
-        each is a batch of its own.
+        Whether the inputs of a batch are joined along a new dimension ``input_batch``. If not,
+        each input is a batch of its own.
     preload_batch : bool, default True
-        Whether batches are in memory. If not, they are lazy selections of ``ds``, of which
-        nothing is read here.
+        Whether batches are loaded into memory. If not, they are lazy selections of ``ds``, and
+        xloader reads nothing.
     cache : mutable mapping or Zarr store, optional
-        Where batches are kept, each a Zarr group, and looked for before anything is read.
+        Store for finished batches, one Zarr group for each. A batch found there is not made
+        again, and is a Dataset even where ``ds`` is a DataArray.
     cache_preprocess : callable, optional
-        What is done to a batch before it is kept.
+        Function that is applied to a batch before it is written to ``cache``.
     memory : int or str, default "2GiB"
-        Bytes that a loop over the generator may use for reading. Batches that are asked for one
-        by one have as many, for the chunks that were used last.
+        Bytes that a loop over the generator may use for reading. ``generator[i]`` may use as many
+        bytes besides, to keep the chunks that were used last.
     threads : int, optional
-        Threads that read; the cores that the process may use by default.
+        Number of threads that read. By default the number of cores that the process may use.
 
     Raises
     ------
     UnknownNameError
-        If a dimension is not there.
+        If a dimension does not exist.
     WindowError
-        If an input does not fit its dimension, or overlaps wholly.
+        If an input is longer than its dimension, or the overlap is not less than its length.
     OptionError
-        If a number is out of range, or there is not one batch.
+        If ``ds`` is not an xarray object, a number is not a whole one, ``memory`` is not a number
+        of bytes, or there is not one whole batch.
+
+    Warns
+    -----
+    XloaderWarning
+        If a dimension of ``batch_dims`` has no effect.
 
     Examples
     --------
@@ -114,12 +126,13 @@ class BatchGenerator:
 
     @property
     def samples(self) -> Samples:
-        """The inputs as samples, for all that xloader does beside: shuffled batches above all.
+        """The inputs as samples, for example to load them in shuffled batches.
 
         Raises
         ------
         OptionError
-            If nothing is left to read: every variable is in memory, or holds no numbers.
+            If xloader reads no variable: with ``preload_batch=False``, or where every variable is
+            in memory, does not hold numbers, or has no dimension that is cut.
         """
         if self._reader is None:
             raise OptionError(
@@ -137,21 +150,35 @@ class BatchGenerator:
         return self.iterate()
 
     def __getitem__(self, idx: int) -> Any:
-        """Read one batch, by its number; a negative one counts from the end."""
+        """Read one batch by its number. A negative number counts from the end."""
         return self.read(idx)
 
     def read(self, idx: int, num_shares: int = 1) -> Any:
-        """As ``generator[idx]``, where several processes share the memory.
+        """Read one batch, as ``generator[idx]`` does, in one of several processes.
 
         Parameters
         ----------
         idx : int
-            The batch.
+            The batch's number. A negative number counts from the end.
         num_shares : int, default 1
-            How many processes share the memory: each keeps chunks in one share.
+            Number of processes that share the memory. Each keeps chunks in an equal part of it.
+
+        Returns
+        -------
+        xarray.Dataset or xarray.DataArray
+            The batch.
+
+        Raises
+        ------
+        NotImplementedError
+            If ``idx`` is not an int.
+        SampleIndexError
+            If there is no such batch.
+        EmptySamplesError
+            If no whole input begins in the batch.
         """
         if not isinstance(idx, int):
-            # As xbatcher does: an error of another kind would pass by those who catch it.
+            # xbatcher raises the same type, which users' code may catch.
             raise NotImplementedError(
                 f"{type(self).__name__} takes one whole number and nothing else. Given: {idx!r}"
             )
@@ -163,17 +190,22 @@ class BatchGenerator:
         return self._keep(batch, self._make(batch, num_shares))
 
     def iterate(self, batches: range | None = None, num_shares: int = 1) -> Iterator[Any]:
-        """Some batches after each other, in turn.
+        """Read consecutive batches in order.
 
         Parameters
         ----------
         batches : range, optional
-            Their numbers, which count up by 1; by default, all of them.
+            Numbers of the batches, with a step of 1. By default all batches.
         num_shares : int, default 1
-            How many processes share the memory: each loop takes one share.
+            Number of processes that share the memory. The loop uses an equal part of it.
+
+        Yields
+        ------
+        xarray.Dataset or xarray.DataArray
+            The batches.
         """
         batches = range(len(self)) if batches is None else batches
-        # A batch that is kept already needs no reading, and which are is not known beforehand.
+        # Batches found in the cache need no reading, and it is not known beforehand which are.
         if self._reader is None or not self.preload_batch or self.cache is not None:
             for batch in batches:
                 yield self[batch]
@@ -182,7 +214,7 @@ class BatchGenerator:
             yield self._frames.make(batch, arrays)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What is read and what reads stay behind.
+        # Threads and chunks in memory cannot be pickled, so the copy makes a reader of its own.
         options = {"memory": self.memory, "threads": self.threads}
         args = (self.ds, self.input_dims, self.input_overlap, self.batch_dims)
         more = (self.concat_input_dims, self.preload_batch, self.cache, self.cache_preprocess)
@@ -192,12 +224,14 @@ class BatchGenerator:
         return f"<xloader.xbatcher.BatchGenerator: {len(self)} batches of {self.input_dims}>"
 
     def _make(self, batch: int, num_shares: int) -> Any:
+        """Make a batch, without the cache."""
         if not self.preload_batch:
             return self._frames.make_lazily(batch)
         arrays = {} if self._reader is None else self._reader.read(batch, num_shares)
         return self._frames.make(batch, arrays)
 
     def _keep(self, batch: int, made: Any) -> Any:
+        """Preprocess a batch and write it to the cache, if there is one. Return the batch."""
         if self.cache is None:
             return made
         if self.cache_preprocess is not None:
@@ -206,6 +240,7 @@ class BatchGenerator:
         return made
 
     def _make_reader(self) -> Reader | None:
+        """The reader of the variables that xloader reads, or None if there are none."""
         names = self._frames.names
         if not names or not self.preload_batch:
             return None
@@ -213,6 +248,7 @@ class BatchGenerator:
         return Reader(dataset, names, self._patches, self.memory, self.threads)
 
     def _warn_of_idle_dims(self) -> None:
+        """Warn of dimensions in ``batch_dims`` that have no effect."""
         idle = [dim for dim in self.batch_dims if dim in self.input_dims]
         if idle and not self.concat_input_dims:
             warn_caller(
@@ -226,6 +262,6 @@ def _rebuild(
     kind: type[BatchGenerator], args: tuple[Any, ...], options: dict[str, Any]
 ) -> BatchGenerator:
     with warnings.catch_warnings():
-        # It was given where the generator was made.
+        # The user has seen the warning when the generator was first made.
         warnings.simplefilter("ignore", XloaderWarning)
         return kind(*args, **options)

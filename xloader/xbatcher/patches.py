@@ -1,6 +1,8 @@
-"""Which patches there are, and which of them make a batch: arithmetic, nothing held for each.
+"""The patches that a generator cuts out of an array, and the batches that they form.
 
-Along one dimension of 10 elements, patches of 4 that overlap by 2, two of them to a batch::
+A patch is one input of xbatcher. All is computed from a few numbers for each dimension, so memory
+does not grow with the number of patches. An example: a dimension of 10 elements, patches of 4 that
+overlap by 2, and two patches in a batch::
 
     offset     0  1  2  3  4  5  6  7  8  9
     patch 0    x  x  x  x                       batch 0
@@ -9,8 +11,9 @@ Along one dimension of 10 elements, patches of 4 that overlap by 2, two of them 
     patch 3                      x  x  x  x     batch 1
     stride     `--'  = size - overlap
 
-Patches and batches are numbered in C order: first the dimensions of ``batch_dims`` that are not in
-``input_dims``, then those of ``input_dims``. Unless patches are joined, each is a batch.
+Patches and batches are numbered in C order. The dimensions of ``batch_dims`` that are not in
+``input_dims`` come first, so they vary slowest; those of ``input_dims`` follow. If patches are not
+joined, each patch is a batch.
 """
 
 from __future__ import annotations
@@ -36,15 +39,15 @@ class Line:
     Parameters
     ----------
     dim : hashable
-        The dimension.
+        Name of the dimension.
     size, stride : int
-        Elements of a patch, and from the start of one to that of the next.
+        Number of elements of a patch, and from the start of a patch to the start of the next.
     num_patches : int
-        How many fit.
+        Number of whole patches in the dimension.
     per_batch : int
-        Patches of a batch; the last batch may have fewer.
+        Number of patches in a batch. The last batches may have fewer, or none.
     num_batches : int
-        Batches. Patches beyond the last one's belong to none.
+        Number of batches. Patches after those of the last batch are in no batch.
     """
 
     dim: Hashable
@@ -55,25 +58,25 @@ class Line:
     num_batches: int
 
     def patches_of(self, batch: int) -> range:
-        """The patches of a batch."""
+        """Numbers of the patches in a batch, empty if the patches are used up before it."""
         first = min(batch * self.per_batch, self.num_patches)
         return range(first, min(first + self.per_batch, self.num_patches))
 
     def slice_of(self, patch: int) -> slice:
-        """The elements of a patch."""
+        """Offsets of the elements of a patch, as a slice."""
         return slice(patch * self.stride, patch * self.stride + self.size)
 
 
 @dataclass(frozen=True)
 class Patches:
-    """The patches of an array, and the batches that they make.
+    """The patches of an array, and the batches that they form.
 
     Parameters
     ----------
     lines : tuple of Line
-        One for each dimension that is cut, the slowest first.
+        The patches along each dimension that is cut, the slowest dimension first.
     input_dims : tuple of hashable
-        Dimensions of an input, in the order of a batch's.
+        Dimensions of an input, in their order in a stacked batch.
     is_joined : bool
         Whether the patches of a batch are joined along a new dimension.
 
@@ -94,7 +97,7 @@ class Patches:
 
     @cached_property
     def num_patches(self) -> int:
-        """Patches, those that belong to no batch included."""
+        """Number of patches, including those that are in no batch."""
         return math.prod(line.num_patches for line in self.lines)
 
     @property
@@ -104,17 +107,22 @@ class Patches:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether batches after each other have patches after each other, none left out."""
+        """Whether the batches, in order, hold all patches in order, with none left out."""
         if any(line.num_batches * line.per_batch < line.num_patches for line in self.lines):
             return False
-        # A batch is a box: its patches count on where it is whole along all but its first
-        # dimension of more than one patch.
+        # A batch is a box of patches. Its numbers are consecutive if the box spans the whole
+        # array along every dimension after the first one that has several patches per batch.
         wide = [line for line in self.lines if line.per_batch > 1]
         first = self.lines.index(wide[0]) if wide else len(self.lines)
         return self.is_even and all(line.num_batches == 1 for line in self.lines[first + 1 :])
 
     def normal(self, batch: int) -> int:
-        """A batch's number in ``[0, len(self))``, a negative one counted from the end.
+        """A batch's number in ``[0, len(self))``.
+
+        Parameters
+        ----------
+        batch : int
+            The number. A negative number counts from the end.
 
         Raises
         ------
@@ -131,12 +139,22 @@ class Patches:
         return batch % len(self)
 
     def ranges_of(self, batch: int) -> tuple[range, ...]:
-        """The patches of a batch along each dimension.
+        """Numbers of the patches in a batch, along each dimension that is cut.
+
+        Parameters
+        ----------
+        batch : int
+            The batch's number, not negative.
+
+        Returns
+        -------
+        tuple of range
+            One for each of `lines`.
 
         Raises
         ------
         EmptySamplesError
-            If the batch has none.
+            If the batch has no patch.
         """
         at = _split(batch, [line.num_batches for line in self.lines])
         ranges = tuple(line.patches_of(n) for line, n in zip(self.lines, at, strict=True))
@@ -150,19 +168,19 @@ class Patches:
         return ranges
 
     def ids_of(self, batch: int) -> Ints:
-        """Numbers of the patches of a batch, in order, int64."""
+        """Numbers of the patches in a batch, ascending, int64, shape ``(num_patches,)``."""
         ids = np.zeros(1, np.int64)
         for line, along in zip(self.lines, self.ranges_of(batch), strict=True):
             ids = (ids[:, None] * line.num_patches + np.asarray(along, np.int64)).reshape(-1)
         return ids
 
     def selector(self, patch: int) -> dict[Any, slice]:
-        """What ``isel`` takes to cut a patch out."""
+        """Slices by which ``isel`` cuts out a patch."""
         at = _split(patch, [line.num_patches for line in self.lines])
         return {line.dim: line.slice_of(n) for line, n in zip(self.lines, at, strict=True)}
 
     def hull(self, batch: int) -> dict[Any, slice]:
-        """What ``isel`` takes to cut out the smallest box with all patches of a batch."""
+        """Slices by which ``isel`` cuts out the hull of a batch: the smallest box around it."""
         ends = [
             (line.slice_of(along[0]).start, line.slice_of(along[-1]).stop)
             for line, along in zip(self.lines, self.ranges_of(batch), strict=True)
@@ -170,7 +188,7 @@ class Patches:
         return {line.dim: slice(*end) for line, end in zip(self.lines, ends, strict=True)}
 
     def starts_of(self, batch: int) -> Ints:
-        """Where the patches of a batch begin in its hull, shape ``(num_patches, num_dims)``."""
+        """Offsets of a batch's patches in its hull, int64, shape ``(num_patches, num_dims)``."""
         ranges = self.ranges_of(batch)
         numbers = np.arange(math.prod(map(len, ranges)), dtype=np.int64)
         starts = np.empty((len(numbers), len(ranges)), np.int64)
@@ -187,26 +205,30 @@ def make_patches(
     *,
     is_joined: bool,
 ) -> Patches:
-    """The patches that xbatcher's arguments mean.
+    """The patches and batches for xbatcher's arguments.
 
     Parameters
     ----------
     sizes : mapping of hashable to int
-        Elements along each dimension of the array.
+        Number of elements along each dimension of the array.
     input_dims, input_overlap, batch_dims : mapping of hashable to int
-        Elements of a patch, elements that neighbours share, and elements of a batch. Along
-        dimensions that ``batch_dims`` alone has, a patch is as long as a batch.
+        Number of elements of a patch, shared by neighbouring patches, and of a batch. Along a
+        dimension that is only in ``batch_dims``, a patch is as long as a batch.
     is_joined : bool
-        Whether the patches of a batch are joined: ``concat_input_dims``.
+        Whether the patches of a batch are joined, which is ``concat_input_dims``.
+
+    Returns
+    -------
+    Patches
 
     Raises
     ------
     UnknownNameError
-        If a dimension is not there.
+        If a dimension does not exist.
     WindowError
-        If a patch does not fit its dimension, or overlaps wholly.
+        If a patch is longer than its dimension, or the overlap is not less than its length.
     OptionError
-        If a number is no whole one, or there is no batch.
+        If a number is not a whole one, or there is not one batch.
     """
     alone = {dim: size for dim, size in batch_dims.items() if dim not in input_dims}
     shared = {dim: size for dim, size in batch_dims.items() if dim in input_dims}
@@ -232,7 +254,8 @@ def make_patches(
             length = max(1, _whole("batch", dim, shared[dim]))
             per_batch, num_batches = -(-length // stride), sizes[dim] // length
         elif is_joined and dim in alone and shared:
-            # xbatcher counts these by their length alone as soon as another dimension is shared.
+            # If input_dims and batch_dims share another dimension, xbatcher counts the batches
+            # along this one by their length, without the overlap.
             num_batches = sizes[dim] // size
         elif is_joined and dim not in alone:
             per_batch, num_batches = num_patches, 1
@@ -249,7 +272,7 @@ def make_patches(
 
 
 def _split(number: int, counts: list[int]) -> list[int]:
-    """A number's place along each dimension, in C order."""
+    """The index along each dimension that a number in C order stands for."""
     at = []
     for count in reversed(counts):
         number, place = divmod(number, count)
@@ -258,6 +281,7 @@ def _split(number: int, counts: list[int]) -> list[int]:
 
 
 def _whole(word: str, dim: Hashable, value: Any) -> int:
+    """The value as an int. Raise if it is not a whole number."""
     try:
         return operator.index(value)
     except TypeError:

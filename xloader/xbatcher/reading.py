@@ -1,4 +1,8 @@
-"""Reads patches through xloader: in order for a loop, or any of them for ``generator[i]``."""
+"""Reads the patches of a generator through xloader.
+
+A loop over the generator reads all batches in order through a `Loader`. ``generator[i]`` reads one
+batch through a cache of chunks, see `xloader.xbatcher.single`.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +26,34 @@ from xloader.xbatcher.patches import Patches
 from xloader.xbatcher.single import SingleReads
 
 _MOST_NBYTES: Final = 4 * 2**20
-"""Of patches that are made together: enough to be cheap, and little to keep for one of them."""
+"""Largest size in bytes of the patches that are gathered at a time, if there are several.
+
+It is large enough to spread the cost of a step over many patches. It is small because all these
+patches stay in memory as long as one of them is in use.
+"""
 
 _SHARE: Final = 64
-"""Of the memory at most this part is for patches that are made together."""
+"""Patches gathered at a time take at most this fraction of the memory: one 64th."""
 
 Arrays = dict[str, NDArray[Any]]
+"""Arrays by the name of their variable."""
 
 
 def make_samples(dataset: xr.Dataset, names: tuple[str, ...], patches: Patches) -> Samples:
-    """The patches of some variables as samples, a field for each.
+    """Samples that are the patches of some variables, with one field for each variable.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        Where they are.
+        The Dataset with the variables.
     names : tuple of str
-        The variables.
+        Names of the variables.
     patches : Patches
-        The patches; their numbers are the samples' ids.
+        The patches. Their numbers are the samples' ids.
+
+    Returns
+    -------
+    Samples
     """
     lines = patches.lines
     windows = Windows(
@@ -59,27 +72,43 @@ def windowed(
     windows: Windows,
     selection: tuple[tuple[str, Kept], ...] = (),
 ) -> Samples:
-    """Samples with a field for each variable, its dimensions as they are stored."""
+    """Samples with one field for each variable, with the dimensions in stored order.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The Dataset with the variables.
+    names : tuple of str
+        Names of the variables.
+    windows : Windows
+        The windows, one for each sample.
+    selection : tuple of (str, range or tuple of int or int)
+        Dimensions of which only a part is used, and the offsets of that part.
+
+    Returns
+    -------
+    Samples
+    """
     fields = tuple(Field(name, (name,), has_channels=False) for name in names)
     source = open_source(dataset, variables=names)
     return Samples(Recipe(source, names, selection, windows, fields))
 
 
 class Reader:
-    """Reads patches of variables in chunks.
+    """Reader of the patches of some variables, by batch.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        Where the variables are.
+        The Dataset with the variables.
     names : tuple of str
-        The variables.
+        Names of the variables.
     patches : Patches
-        Their patches, and which of them make a batch.
+        The patches, and which of them make a batch.
     memory : int or str
         Bytes that reading may use.
     threads : int, optional
-        Threads that read; the cores that the process may use by default.
+        Number of threads that read. By default the number of cores that the process may use.
     """
 
     def __init__(
@@ -102,42 +131,62 @@ class Reader:
 
     @property
     def samples(self) -> Samples:
-        """The patches, by number, as this process may read them."""
+        """Samples that are the patches, in patch order, for use in this process."""
         if os.getpid() != self._pid and survives_fork(self._dataset, self._names):
-            # A DataLoader forks its workers on Linux. Other stores refuse their first read there.
+            # A DataLoader forks its workers on Linux. Stores that survive a fork are opened again
+            # in the worker; samples of any other store raise an error at the first read.
             self._pid = os.getpid()
             self._samples = make_samples(self._dataset, self._names, self._patches)
         return self._samples
 
     def read(self, batch: int, num_shares: int) -> Arrays:
-        """The patches of one batch, by variable, shape ``(num_patches, ...)``.
+        """Read the patches of one batch.
 
-        Chunks that were used last stay, in one share of the memory of as many as are given.
+        Chunks that were used last stay in memory for later calls.
+
+        Parameters
+        ----------
+        batch : int
+            The batch's number, not negative.
+        num_shares : int
+            Number of processes that share the memory. This one uses an equal part of it.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            The patches of each variable, shape ``(num_patches, ...)``.
         """
         key = os.getpid(), num_shares
         single = self._single.get(key)
         if single is None:
             nbytes = self._memory_nbytes // num_shares
             rows = self._rows_together(self.samples, nbytes)
-            # Where another process or share was, its chunks are of no more use.
+            # One entry is enough. A forked child cannot use the parent's cache, and a cache for
+            # another share of the memory would take memory besides.
             single = SingleReads(self.samples, rows, nbytes, self._options(nbytes).num_threads)
             self._single = {key: single}
         return single.read(self._patches.ids_of(batch))
 
     def read_all(self, batches: range, num_shares: int) -> Iterator[Arrays]:
-        """The patches of batches in turn, each chunk read as seldom as the memory allows.
+        """Read the patches of consecutive batches, each chunk as few times as memory allows.
 
         Parameters
         ----------
         batches : range
-            Numbers of the batches, which count up by 1.
+            Numbers of the batches, with a step of 1.
         num_shares : int
-            How many processes share the memory.
+            Number of processes that share the memory. This one uses an equal part of it.
+
+        Yields
+        ------
+        dict of str to numpy.ndarray
+            The patches of each variable in one batch, shape ``(num_patches, ...)``.
         """
         if not batches:
             return
         key = os.getpid(), batches, num_shares
-        # Whoever iterates meanwhile gets a loader of its own: a loader has one epoch at a time.
+        # A loader runs one epoch at a time, so it is taken out of the dict while it is in use. A
+        # second loop at the same time makes a loader of its own.
         loader = self._idle.pop(key, None) or self._loader(batches, num_shares)
         try:
             rows = _RowTaker(iter(loader))
@@ -147,6 +196,7 @@ class Reader:
             self._idle = {key: loader}
 
     def _loader(self, batches: range, num_shares: int) -> Loader:
+        """A loader of the patches of some batches, in order."""
         memory_nbytes = self._memory_nbytes // num_shares
         samples = self.samples
         if not self._patches.is_in_order:
@@ -159,7 +209,8 @@ class Reader:
         return Loader(samples.recipe, options, np.asarray)
 
     def _options(self, memory_nbytes: int, batch_size: int = 1) -> LoaderOptions:
-        # Whoever trains in several processes has shared out the data already, as with xbatcher.
+        # With xbatcher, users divide the data among the training processes themselves. So every
+        # process reads all batches of its generator: rank 0 of 1.
         return LoaderOptions(
             batch_size=batch_size,
             shuffle=False,
@@ -168,12 +219,13 @@ class Reader:
             threads=self._threads,
             rank=0,
             world_size=1,
-            # Batches are xarray's, and a function of the user's makes tensors of them later.
+            # The user gets xarray objects, in which NaN is normal, and converts them later.
             on_nan="ignore",
         )
 
     @staticmethod
     def _rows_together(samples: Samples, memory_nbytes: int) -> int:
+        """Number of patches that are gathered at a time."""
         shapes, dtypes = samples.shapes, samples.dtypes
         nbytes = sum(int(np.prod(shapes[k])) * dtypes[k].itemsize for k in samples.fields)
         together = min(_MOST_NBYTES, memory_nbytes // _SHARE) // nbytes
@@ -181,16 +233,38 @@ class Reader:
 
 
 def part_of(count: int, part: int, num_parts: int) -> range:
-    """One of some contiguous parts of ``0 .. count - 1``, as equal as can be."""
+    """One of several contiguous parts of ``range(count)``, of equal length up to 1.
+
+    Parameters
+    ----------
+    count : int
+        Length of the whole range.
+    part : int
+        Number of the part, from 0.
+    num_parts : int
+        Number of parts.
+
+    Examples
+    --------
+    >>> [part_of(5, part, 2) for part in range(2)]
+    [range(0, 2), range(2, 5)]
+    """
     return range(part * count // num_parts, (part + 1) * count // num_parts)
 
 
 def _num_patches(patches: Patches, batch: int) -> int:
+    """Number of patches in a batch."""
     return int(np.prod([len(along) for along in patches.ranges_of(batch)], dtype=np.int64))
 
 
 class _RowTaker:
-    """Takes rows from stacked arrays as they come."""
+    """Cuts a stream of loader batches into pieces of other lengths.
+
+    Parameters
+    ----------
+    stacked : iterator of Batch
+        Batches whose rows are patches.
+    """
 
     def __init__(self, stacked: Iterator[Any]) -> None:
         self._stacked = stacked
@@ -199,7 +273,7 @@ class _RowTaker:
         self._end = 0
 
     def take(self, count: int) -> Arrays:
-        """The next rows, as views where one stack has them all."""
+        """The next ``count`` rows. They are views if one loader batch holds them all."""
         pieces: list[Arrays] = []
         missing = count
         while missing:

@@ -1,4 +1,7 @@
-"""Reads batches one by one, in whatever order they are asked for, through a cache of chunks."""
+"""Reads the samples of one batch at a time, in any order, through a cache of chunks.
+
+``generator[i]`` uses it: the order in which a user asks for batches is not known beforehand.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,24 @@ from xloader.recipe.layout import make_layouts
 from xloader.samples.samples import Samples
 
 Arrays = dict[str, NDArray[Any]]
+"""Arrays by the name of their field."""
 
 
 class SingleReads:
-    """Reads of a few samples at a time, which keep the chunks that were used last.
+    """Reader of any samples, which keeps the chunks that were used last.
 
     Parameters
     ----------
     samples : Samples
-        What is read, without transforms.
+        The samples to read, without transforms.
     num_rows : int
-        Samples that are read at a time.
+        Number of samples that are read at a time.
     memory_nbytes : int
-        Memory for chunks, reads under way and one batch. Where that is too little for the chunks
-        of one sample, each read gets its chunks anew and keeps none.
+        Bytes for kept chunks, for chunks that are being read and for the samples read at a time.
+        If this is too little for the chunks of one sample, no chunks are kept, and each call
+        reads all its chunks again.
     num_threads : int
-        Threads that read.
+        Largest number of threads that read.
     """
 
     def __init__(
@@ -65,7 +70,18 @@ class SingleReads:
         )
 
     def read(self, ids: Ints) -> Arrays:
-        """Samples by field, shape ``(len(ids), ...)``."""
+        """Read samples.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray
+            Ids of the samples, int64.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            The samples by field, shape ``(len(ids), ...)``.
+        """
         if self._cached is None:
             return self._samples[ids].as_dict()
         return dict(self._cached.read(ids))

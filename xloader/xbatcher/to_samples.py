@@ -1,6 +1,8 @@
-"""A generator's batches as samples: one window for each, cut and stacked as the generator does.
+"""Turns the batches of a generator into samples, for :func:`xloader.from_xbatcher`.
 
-Where patches are joined, the window is the smallest box that holds the patches of a batch::
+Each batch is one sample. A transform stacks its dimensions as the generator does. If patches are
+joined, the sample's window is the smallest box that holds the patches of the batch, and the
+transform cuts the patches out of it::
 
     patches      x  x  x  x                     batch 0: two patches of 4 that overlap by 2
                        x  x  x  x
@@ -27,21 +29,24 @@ from xloader.xbatcher.patches import Patches, make_patches
 from xloader.xbatcher.reading import make_samples, windowed
 
 STACKED = "stacked"
-"""What the dimension ``sample`` of a generator's batch is called in a sample."""
+"""Name, in a sample, of the dimension that a generator's batch calls ``sample``."""
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Stacks dimensions of each sample, and cuts its window into patches before.
+    """Transform that gives each sample the shape of a generator's batch.
+
+    It cuts the sample's window into patches if the generator joins patches, and then stacks
+    dimensions.
 
     Parameters
     ----------
     patches : Patches
-        The patches of a batch, where they are to be cut and joined; else none are cut.
+        The patches of the generator. They are cut only if ``patches.is_joined``.
     others : tuple of str
-        The dimensions to stack, the slowest first; none are stacked where there is but one.
+        The dimensions to stack, the slowest first. A single one is not stacked.
     input_dims : tuple of str
-        The dimensions that stay, in their order.
+        The dimensions that are not stacked, in the order that they have after stacking.
     """
 
     patches: Patches
@@ -49,11 +54,23 @@ class Stacked:
     input_dims: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        # By its name a function tells itself apart from others in a recipe's fingerprint.
+        # The fingerprint of a recipe holds the names of its functions. Two transforms with
+        # different patches must differ in it.
         object.__setattr__(self, "__qualname__", f"Stacked({self.others}, {self.patches})")
 
     def __call__(self, frame: xr.Dataset) -> xr.Dataset:
-        """The frame of a batch of samples, as the generator shapes each of them."""
+        """Give a batch of samples the shape of the generator's batches.
+
+        Parameters
+        ----------
+        frame : xarray.Dataset
+            A batch of samples, with the dimension ``sample`` first.
+
+        Returns
+        -------
+        xarray.Dataset
+            The same samples, cut and stacked.
+        """
         if self.patches.is_joined:
             frame = _cut_frame(frame, self.patches)
         if len(self.others) < 2:
@@ -64,7 +81,23 @@ class Stacked:
 
 
 def map_batches(generator: Any) -> Samples:
-    """Samples that equal a generator's batches; see :func:`xloader.from_xbatcher`."""
+    """Samples that equal a generator's batches; see :func:`xloader.from_xbatcher`.
+
+    Parameters
+    ----------
+    generator : xbatcher.BatchGenerator or xloader.xbatcher.BatchGenerator
+        The generator.
+
+    Returns
+    -------
+    Samples
+
+    Raises
+    ------
+    OptionError
+        If the generator cuts no dimension, or its joined batches differ in shape or are joined by
+        labels.
+    """
     obj = generator.ds
     patches = make_patches(
         {dim: int(size) for dim, size in obj.sizes.items()},
@@ -92,6 +125,7 @@ def map_batches(generator: Any) -> Samples:
 
 
 def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
+    """Samples that equal the batches of a generator that joins patches."""
     patches, dataset = made.patches, made.dataset
     if not patches.is_even:
         raise OptionError(
@@ -112,7 +146,7 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
     lines = patches.lines
     spans = [(line.per_batch - 1) * line.stride + line.size for line in lines]
     strides = [line.per_batch * line.stride for line in lines]
-    # What no batch has is left out, so that there are as many windows as batches.
+    # Elements after the last batch are left out, so that there are as many windows as batches.
     sizes = [
         (line.num_batches - 1) * stride + span
         for line, span, stride in zip(lines, spans, strides, strict=True)
@@ -126,15 +160,17 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
 
 
 def _others(order: tuple[Hashable, ...], input_dims: tuple[Hashable, ...]) -> tuple[str, ...]:
+    """The dimensions that are not those of an input."""
     return tuple(str(dim) for dim in order if dim not in input_dims)
 
 
 def _counts(patches: Patches) -> dict[str, tuple[int, int]]:
+    """Number of patches in a batch, and in all, along each dimension."""
     return {str(line.dim): (line.per_batch, line.num_patches) for line in patches.lines}
 
 
 def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
-    """Windows of whole batches, cut into patches along ``input_batch``."""
+    """Cut each window of a frame into patches, along the new dimension ``input_batch``."""
     starts = patches.starts_of(0)
     data: dict[Hashable, xr.Variable] = {}
     coords: dict[Hashable, xr.Variable] = {}
@@ -160,5 +196,5 @@ def _cut_frame(frame: xr.Dataset, patches: Patches) -> xr.Dataset:
 
 
 def _kept(frame: xr.Dataset, coords: dict[Any, Any]) -> dict[Any, Any]:
-    """Indexes of the coordinates that stay as they are."""
+    """Indexes of the coordinates that cutting has not changed."""
     return {k: index for k, index in frame.xindexes.items() if coords.get(k) is frame.variables[k]}

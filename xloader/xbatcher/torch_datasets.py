@@ -1,4 +1,4 @@
-"""xbatcher's two datasets for PyTorch's ``DataLoader``, with xloader reading."""
+"""The two datasets of xbatcher for PyTorch's ``DataLoader``, with xloader's reading."""
 
 from __future__ import annotations
 
@@ -33,12 +33,17 @@ else:
 
 
 def to_tensor(xr_obj: xr.Dataset | xr.DataArray) -> torch.Tensor:
-    """A tensor of an xarray object's values, copied.
+    """Copy the values of an xarray object into a tensor.
 
     Parameters
     ----------
     xr_obj : xarray.Dataset or xarray.DataArray
-        A Dataset must have one data variable.
+        The object. A Dataset must have exactly one data variable.
+
+    Returns
+    -------
+    torch.Tensor
+        A tensor of the same shape and values.
 
     Examples
     --------
@@ -51,16 +56,17 @@ def to_tensor(xr_obj: xr.Dataset | xr.DataArray) -> torch.Tensor:
 
 
 class GeneratorMapDataset(_MapBase):
-    """Batches of one generator, or pairs of two, by index.
+    """Map-style dataset of the batches of one generator, or of pairs of batches of two.
 
     Parameters
     ----------
     X_generator : BatchGenerator
-        Gives inputs.
+        Generator of the inputs. Its length is that of the dataset.
     y_generator : BatchGenerator, optional
-        Gives targets.
+        Generator of the targets.
     transform, target_transform : callable, optional
-        Take an xarray object and return a tensor.
+        Functions that take a batch of inputs, or of targets, as an xarray object and return a
+        tensor.
 
     Warns
     -----
@@ -95,7 +101,25 @@ class GeneratorMapDataset(_MapBase):
         return len(self.X_generator)
 
     def __getitem__(self, idx: Any) -> Any:
-        """Read one batch: a tensor, or a tuple of two where there are targets."""
+        """Read one batch.
+
+        Parameters
+        ----------
+        idx : int or torch.Tensor
+            Number of the batch. A tensor must have one element.
+
+        Returns
+        -------
+        torch.Tensor or tuple of (torch.Tensor, torch.Tensor)
+            The inputs, or inputs and targets if there is a generator of targets.
+
+        Raises
+        ------
+        NotImplementedError
+            If ``idx`` is not one whole number.
+        UnsupportedDataError
+            If ``transform`` or ``target_transform`` does not return a tensor.
+        """
         end_in_time()
         if torch.is_tensor(idx):
             if idx.numel() != 1:
@@ -109,7 +133,7 @@ class GeneratorMapDataset(_MapBase):
         if any(batch.chunks for batch in batches):
             from dask.base import compute
 
-            # Together, as inputs and targets may share tasks.
+            # One call for both, since the graphs of inputs and targets may have tasks in common.
             batches = list(compute(*batches))  # type: ignore[no-untyped-call]
         inputs = _transformed(self.transform, batches[0], "transform")
         if len(batches) == 1:
@@ -118,15 +142,16 @@ class GeneratorMapDataset(_MapBase):
 
 
 class GeneratorIterableDataset(_IterableBase):
-    """Pairs of batches of two generators, in order.
+    """Iterable dataset of pairs of batches of two generators, in order.
 
-    In several workers each gives a contiguous part of the batches, and takes its share of the
-    generators' memory: every batch comes once.
+    With several workers, each worker reads a contiguous part of the batches and uses an equal part
+    of the generators' memory. So every batch is read once. If one generator is longer, its last
+    batches are left out.
 
     Parameters
     ----------
     X_generator, y_generator : BatchGenerator
-        Give inputs and targets.
+        Generators of the inputs and of the targets.
 
     Warns
     -----
@@ -161,6 +186,7 @@ class GeneratorIterableDataset(_IterableBase):
 
 
 def _one(generator: Any, idx: Any) -> Any:
+    """Read one batch, with this worker's part of the memory."""
     worker = data.get_worker_info()
     if worker is None or not isinstance(generator, BatchGenerator):
         return generator[idx]
@@ -168,6 +194,7 @@ def _one(generator: Any, idx: Any) -> Any:
 
 
 def _part(generator: Any, count: int, part: int, num_parts: int) -> Iterator[Any]:
+    """One worker's contiguous part of the first ``count`` batches."""
     batches = part_of(count, part, num_parts)
     if isinstance(generator, BatchGenerator):
         return generator.iterate(batches, num_parts)
@@ -175,6 +202,7 @@ def _part(generator: Any, count: int, part: int, num_parts: int) -> Iterator[Any
 
 
 def _transformed(function: Callable[[Any], torch.Tensor], batch: Any, name: str) -> torch.Tensor:
+    """The result of a user's transform. Raise if it is not a tensor."""
     tensor = function(batch)
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedDataError(
@@ -187,6 +215,7 @@ def _transformed(function: Callable[[Any], torch.Tensor], batch: Any, name: str)
 
 
 def _warn_of_lengths(first: Any, second: Any) -> None:
+    """Warn if two generators differ in length."""
     if second is not None and len(first) != len(second):
         warn_caller(
             f"the generators have {len(first)} and {len(second)} batches: those of the longer "

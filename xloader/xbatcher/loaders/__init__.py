@@ -1,1 +1,1 @@
-"""Where xbatcher has its datasets for PyTorch: `xloader.xbatcher.loaders.torch`."""
+"""Package for `xloader.xbatcher.loaders.torch`, so that import paths match those of xbatcher."""

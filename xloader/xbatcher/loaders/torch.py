@@ -1,4 +1,4 @@
-"""xbatcher's datasets for PyTorch, by the names they have there."""
+"""The datasets for PyTorch, under the names that they have in ``xbatcher.loaders.torch``."""
 
 from __future__ import annotations
 
