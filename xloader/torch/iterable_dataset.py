@@ -265,7 +265,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Open stores and plans are not pickled: each process makes its own.
-        state = {**self.__dict__, "_worker": None, "_rosters": {}}
+        state = {**self.__dict__, "_worker": None, "_resolvers": {}}
         world = resolve_world(self._options["rank"], self._options["world_size"])
         if world.world_size > 1:
             # Worker processes have no process group to look their rank up in.

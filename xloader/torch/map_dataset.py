@@ -154,7 +154,7 @@ class MapDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The reader is not pickled: each process makes its own.
-        return {**self.__dict__, "_desk": None}
+        return {**self.__dict__, "_reader": None}
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._reader is None or self._reader.is_foreign:

@@ -76,6 +76,7 @@ class GeneratorMapDataset(_MapBase):
     Examples
     --------
     >>> import numpy as np
+    >>> from xloader.xbatcher import MapDataset
     >>> da = xr.DataArray(np.arange(6.0), dims="x")
     >>> dataset = MapDataset(BatchGenerator(da, {"x": 2}))
     >>> len(dataset), dataset[2].tolist()
@@ -161,6 +162,7 @@ class GeneratorIterableDataset(_IterableBase):
     Examples
     --------
     >>> import numpy as np
+    >>> from xloader.xbatcher import IterableDataset
     >>> da = xr.DataArray(np.arange(4.0), dims="x")
     >>> dataset = IterableDataset(BatchGenerator(da, {"x": 2}), BatchGenerator(-da, {"x": 2}))
     >>> [(x.tolist(), y.tolist()) for x, y in dataset]

@@ -317,7 +317,7 @@ class GivenPlace(_OneWay):
             "version": self.version,
             "is_frozen": self.is_frozen,
             "secrets": self.secrets,
-            "patience": self.retry_policy,
+            "retry_policy": self.retry_policy,
             "_packed": packed,
             "_home": home,
             "_is_in_memory": False,
