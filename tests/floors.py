@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 350
+"""Without docstrings: the more of them, the better."""
 MAX_FUNCTION_LINES = 60
-
-NO_LIMIT = ("xloader.samples.samples",)
-"""Files that may be longer: the face, which shows in one place what a user can write."""
 
 TOWER = (
     ("cli",),
@@ -203,6 +201,30 @@ def classes_of(module: Module) -> Iterator[str]:
     yield from (node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
 
 
+def riddles_of(module: Module) -> list[str]:
+    """Docstrings that begin with "What": they say what is meant by way of something else."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = []
+    for node in ast.walk(module.tree):
+        text = ast.get_docstring(node) if isinstance(node, kinds) else None
+        # Constants have theirs behind them.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value if isinstance(node.value.value, str) else None
+        if text is not None and text.startswith("What "):
+            found.append(f"{module.name}: {text.splitlines()[0]}")
+    return found
+
+
+def file_size(module: Module) -> int:
+    """Number of lines of a file, all docstrings left out."""
+    size = module.num_lines
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            is_text = isinstance(node.value.value, str)
+            size -= is_text * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return size
+
+
 def function_size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Number of lines of a function, its decorators and its docstring left out."""
     first, last = node.lineno, node.end_lineno or node.lineno
@@ -216,8 +238,9 @@ def function_size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def oversized(module: Module) -> list[str]:
     """The file, if it is too long, and every function of it that is."""
     found = []
-    if module.num_lines > MAX_FILE_LINES and module.name not in NO_LIMIT:
-        found.append(f"{module.name} has {module.num_lines} lines")
+    size = file_size(module)
+    if size > MAX_FILE_LINES:
+        found.append(f"{module.name} has {size} lines")
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = function_size(node)

@@ -51,6 +51,7 @@ def test_each_file_keeps_the_rules(name):
     assert floors.impure_imports(module) == []
     assert floors.misplaced_imports(module) == []
     assert floors.oversized(module) == []
+    assert floors.riddles_of(module) == []
     assert module.short_name != "utils"
 
 
@@ -201,6 +202,12 @@ def test_a_misplaced_import_is_found(name, text, expected):
     assert floors.misplaced_imports(Module.parse(name, text)) == expected
 
 
+def test_a_docstring_that_begins_with_what_is_found():
+    text = '"""One."""\nA = 1\n"""What it is."""\ndef f():\n    """What it does."""\n'
+    found = floors.riddles_of(Module.parse("p.a", text))
+    assert sorted(set(found)) == ["p.a: What it does.", "p.a: What it is."]
+
+
 def test_size_is_counted_without_the_docstring():
     limit = floors.MAX_FUNCTION_LINES
     docstring = '    """One.\n\n    Three.\n    """\n'
@@ -209,7 +216,7 @@ def test_size_is_counted_without_the_docstring():
     assert floors.oversized(Module.parse("p.a", fits)) == []
     found = floors.oversized(Module.parse("p.a", fits + body))
     assert found == [f"p.a.f has {limit + 1} lines"]
-    rows = "x = 1\n" * floors.MAX_FILE_LINES
+    rows = docstring.lstrip() + "x = 1\n" * floors.MAX_FILE_LINES
     assert floors.oversized(Module.parse("p.a", rows)) == []
     assert floors.oversized(Module.parse("p.a", rows + "x = 2\n")) == [
         f"p.a has {floors.MAX_FILE_LINES + 1} lines"

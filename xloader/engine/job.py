@@ -22,7 +22,7 @@ from xloader.engine.steps import BatchRows, Walker
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
-"""What happens if a chunk cannot be read: an error, or its rows are skipped."""
+"""Raise an error if a chunk cannot be read, or skip its rows."""
 
 
 class Finish(Protocol):

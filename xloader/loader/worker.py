@@ -108,7 +108,7 @@ class Worker:
 def carried_out(
     rank_plan: RankPlan, part: Epoch | Remainder, scope: Literal["rank", "world"] = "rank"
 ) -> Epoch | Remainder:
-    """What is left of an epoch, including the batches that `rest_of` makes again.
+    """The rest of an epoch, including the batches that `rest_of` makes again.
 
     Parameters
     ----------
