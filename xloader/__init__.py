@@ -21,6 +21,7 @@ from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open
+from xloader.transforms.rng import Rng
 from xloader.xbatcher.adopt import from_xbatcher
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Loader",
     "Recipe",
     "Report",
+    "Rng",
     "Rollout",
     "Samples",
     "World",

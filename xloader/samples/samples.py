@@ -417,7 +417,7 @@ class Samples(RecordedMethods):
             Whether ``fn`` is given whole batches, with a leading dimension ``sample``, or one
             sample at a time.
         random : bool, default False
-            Whether ``fn`` also gets an :class:`~xloader.transforms.rng.Rng`. There is a new one
+            Whether ``fn`` also gets an :class:`~xloader.Rng`. There is a new one
             for each batch, and its arrays have one row for each sample of the batch. With
             ``per="sample"`` they have one row.
 

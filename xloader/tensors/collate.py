@@ -34,7 +34,7 @@ def collate(samples: Any) -> Any:
     ----------
     samples : Rows, Batch or list
         The value that a dataset of xloader gives a ``DataLoader``:
-        :class:`~xloader.loader.row_list.Rows`, or a :class:`xloader.Batch` of arrays. Or any list
+        :class:`~xloader.torch.Rows`, or a :class:`xloader.Batch` of arrays. Or any list
         of samples: tuples with one array, tensor or number for each field, or arrays alone.
 
     Returns

@@ -48,7 +48,7 @@ class Map(_Pickled):
     per : {"batch", "sample"}
         Whether the Dataset holds a batch or one sample.
     random : bool
-        Whether the function takes an :class:`xloader.transforms.rng.Rng` as second argument.
+        Whether the function takes an :class:`xloader.Rng` as second argument.
     """
 
     fn: Callable[..., xr.Dataset]
