@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access, Group, expand_ranges
-
-_MOST_BITS = 62
+from xloader.core.row_numbers import number_rows
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
         is_whole &= (high - low == count) & (block_size == count)
         lo[dim], size[dim], begin[dim] = low, high - low, first + low * step
         kinds += [low, high, block_size]
-    hits = Hits(rows, rows, _numbered(kinds, len(rows)), lo, size, begin, is_whole)
+    hits = Hits(rows, rows, number_rows(kinds, len(rows)), lo, size, begin, is_whole)
     if is_hit.all():
         return hits, blocks
     return hits.take(is_hit), blocks[is_hit]
@@ -175,17 +174,3 @@ def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Int
         again, index = expand_ranges(lo[rows], hi[rows] + 1)
         rows, indices = rows[again], [*(known[again] for known in indices), index]
     return rows, indices
-
-
-def _numbered(columns: list[Ints], size: int) -> Ints:
-    """Number the rows of some columns: two numbers are equal exactly if all columns are."""
-    numbers, radix = np.zeros(size, np.int64), 1
-    for column in columns if size else ():
-        least, most = int(column.min()), int(column.max()) + 1
-        if least + 1 == most:
-            continue
-        if (radix * most).bit_length() > _MOST_BITS:
-            numbers = np.unique(numbers, return_inverse=True)[1]
-            radix = int(numbers.max()) + 1
-        numbers, radix = numbers * most + column, radix * most
-    return numbers

@@ -9,6 +9,7 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint
+from xloader.core.row_numbers import number_rows
 from xloader.errors import MemoryBudgetError
 from xloader.planning.budget import Budget
 from xloader.planning.lru_simulation import BlockNumbers
@@ -17,8 +18,6 @@ from xloader.sources.base import MOST_INDEX_NBYTES
 
 _PIECE_SIZE = 1 << 16
 """Number of samples that are examined together."""
-
-_MOST_BITS = 62
 
 
 def cache_budget(
@@ -166,7 +165,8 @@ class _Kinds:
                 hi = axis.edges[axis.block_of(begins * stride + last) + 1]
                 origin = lo if origin is None else origin
                 columns += [origin - lo, hi - origin]
-        _, at, numbers = np.unique(_mixed(columns), return_index=True, return_inverse=True)
+        kinds = number_rows(columns, len(begins))
+        _, at, numbers = np.unique(kinds, return_index=True, return_inverse=True)
         return cls(begins, numbers, begins[at], np.stack(columns, axis=-1)[at])
 
     def outdoing(self) -> Ints:
@@ -184,15 +184,3 @@ class _Kinds:
     def of_positions(self, positions: Ints) -> Ints:
         """The kind of each position."""
         return self.numbers[np.searchsorted(self.begins, positions, side="right") - 1]
-
-
-def _mixed(columns: list[Ints]) -> Ints:
-    """One number per row, equal where all columns are. NumPy sorts numbers faster than rows."""
-    mixed, radix = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        least, size = int(column.min()), int(np.ptp(column)) + 1
-        if (radix * size).bit_length() > _MOST_BITS:
-            mixed = np.unique(mixed, return_inverse=True)[1]
-            radix = int(mixed.max()) + 1
-        mixed, radix = mixed * size + (column - least), radix * size
-    return mixed
