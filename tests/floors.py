@@ -43,7 +43,7 @@ IMPURE_IMPORTS = frozenset(
 )
 ALLOWED_IMPORTS = {
     # They read the environment of a launcher, and count the cores of this process.
-    "xloader.core.world": frozenset({"os"}),
+    "xloader.core.ranks": frozenset({"os"}),
     "xloader.core.options": frozenset({"os"}),
     # A function that parses text, imported where it is called.
     "xloader.core.nbytes": frozenset({"dask"}),

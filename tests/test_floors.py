@@ -149,8 +149,8 @@ def test_a_ring_of_folders_is_found_at_any_depth():
             "def f():\n    from os import path",
             ["xloader.planning.plan imports os"],
         ),
-        ("xloader.core.world", "import os", []),
-        ("xloader.core.world", "import threading", ["xloader.core.world imports threading"]),
+        ("xloader.core.ranks", "import os", []),
+        ("xloader.core.ranks", "import threading", ["xloader.core.ranks imports threading"]),
         (
             "xloader.planning.plan",
             "from xloader.order.listed import Listed\nfrom xloader.loader.report import Report",

@@ -7,7 +7,7 @@ import pytest
 
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.options import LoaderOptions
-from xloader.core.world import World
+from xloader.core.ranks import World
 from xloader.errors import LanesError, OptionError
 
 

@@ -13,7 +13,7 @@ import xarray as xr
 
 import xloader
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, RanksError
-from xloader.loader import rank_resolution as ranks
+from xloader.loader import rank_resolver as ranks
 from xloader.loader.loader import Loader
 from xloader.loader.state import sign
 from xloader.testing import CountingStore, write_store

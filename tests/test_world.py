@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from xloader.core.world import World, resolve_world
+from xloader.core.ranks import World, resolve_world
 from xloader.errors import OptionError
 
 

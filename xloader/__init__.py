@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 from xloader import errors
-from xloader.core.world import World
+from xloader.core.ranks import World
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report

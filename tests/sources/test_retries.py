@@ -226,7 +226,7 @@ def test_a_told_pause_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     ds = xr.Dataset({"t": (("time", "x"), VALUES)})
     store = FaultyStore(write_store(ds, {"t": (5, 20)}), {"t/c/2/0": _Told("3")}, times=1)
     slept: list[float] = []
-    monkeypatch.setattr("xloader.sources.attempts.time.sleep", slept.append)
+    monkeypatch.setattr("xloader.sources.retries.time.sleep", slept.append)
     read_all(xloader.open(store).window(time=1))
     assert slept == [3.0]
 
@@ -236,7 +236,7 @@ def test_pauses_grow_and_are_drawn_at_random(monkeypatch: pytest.MonkeyPatch) ->
     fault = TimeoutError("slow")
     store = FaultyStore(write_store(ds, {"t": (5, 20)}), {"t/c/2/0": fault}, times=9)
     slept: list[float] = []
-    monkeypatch.setattr("xloader.sources.attempts.time.sleep", slept.append)
+    monkeypatch.setattr("xloader.sources.retries.time.sleep", slept.append)
     read_all(xloader.open(store).window(time=1), max_retries=9)
     most = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
     assert all(m / 2 <= s <= m for s, m in zip(slept, most, strict=True))

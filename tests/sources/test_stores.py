@@ -30,10 +30,10 @@ from xloader.errors import (
 )
 from xloader.sources.open.open_source import open_source
 from xloader.sources.stores import pickling
+from xloader.sources.stores.group_openers import ZarrOpener
 from xloader.sources.stores.pickling import check_picklable
 from xloader.sources.stores.recognise import place_at
 from xloader.sources.stores.redaction import safe_name, scrub, secrets_of
-from xloader.sources.stores.store_openers import ZarrOpener
 from xloader.testing import SourceRecorder, write_store
 
 ROOT = Path(__file__).resolve().parents[2]

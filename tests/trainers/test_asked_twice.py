@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.core.world import World, resolve_world
+from xloader.core.ranks import World, resolve_world
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.loader import Loader
 from xloader.loader.state import sign

@@ -20,8 +20,8 @@ from xloader.core.option_checks import (
     check_number,
     check_whole,
 )
+from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
-from xloader.core.world import World, resolve_world
 from xloader.errors import LanesError, OptionError
 
 

@@ -25,13 +25,13 @@ from functools import partial
 
 from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
-from xloader.engine.claims import NOTHING, Claim, Done, Load
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Job, OpenBatch, RunLock
+from xloader.engine.load_claims import NOTHING, Claim, Done, Load
 from xloader.engine.request_threads import RequestThreads
 from xloader.engine.tally import Tally
 from xloader.errors import CorruptChunkError
-from xloader.sources.attempts import Abandoned, Attempts
+from xloader.sources.retries import Abandoned, Attempts
 
 MOST_REQUESTS = 64
 """Most bundles that are fetched at the same time."""

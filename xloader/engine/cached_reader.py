@@ -31,8 +31,8 @@ from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import least_nbytes
 from xloader.planning.lru_simulation import BlockNumbers
-from xloader.sources.attempts import Attempts
 from xloader.sources.base import Outcome
+from xloader.sources.retries import Attempts
 
 _GATHER_NBYTES = 4 << 20
 """Approximate number of bytes that a thread gathers at a time."""

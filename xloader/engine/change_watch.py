@@ -13,8 +13,8 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.readers import Readers, ReadTask
 from xloader.errors import ReadTimeoutError, SourceAccessError
 from xloader.sources import store_watch
-from xloader.sources.attempts import Attempts
 from xloader.sources.base import Source
+from xloader.sources.retries import Attempts
 from xloader.sources.store_watch import Watch
 
 _MOST_REQUESTS: Final = 16

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.threads import Threads
-from xloader.sources.attempts import Attempts
+from xloader.engine.thread_group import Threads
 from xloader.sources.base import Read
+from xloader.sources.retries import Attempts
 
 LONG_SECONDS = 30.0
 """Seconds after which a read under way is reported as slow."""

@@ -14,11 +14,11 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Group
 from xloader.core.nans import FieldNans, OnNan
 from xloader.core.retry_policy import RetryPolicy
+from xloader.engine.batch_rows import BatchRows, Walker
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool, Fields
 from xloader.engine.gather import Gatherer, Views
-from xloader.engine.steps import BatchRows, Walker
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]

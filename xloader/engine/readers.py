@@ -16,10 +16,10 @@ from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.request_threads import RequestThreads
-from xloader.engine.threads import MOST_SECONDS
+from xloader.engine.thread_group import MOST_SECONDS
 from xloader.errors import SlowReadWarning
-from xloader.sources.attempts import Abandoned, Attempts
 from xloader.sources.base import Read
+from xloader.sources.retries import Abandoned, Attempts
 
 
 class ReadTask(NamedTuple):

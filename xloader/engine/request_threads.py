@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from xloader.engine.threads import Threads
-from xloader.sources.attempts import Abandoned
+from xloader.engine.thread_group import Threads
+from xloader.sources.retries import Abandoned
 
 
 class RequestThreads:

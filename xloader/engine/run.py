@@ -23,15 +23,15 @@ from collections.abc import Callable
 import numpy as np
 
 from xloader.core.messages import warn_caller
+from xloader.engine.batch_rows import BatchRows, Begin
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
 from xloader.engine.open_batches import OpenBatches
-from xloader.engine.steps import BatchRows, Begin
 from xloader.engine.tally import Tally
-from xloader.engine.threads import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning
-from xloader.sources.attempts import Abandoned
+from xloader.sources.retries import Abandoned
 
 _MOST_ROWS_AHEAD = 1 << 16
 """Most rows whose needs are found before their batches are open."""

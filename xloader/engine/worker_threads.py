@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from xloader.engine.request_threads import RequestThreads
-from xloader.engine.threads import MOST_SECONDS
+from xloader.engine.thread_group import MOST_SECONDS
 
 
 class WorkerThreads:

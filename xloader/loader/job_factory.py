@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from xloader.core.footprint import Footprint
+from xloader.engine.batch_rows import Walker
 from xloader.engine.block_reader import BlockReader, Stored
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import BlockPool, Fields
 from xloader.engine.gather import Gatherer
 from xloader.engine.job import Job
-from xloader.engine.steps import Walker
 from xloader.errors import MemoryBudgetError
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
@@ -24,8 +24,8 @@ from xloader.planning.make_plan import most_rows
 from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.apply_steps import finish
 from xloader.transforms.rng import Chance
-from xloader.transforms.run import finish
 
 
 def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:

@@ -28,7 +28,7 @@ from xloader.loader.epoch_iterator import EpochIterator, EpochRun, make_epoch_ru
 from xloader.loader.job_factory import JobFactory, name_chunks
 from xloader.loader.padding import rest_of
 from xloader.loader.progress import EpochProgress
-from xloader.loader.rank_resolution import RankResolver
+from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
 from xloader.loader.state import Position

@@ -20,7 +20,7 @@ from xloader.errors import (
     MixingWarning,
     OptionError,
 )
-from xloader.loader.notes import with_notes
+from xloader.loader.explain_notes import with_notes
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, explain_epoch
 from xloader.planning.make_plan import enough_memory, make_plan, most_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from xloader.errors import XloaderError
-from xloader.loader.notes import overlap_note
+from xloader.loader.explain_notes import overlap_note
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import make_outputs

@@ -16,8 +16,8 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, check_choice, check_whole
 from xloader.core.options import LoaderOptions, make_options
 from xloader.errors import MemoryBudgetError, OptionError
+from xloader.loader.explain_notes import with_notes
 from xloader.loader.loader import Loader
-from xloader.loader.notes import with_notes
 from xloader.planning.explain import Explanation
 from xloader.planning.explain_order import explain_cached, explain_order
 from xloader.recipe.demands import make_footprint

@@ -30,7 +30,7 @@ from xloader.recipe.parse_windows import make_field, make_windows
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
 from xloader.samples.sample_ids import normal_ids
-from xloader.samples.unplanned import warn_of_no_plan
+from xloader.samples.unplanned_warning import warn_of_no_plan
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs

@@ -16,8 +16,8 @@ from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
 from xloader.samples.sample_ids import listed_ids, normal_ids
-from xloader.transforms.datasets import auxiliary_coords, show_labels
-from xloader.transforms.run import finish, finish_frame
+from xloader.transforms.apply_steps import finish, finish_frame
+from xloader.transforms.batch_datasets import auxiliary_coords, show_labels
 
 
 def read(

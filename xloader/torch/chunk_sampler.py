@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import check_epoch, make_options
 from xloader.errors import OptionError
-from xloader.loader.rank_resolution import RankResolver
+from xloader.loader.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
 from xloader.torch.sampler_passes import BatchPass, IdPass, Passes

@@ -11,7 +11,7 @@ from torch.utils.data import default_convert, get_worker_info
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import check_epoch
-from xloader.core.world import resolve_world
+from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.row_list import Rows
@@ -31,7 +31,7 @@ from xloader.torch.misuse import (
 )
 from xloader.torch.worker_errors import sendable_errors
 from xloader.torch.worker_reader import as_batch, num_cores
-from xloader.torch.worker_watch import end_in_time
+from xloader.torch.worker_shutdown import end_in_time
 from xloader.transforms.rng import sample_keys
 
 if TYPE_CHECKING:

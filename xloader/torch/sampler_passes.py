@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from xloader.loader.padding import rest_of
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.rank_resolution import RankResolver
+from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.state import Position
 from xloader.loader.worker import explain_rest
 from xloader.order.step_dealer import deal_ids

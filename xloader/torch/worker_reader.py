@@ -32,8 +32,8 @@ from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.step_tags import PlanTag, StepTag
-from xloader.torch.worker_watch import end_in_time
-from xloader.transforms.run import finish
+from xloader.torch.worker_shutdown import end_in_time
+from xloader.transforms.apply_steps import finish
 
 PREFETCH = 2
 """Number of batches of a worker that wait for the training loop: a ``DataLoader``'s default."""

@@ -16,8 +16,8 @@ from xloader.errors import OptionError, TransformError
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import CHANNEL, LABEL, SAMPLE
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.datasets import from_frame
-from xloader.transforms.run import finish_frame
+from xloader.transforms.apply_steps import finish_frame
+from xloader.transforms.batch_datasets import from_frame
 
 
 @dataclass(frozen=True)

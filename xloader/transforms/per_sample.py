@@ -9,7 +9,7 @@ import xarray as xr
 
 from xloader.errors import OptionError
 from xloader.recipe.names import LABEL, SAMPLE
-from xloader.transforms.datasets import is_same_coord, show_labels
+from xloader.transforms.batch_datasets import is_same_coord, show_labels
 
 
 def unstack_samples(frame: xr.Dataset) -> tuple[list[xr.Dataset], frozenset[Hashable]]:

@@ -10,7 +10,7 @@ import xarray as xr
 from xloader.core.messages import extra_remedy, warn_caller
 from xloader.core.option_checks import check_callable
 from xloader.errors import MissingDependencyError, UnsupportedDataError, XloaderWarning
-from xloader.torch.worker_watch import end_in_time
+from xloader.torch.worker_shutdown import end_in_time
 from xloader.xbatcher.generator import BatchGenerator
 from xloader.xbatcher.reading import part_of
 

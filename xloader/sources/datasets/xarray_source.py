@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from xloader.errors import ChunkError, CorruptChunkError, ReadTimeoutError, XloaderError
 from xloader.sources import catalog
-from xloader.sources.attempts import current
 from xloader.sources.base import Cut, Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_sizes import Sizes, compact, span_of
 from xloader.sources.chunk_slices import shift, take
@@ -24,6 +23,7 @@ from xloader.sources.datasets.dask_blocks import compute_blocks, is_on_cluster
 from xloader.sources.fetched import Deferred, Values
 from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.per_process import PerProcess
+from xloader.sources.retries import current
 from xloader.sources.store_watch import FileWatch, Watch
 from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate

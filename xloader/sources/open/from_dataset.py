@@ -26,14 +26,14 @@ from xloader.sources.combined.mixed_source import MixedSource
 from xloader.sources.datasets.dask_blocks import effort_of, share_tasks
 from xloader.sources.datasets.xarray_source import XarraySource, backing, describe, is_in_memory
 from xloader.sources.file_stamps import StampedFiles
+from xloader.sources.stores.group_openers import Given
 from xloader.sources.stores.recognise import place_of
 from xloader.sources.stores.redaction import safe_name
-from xloader.sources.stores.store_openers import Given
 from xloader.sources.views.dask_views import view_of_graph
 from xloader.sources.views.selected_source import Selected, SelectedSource
 from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, held_by, view_of
 from xloader.sources.zarr.missing_chunks import OnMissing
-from xloader.sources.zarr.routes import make_route, make_variable
+from xloader.sources.zarr.read_routes import make_route, make_variable
 from xloader.sources.zarr.zarr_source import ZarrSource
 
 _MOST_REPEATS: Final = 8.0

@@ -26,8 +26,8 @@ from xloader.errors import (
 from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Source
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
+from xloader.sources.stores.group_openers import ZarrOpener
 from xloader.sources.stores.locations import PathPlace
-from xloader.sources.stores.store_openers import ZarrOpener
 from xloader.sources.transient_errors import is_timeout
 from xloader.sources.zarr.allowed_codecs import unknown_codec_error
 from xloader.sources.zarr.missing_chunks import OnMissing

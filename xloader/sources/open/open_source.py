@@ -27,10 +27,10 @@ from xloader.sources.open.from_zarr import from_zarr, refuse_empty
 from xloader.sources.ordinary_files import check_path
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
 from xloader.sources.stores.file_openers import FileOpener, Gate
+from xloader.sources.stores.group_openers import ZarrOpener
 from xloader.sources.stores.locations import StoreLocation, is_zip
 from xloader.sources.stores.recognise import place_at, place_of, refuse_versions
 from xloader.sources.stores.redaction import safe_name, secrets_of
-from xloader.sources.stores.store_openers import ZarrOpener
 from xloader.sources.zarr.missing_chunks import OnMissing
 
 DEFAULT_DTYPE: Final = catalog.DefaultDtype("float32")

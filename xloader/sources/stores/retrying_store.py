@@ -8,7 +8,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.sources.attempts import current
+from xloader.sources.retries import current
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, BufferPrototype

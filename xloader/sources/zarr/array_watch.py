@@ -23,7 +23,7 @@ from xloader.sources.store_watch import FileWatch, Watch
 from xloader.sources.stores.access_errors import access_error, cause_of
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.zarr.allowed_codecs import Metadata
-from xloader.sources.zarr.documents import differences, is_grown, keys_of, parse
+from xloader.sources.zarr.metadata_documents import differences, is_grown, keys_of, parse
 from xloader.sources.zarr.object_readers import objects_of
 
 _FOLDERS: Final = (LocalStore, OrdinaryFiles)

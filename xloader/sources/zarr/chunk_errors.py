@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
-from xloader.sources.attempts import current
 from xloader.sources.base import Read
+from xloader.sources.retries import current
 from xloader.sources.stores.access_errors import DENIED_REMEDY, cause_of, is_denied, told_of
 from xloader.sources.stores.redaction import Secrets
 from xloader.sources.transient_errors import is_transient, status_of

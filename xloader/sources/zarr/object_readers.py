@@ -18,8 +18,8 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
-from xloader.sources.attempts import Attempts, current
 from xloader.sources.ordinary_files import OrdinaryFiles, check_mode, check_path
+from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.sources.attempts import Attempts, current
 from xloader.sources.base import MOST_INDEX_NBYTES
+from xloader.sources.retries import Attempts, current
 
 Index: TypeAlias = NDArray[np.uint64]
 """Offset and size of each chunk of a shard in bytes, of shape ``(*chunks_per_shard, 2)``."""

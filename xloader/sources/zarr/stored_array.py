@@ -18,9 +18,9 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError
 from xloader.sources import zarr_adapter
-from xloader.sources.attempts import current
 from xloader.sources.base import Cut
 from xloader.sources.chunk_slices import shift, take
+from xloader.sources.retries import current
 from xloader.sources.store_watch import Watch
 from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding

@@ -31,7 +31,7 @@ from xloader.sources.zarr.chunk_errors import ChunkErrors
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
 from xloader.sources.zarr.object_readers import is_waiting
-from xloader.sources.zarr.routes import Route, make_route, make_variable
+from xloader.sources.zarr.read_routes import Route, make_route, make_variable
 from xloader.sources.zarr.shard_indexes import INDEX_ROW_NBYTES
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
 

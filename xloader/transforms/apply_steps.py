@@ -12,7 +12,7 @@ from xloader.core.messages import names_function
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.datasets import from_frame, to_frame, with_ids
+from xloader.transforms.batch_datasets import from_frame, to_frame, with_ids
 from xloader.transforms.fillna import Fillna
 from xloader.transforms.normalize import Normalize
 from xloader.transforms.rng import NO_EPOCH, Chance

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from xloader.core.options import LoaderOptions
-from xloader.core.world import World, find_world
+from xloader.core.ranks import World, find_world
 from xloader.errors import OptionError, RanksError, StateError
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.state import Position, Saver, read_state

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.job import OpenBatch
-from xloader.sources.attempts import Attempts
 from xloader.sources.base import Outcome
+from xloader.sources.retries import Attempts
 
 NOTHING = Outcome(num_missing=0, num_requests=0)
 """The outcome of a read that was not carried out."""

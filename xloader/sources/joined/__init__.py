@@ -1,1 +1,0 @@
-"""Several sources as one along a dimension."""
