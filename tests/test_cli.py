@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from xloader import cli
+from xloader.core import libraries
 
 
 def run(*arguments):
@@ -84,7 +85,9 @@ def test_a_store_that_is_not_there(tmp_path):
 
 
 def test_a_missing_library_is_named_with_its_remedy(monkeypatch):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "matplotlib" else object())
+    monkeypatch.setattr(
+        libraries, "find_spec", lambda name: None if name == "matplotlib" else object()
+    )
     result = run("demo")
     assert result.exit_code == 2
     assert "the demo needs matplotlib" in result.output

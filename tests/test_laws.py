@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases, least_memory
-from xloader.engine import pool
+from xloader.engine import buffers as pool
 from xloader.engine.buffers import allocate
 from xloader.loader.batch import Batch
 from xloader.loader.report import Report

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import xloader.order.listed
 from tests.ground import footprints, line_footprint, slow_needs
 from xloader.core.axis import Axis
 from xloader.core.footprint import Demand, Footprint
@@ -72,10 +70,9 @@ def test_ids_come_as_they_are_listed_from_any_place(
     order = ListedOrder.of(footprint, np.array(ids))
     visits = np.repeat(np.arange(order.num_slots), order.count)
     ranks = np.arange(len(ids)) - order.begins[visits]
-    # Short segments, so that small cases have many of them too.
-    with patch.object(xloader.order.listed, "_SEGMENT_SIZE", segment_size):
-        segments = list(order.segments(begin))
-        places = list(order.places(begin))
+    segments = list(order.segments(begin))
+    # Short pieces, so that small cases have many of them too.
+    places = list(order.places(begin, segment_size))
     assert [i for found, _ in segments for i in found.tolist()] == ids[begin:]
     assert [v for _, found in segments for v in found.tolist()] == visits[begin:].tolist()
     assert [v for found, _ in places for v in found.tolist()] == visits[begin:].tolist()

@@ -173,7 +173,7 @@ from tests.ground import line_footprint
 from xloader.planning.epoch import Epoch
 from xloader.planning.budget import Budget
 from xloader.planning.search import find_plan
-from xloader.planning.candidates import Wish
+from xloader.planning.candidates import PlanGoal
 
 def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -181,7 +181,7 @@ def peak_nbytes():
 before = peak_nbytes()
 footprint = line_footprint(10**9, 1000, 1)
 assert (len(footprint.windows), footprint.num_needed) == (10**9, 10**6)
-plan = find_plan(footprint, Budget(70_000, 16, 4, 1000, 1), Wish(16, 1))
+plan = find_plan(footprint, Budget(70_000, 16, 4, 1000, 1), PlanGoal(16, 1))
 (lane,) = Epoch(footprint, plan, 0, 0).lanes(range(1))
 assert lane.schedule.num_reads == 10**6
 ids, _ = next(lane.order.segments(7 * 10**8 + 1))

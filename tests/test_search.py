@@ -217,7 +217,7 @@ def test_a_spread_that_does_not_fit_is_refused(window: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trials", "best"),
+    ("candidate_search", "best"),
     [
         pytest.param([(1.0, 8.0), (1.04, 12.0), (1.3, 15.0)], 1, id="within: the best mixing"),
         pytest.param([(1.03, 12.0), (1.01, 11.9), (1.0, 11.0)], 1, id="by 1 %: the fewest reads"),

@@ -22,7 +22,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import CorruptChunkError, XloaderWarning
 from xloader.sources.base import Read, Source
-from xloader.sources.datasets import blocks
+from xloader.sources.datasets import xarray_source as blocks
 from xloader.sources.datasets.dask_blocks import compute_blocks, effort_of
 from xloader.sources.datasets.xarray_source import XarraySource, describe
 from xloader.sources.open.open_source import open_source

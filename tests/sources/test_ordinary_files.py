@@ -18,7 +18,7 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import objects
+from xloader.sources.zarr import object_readers as objects
 from xloader.testing import write_store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")

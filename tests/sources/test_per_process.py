@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from xloader.errors import ForkError
-from xloader.sources import handles
+from xloader.sources import per_process as handles
 from xloader.sources.per_process import Home, PerProcess
 
 

@@ -18,7 +18,8 @@ from tests.sources import kinds
 from xloader.errors import MissingChunkError
 from xloader.sources.base import Outcome, Read
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import indexes, shards
+from xloader.sources.zarr import shard_indexes as indexes
+from xloader.sources.zarr import shards
 from xloader.sources.zarr.shard_indexes import IndexCache
 from xloader.sources.zarr.shards import coalesce
 from xloader.sources.zarr.zarr_source import ZarrSource

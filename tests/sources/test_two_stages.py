@@ -22,7 +22,8 @@ from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
 from xloader.sources.base import Fetched, Read, Source
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import objects, shards
+from xloader.sources.zarr import object_readers as objects
+from xloader.sources.zarr import shards
 from xloader.sources.zarr.object_readers import Files
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 

@@ -15,7 +15,9 @@ from zarr.storage import MemoryStore, ObjectStore
 from tests.sources.test_shards import CHUNK_SIZE, NUM_CHUNKS, decode, make_store
 from xloader.sources.base import Outcome, Read
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import indexes, objects, shards
+from xloader.sources.zarr import object_readers as objects
+from xloader.sources.zarr import shard_indexes as indexes
+from xloader.sources.zarr import shards
 from xloader.sources.zarr.object_readers import objects_of
 from xloader.testing import LatencyStore, is_chunk_key
 
