@@ -99,6 +99,8 @@ def say(text: str) -> None:
 
 
 def main(kind: str, door: str, what: str, folder: str) -> None:
+    # What is started in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = {"read_timeout": 0.3, "max_retries": 1} if what == "error" else {}
     samples = make_samples(kind, Path(folder), **options)
     if door == "loader":

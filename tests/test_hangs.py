@@ -234,6 +234,15 @@ def test_the_process_ends(kind: str, door: str, what: str, tmp_path: Path) -> No
     assert done.returncode == 0
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Tests that were started in the background ignore Ctrl-C otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt_and_the_loader_goes_on() -> None:
     ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0, dtype="f4").reshape(100, 4))})
     samples = xloader.open(write_store(ds, {"t": (5, 4)})).window(time=1)
