@@ -251,6 +251,17 @@ class MissingChunkError(ChunkError):
     """A chunk is absent from the store, and ``on_missing="raise"``."""
 
 
+def show_attempts(number: int) -> str:
+    """Return a number of attempts in words.
+
+    Examples
+    --------
+    >>> show_attempts(1), show_attempts(3)
+    ('one attempt', '3 attempts')
+    """
+    return "one attempt" if number == 1 else f"{number} attempts"
+
+
 class ReadTimeoutError(ChunkError, TimeoutError):
     """A chunk did not arrive within the time that a read may take.
 
@@ -275,9 +286,8 @@ class ReadTimeoutError(ChunkError, TimeoutError):
     ) -> None:
         self.seconds = seconds
         self.attempts = attempts
-        times = "one attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(
-            what or f"a chunk did not come: {times} of {seconds:g} s",
+            what or f"a chunk did not come: {show_attempts(attempts)} of {seconds:g} s",
             store=store,
             variable=variable,
             chunk=chunk,

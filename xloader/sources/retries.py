@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.errors import ReadTimeoutError, XloaderError
+from xloader.errors import ReadTimeoutError, XloaderError, show_attempts
 from xloader.sources.base import Read
 from xloader.sources.transient_errors import is_timeout, is_transient, told_pause
 
@@ -242,7 +242,7 @@ class Attempts:
             seconds = given if taken > 0.9 * given else round(taken, 1)
             # Without a chunk to name, the caller that asked for the metadata names it.
             if self.read is None:
-                raise TimeoutError(_show_attempts(num_failed, seconds)) from error
+                raise TimeoutError(f"{show_attempts(num_failed)} of {seconds:g} s") from error
             raise self.timeout_error(num_failed, seconds) from error
         self.num_retries += 1
         told = told_pause(error)
@@ -314,7 +314,7 @@ class Attempts:
         seconds = self.retry_policy.read_timeout if seconds is None else seconds
         if read is None:
             return ReadTimeoutError(
-                f"{self} did not come: {_show_attempts(num_attempts, seconds)}",
+                f"{self} did not come: {show_attempts(num_attempts)} of {seconds:g} s",
                 seconds=seconds,
                 attempts=num_attempts,
             )
@@ -352,10 +352,6 @@ def current(otherwise: RetryPolicy | None = None) -> Attempts:
         New ones where no read is being made.
     """
     return _CURRENT.get() or Attempts(otherwise or RetryPolicy())
-
-
-def _show_attempts(number: int, seconds: float) -> str:
-    return f"{'one attempt' if number == 1 else f'{number} attempts'} of {seconds:g} s"
 
 
 def _jitter() -> float:

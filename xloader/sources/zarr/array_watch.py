@@ -225,8 +225,9 @@ class _ArrayWatch(Watch):
             return False
         if now.mtime_ns == then.mtime_ns:
             return False
-        is_other = now.inode != then.inode or generation_of(self._paths[0]) != self._generation
-        return is_missed or is_other
+        # The generation last: asking for it opens the file.
+        is_other = is_missed or now.inode != then.inode
+        return is_other or generation_of(self._paths[0]) != self._generation
 
 
 def _opening(array: zarr.Array[Any]) -> Opening | None:

@@ -9,7 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from xloader.errors import ChunkError, CorruptChunkError, SourceAccessError, XloaderError
+from xloader.errors import (
+    ChunkError,
+    CorruptChunkError,
+    SourceAccessError,
+    XloaderError,
+    show_attempts,
+)
 from xloader.sources.base import Read
 from xloader.sources.retries import current
 from xloader.sources.stores.access_errors import DENIED_REMEDY, cause_of, is_denied, told_of
@@ -109,10 +115,8 @@ def _told_of_store(error: Exception) -> tuple[str, str]:
     if is_denied(error):
         return f"the store does not let this reader have a chunk ({told})", DENIED_REMEDY
     if is_transient(error):
-        tried = current().num_tried
-        attempts = "one attempt" if tried == 1 else f"{tried} attempts"
         return (
-            f"a chunk could not be read in {attempts} ({told})",
+            f"a chunk could not be read in {show_attempts(current().num_tried)} ({told})",
             "try again once the store answers, or pass a larger max_retries=",
         )
     remedy = (
