@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := @echo "installing into $(VENV); PyTorch is large, so the first time takes a while" && \
 	$(PIP) -c constraints.txt -e ".[torch,netcdf,viz]"
+# Compiled when xloader is installed.
+COMPILED := hatch_build.py xloader/engine/gather_rows.c
 # The first interpreter that both runs and is new enough: a name on PATH may be an empty shim.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
@@ -66,14 +68,14 @@ $(VENV)/.base:
 	@$(PIP) --upgrade "pip>=25.1"
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.base
+$(VENV)/.demo: pyproject.toml constraints.txt $(COMPILED) | $(VENV)/.base
 	$(INSTALL)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.base
+$(VENV)/.dev: pyproject.toml constraints.txt $(COMPILED) | $(VENV)/.base
 	$(INSTALL) --group dev
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.base
+$(VENV)/.bench: pyproject.toml constraints.txt $(COMPILED) | $(VENV)/.base
 	$(INSTALL) --group bench
 	@touch $@

@@ -56,7 +56,8 @@ def sizes_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         sizes.append((len(stack.targets), len(hits)))
         copy_alike(hits, spans, block_table, slots, stack, view)
 
-    monkeypatch.setattr("xloader.engine.gather.copy_alike", counting)
+    monkeypatch.setattr("xloader.engine.copies.copy_alike", counting)
+    monkeypatch.setattr("xloader.engine.compiled_gather.find_library", lambda: None)
     return sizes
 
 

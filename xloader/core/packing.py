@@ -85,10 +85,10 @@ class Packing:
             out[...] = self.unpack(packed)
             return
         for part, place in _parts(packed, out):
-            if self._has_table:
+            if self.table is not None:
                 # With mode="clip", NumPy writes without a buffer and releases the GIL. Nothing is
                 # clipped, because every number has an entry in the table.
-                np.take(self._table, part.view(f"u{part.itemsize}"), out=place, mode="clip")
+                np.take(self.table, part.view(f"u{part.itemsize}"), out=place, mode="clip")
             else:
                 self._compute(part, place)
 
@@ -101,13 +101,14 @@ class Packing:
             *([type(number).__name__, str(number)] for number in numbers),
         ]
 
-    @property
-    def _has_table(self) -> bool:
-        return self.stored_dtype.kind in "iu" and self.stored_dtype.itemsize <= _TABLE_ITEMSIZE
-
     @cached_property
-    def _table(self) -> NDArray[Any]:
-        """Value of each possible packed number, indexed by its bits read as unsigned integer."""
+    def table(self) -> NDArray[Any] | None:
+        """Value of each possible packed number, indexed by its bits read as unsigned integer.
+
+        None for packed floats, and for integers of more than two bytes.
+        """
+        if self.stored_dtype.kind not in "iu" or self.stored_dtype.itemsize > _TABLE_ITEMSIZE:
+            return None
         bits = 8 * self.stored_dtype.itemsize
         every = np.arange(1 << bits, dtype=f"u{self.stored_dtype.itemsize}")
         table = np.empty(every.shape, self.dtype)

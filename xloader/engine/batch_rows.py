@@ -209,7 +209,8 @@ class Walker:
         needs = self.groups[number]
         for access in self._accesses[number]:
             hits, blocks = find_hits(needs.group, access, firsts)
-            yield hits.with_residences(needs.residences_of(entries[hits.rows], blocks))
+            hits.residences[:] = needs.residences_of(entries[hits.rows], blocks)
+            yield hits
 
 
 class GroupNeeds:

@@ -191,7 +191,7 @@ class BlockLoads:
         return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
 
     def _take_memory(self, load: Load) -> bool:
-        job, views = self._job, load.open_batch.views
+        job, places = self._job, load.open_batch.places
         pooled = [block for block in load.blocks if not block.is_row]
         if len(pooled) < len(load.blocks) and load.open_batch.arrays is None:
             return False
@@ -205,7 +205,7 @@ class BlockLoads:
             block.places = job.reader.values(own, block.buffer)
         for block in load.blocks:
             if block.is_row:
-                block.places = job.gatherer.rows_of(block.begin.group, views, block.begin.row)
+                block.places = job.gatherer.rows_of(block.begin.group, places, block.begin.row)
         self._weigh(0)
         return True
 

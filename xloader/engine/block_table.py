@@ -82,8 +82,8 @@ class BlockTable:
         The block in each slot.
     is_loaded : numpy.ndarray of bool, shape (num_slots,)
         Whether the block in each slot can be gathered from.
-    addresses : numpy.ndarray of int64, shape (num_slots, num_columns)
-        Per slot and variable of its group, the memory address of the values.
+    addresses : numpy.ndarray of int64, shape (num_columns, num_slots)
+        Per variable of its group and slot, the memory address of the values.
     num_failed : int
         Number of blocks in ``is_loaded`` that have an error.
     """
@@ -95,7 +95,7 @@ class BlockTable:
         self._num_columns = max((len(group.demands) for group in groups), default=1)
         self.blocks: list[LoadedBlock | None] = []
         self.is_loaded = np.zeros(0, np.bool_)
-        self.addresses = np.zeros((0, self._num_columns), np.int64)
+        self.addresses = np.zeros((self._num_columns, 0), np.int64)
         self.num_failed = 0
 
     def slots_of(self, group: int, residences: Ints) -> Ints:
@@ -139,7 +139,7 @@ class BlockTable:
         for column, demand in enumerate(self._groups[block.begin.group].demands):
             joint, number = block.places[demand.variable]
             address = joint.__array_interface__["data"][0] + number * joint.strides[0]
-            self.addresses[block.slot, column] = address
+            self.addresses[column, block.slot] = address
         self.is_loaded[block.slot] = True
         self.num_failed += block.error is not None
 
@@ -179,6 +179,6 @@ class BlockTable:
         more = max(64, size)
         self.blocks.extend([None] * more)
         self.is_loaded = np.concatenate([self.is_loaded, np.zeros(more, np.bool_)])
-        columns = np.zeros((more, self._num_columns), np.int64)
-        self.addresses = np.concatenate([self.addresses, columns])
+        columns = np.zeros((self._num_columns, more), np.int64)
+        self.addresses = np.concatenate([self.addresses, columns], axis=1)
         self._free.extend(range(size + more - 1, size - 1, -1))

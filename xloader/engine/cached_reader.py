@@ -24,7 +24,7 @@ from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader, Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
-from xloader.engine.gather import Gatherer, Views
+from xloader.engine.gather import Gatherer, Places
 from xloader.engine.overlaps import Hits, find_hits
 from xloader.engine.readers import Readers, ReadTask
 from xloader.engine.worker_threads import WorkerThreads
@@ -221,12 +221,12 @@ class CachedReader:
 
     def _read_part(self, held: _Held, ids: Ints) -> Arrays:
         arrays = self._fields.take(len(ids))
-        views = self._gatherer.views(arrays)
+        places = self._gatherer.places(arrays)
         positions = self._footprint.positions_of(ids)
         found = self._find(positions * np.asarray(self._footprint.windows.strides, np.int64))
         for rows, keys in self._waves(held.cache, positions):
             self._load(held, keys)
-            self._gather(held, found, rows, views)
+            self._gather(held, found, rows, places)
         held.tally.peak_nbytes = max(held.tally.peak_nbytes, held.cache.peak_nbytes)
         if 2 * len(ids) <= self._batch_size:
             # The arrays are views of a full batch's buffer, which a user who collects samples would
@@ -304,7 +304,7 @@ class CachedReader:
         ]
         return self._reader.fetch(bundle).decode(outs)
 
-    def _gather(self, held: _Held, found: _Found, rows: range, views: Views) -> None:
+    def _gather(self, held: _Held, found: _Found, rows: range, places: Places) -> None:
         """Copy the parts of blocks that rows take. All these blocks are in the cache."""
         tasks = []
         for group, accesses in enumerate(found):
@@ -322,7 +322,7 @@ class CachedReader:
                             hits.take(own),
                             held.cache.block_table,
                             slots,
-                            views,
+                            places,
                         )
                     )
         held.worker_threads.do(tasks, self._num_threads)

@@ -31,12 +31,52 @@ MANY_ROWS = 12
 """Narrow rows are copied in one call if at least this many take the same part of blocks of one
 shape. That call copies twice, which then costs less than a call for each row."""
 
+_NARROW_NBYTES = 1 << 14
+"""Rows of fewer bytes are narrow: if there are many, they are copied many in one call."""
+
 _PART_NBYTES = 1 << 18
 """Most bytes copied in one call. The intermediate copy then stays in the processor's cache."""
 
 _MOST_NBYTES = 1 << 62
 """Most apparent bytes of a view. NumPy makes no larger array, even if its rows overlap in
 memory."""
+
+
+def copy_rows(
+    hits: Hits,
+    spans: Access,
+    block_table: BlockTable,
+    slots: Ints,
+    pairs: Sequence[tuple[Stack, NDArray[Any]]],
+) -> None:
+    """Copy the parts of loaded blocks that some rows take.
+
+    Parameters
+    ----------
+    hits : Hits
+        Which rows take which parts of blocks.
+    spans : tuple of ((int, int, int) or None)
+        The access that the hits belong to.
+    block_table : BlockTable
+        Gives the blocks.
+    slots : numpy.ndarray of int64, shape (n,)
+        Per hit, the slot of its block.
+    pairs : sequence of (Stack, numpy.ndarray)
+        The variables to copy, and the views of the batch's fields that they go to.
+    """
+    wide = [pair for pair in pairs if pair[0].first.row_nbytes >= _NARROW_NBYTES]
+    if wide:
+        copy_each(hits, spans, block_table, slots, wide)
+    narrow = [pair for pair in pairs if pair[0].first.row_nbytes < _NARROW_NBYTES]
+    if not narrow:
+        return
+    alike, rest = alike_hits(hits)
+    for kind in alike:
+        for stack, view in narrow:
+            copy_alike(hits.take(kind), spans, block_table, slots[kind], stack, view)
+    if rest is not None:
+        few = hits.take(rest) if alike else hits
+        copy_each(few, spans, block_table, slots[rest], narrow)
 
 
 def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
@@ -57,15 +97,16 @@ def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
     everything = slice(None)
     if len(hits) < MANY_ROWS:
         return [], everything
-    if (hits.kinds == hits.kinds[0]).all():
+    kinds = hits.kinds
+    if (kinds == kinds[0]).all():
         return [everything], None
-    if max(Counter(hits.kinds.tolist()).values()) < MANY_ROWS:
+    if max(Counter(kinds.tolist()).values()) < MANY_ROWS:
         return [], everything
-    line = np.argsort(hits.kinds, kind="stable")
-    cuts = np.flatnonzero(np.diff(hits.kinds[line])) + 1
-    kinds = np.split(line, cuts)
-    many = [kind for kind in kinds if len(kind) >= MANY_ROWS]
-    few = [kind for kind in kinds if len(kind) < MANY_ROWS]
+    line = np.argsort(kinds, kind="stable")
+    cuts = np.flatnonzero(np.diff(kinds[line])) + 1
+    parts = np.split(line, cuts)
+    many = [part for part in parts if len(part) >= MANY_ROWS]
+    few = [part for part in parts if len(part) < MANY_ROWS]
     return list(many), np.concatenate(few) if few else None
 
 
@@ -178,7 +219,7 @@ def copy_alike(
     first = block_table.blocks[int(slots[0])]
     assert first is not None
     values = stack.source(first)
-    addresses = block_table.addresses[slots, stack.first.column]
+    addresses = block_table.addresses[stack.first.column, slots]
     origin = int(addresses.min())
     begins = (addresses - origin) // values.itemsize
     shape, strides, place = [len(values)], [values.strides[0]], []

@@ -13,16 +13,45 @@ from xloader.core.footprint import Access, Footprint
 from xloader.engine.block_reader import BlockSlot, Stored
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, Fields
-from xloader.engine.copies import alike_hits, copy_alike, copy_each
+from xloader.engine.compiled_gather import CompiledCopy, compile_copy
+from xloader.engine.copies import copy_rows
 from xloader.engine.overlaps import Hits
 from xloader.engine.targets import Stack, Target, stacked
 from xloader.recipe.layout import FieldLayout
 
-_NARROW_NBYTES = 1 << 14
-"""Rows of fewer bytes are narrow: if there are many, they are copied many in one call."""
 
-Views = Sequence[Sequence[Sequence[NDArray[Any]]]]
-"""Per group, access and stack, the view of the batch's fields that the stack is copied to."""
+class Place:
+    """The place of a stack of variables in a batch.
+
+    Parameters
+    ----------
+    stack : Stack
+        The variables.
+    arrays : dict of str to numpy.ndarray
+        The batch's fields, by name.
+    compiled : CompiledCopy, optional
+        The compiled copy of the stack.
+    """
+
+    __slots__ = ("_arrays", "_view", "compiled", "stack", "target")
+
+    def __init__(self, stack: Stack, arrays: Arrays, compiled: CompiledCopy | None) -> None:
+        self._arrays = arrays
+        self._view: NDArray[Any] | None = None
+        self.stack = stack
+        self.compiled = compiled
+        self.target = 0 if compiled is None else compiled.target(arrays)
+
+    @property
+    def view(self) -> NDArray[Any]:
+        """The view of the fields that the variables are copied to, see `Stack.view`."""
+        if self._view is None:
+            self._view = self.stack.view(self._arrays)
+        return self._view
+
+
+Places = Sequence[Sequence[Sequence[Place]]]
+"""Per group, access and stack, its place in a batch."""
 
 
 class Gatherer:
@@ -63,6 +92,15 @@ class Gatherer:
                         target = Target(layout.name, part, own, column, number, layout.dtype)
                         targets.setdefault(part.accesses, []).append(target)
             self._stacks.append({a: stacked(own, example) for a, own in targets.items()})
+        self._compiled = [
+            [[compile_copy(s, access, example) for s in stacks] for access, stacks in own.items()]
+            for own in self._stacks
+        ]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiled function copies all variables."""
+        return all(c is not None for group in self._compiled for own in group for c in own)
 
     @cached_property
     def accesses(self) -> list[tuple[Access, ...]]:
@@ -79,8 +117,8 @@ class Gatherer:
         """
         return sum(target.row_nbytes for target in self._targets(group))
 
-    def views(self, arrays: Arrays) -> Views:
-        """Views of the place of each stack in a batch, made once for all blocks.
+    def places(self, arrays: Arrays) -> Places:
+        """The place of each stack in a batch, found once for all blocks.
 
         Parameters
         ----------
@@ -90,11 +128,14 @@ class Gatherer:
         Returns
         -------
         sequence
-            Per group, access and stack, a writable view.
+            Per group, access and stack, its place.
         """
         return [
-            [[stack.view(arrays) for stack in stacks] for stacks in group.values()]
-            for group in self._stacks
+            [
+                [Place(stack, arrays, own) for stack, own in zip(stacks, compiled, strict=True)]
+                for stacks, compiled in zip(group.values(), of_group, strict=True)
+            ]
+            for group, of_group in zip(self._stacks, self._compiled, strict=True)
         ]
 
     def is_direct(self, group: int) -> bool:
@@ -118,15 +159,15 @@ class Gatherer:
             found.append(is_alone and all(target.is_direct for target in targets))
         return found
 
-    def rows_of(self, group: int, views: Views, row: int) -> dict[str, BlockSlot]:
+    def rows_of(self, group: int, places: Places, row: int) -> dict[str, BlockSlot]:
         """Places in one row of a batch for decoding a block straight into it.
 
         Parameters
         ----------
         group : int
             Index of a group for which `is_direct` is true.
-        views : sequence
-            The views of the batch, from `views`.
+        places : sequence
+            The places in the batch, from `places`.
         row : int
             The row.
 
@@ -135,11 +176,10 @@ class Gatherer:
         dict of str to BlockSlot
             Per variable of the group, its place.
         """
-        (stacks,) = self._stacks[group].values()
         return {
-            target.part.variable: BlockSlot(view[:, row], number)
-            for stack, view in zip(stacks, views[group][0], strict=True)
-            for number, target in enumerate(stack.targets)
+            target.part.variable: BlockSlot(place.view[:, row], number)
+            for place in places[group][0]
+            for number, target in enumerate(place.stack.targets)
         }
 
     def gather(
@@ -149,7 +189,7 @@ class Gatherer:
         hits: Hits,
         block_table: BlockTable,
         slots: Ints,
-        views: Views,
+        places: Places,
     ) -> None:
         """Copy the parts of loaded blocks that some rows take into a batch.
 
@@ -163,24 +203,19 @@ class Gatherer:
             Gives the blocks.
         slots : numpy.ndarray of int64, shape (n,)
             Per hit, the slot of its block.
-        views : sequence
-            The views of the batch, from `views`.
+        places : sequence
+            The places in the batch, from `places`.
         """
-        spans = self.accesses[group][access]
-        pairs = list(zip(self._stacks[group][spans], views[group][access], strict=True))
-        wide = [pair for pair in pairs if pair[0].first.row_nbytes >= _NARROW_NBYTES]
-        if wide:
-            copy_each(hits, spans, block_table, slots, wide)
-        narrow = [pair for pair in pairs if pair[0].first.row_nbytes < _NARROW_NBYTES]
-        if not narrow:
-            return
-        alike, rest = alike_hits(hits)
-        for kind in alike:
-            for stack, view in narrow:
-                copy_alike(hits.take(kind), spans, block_table, slots[kind], stack, view)
-        if rest is not None:
-            few = hits.take(rest) if alike else hits
-            copy_each(few, spans, block_table, slots[rest], narrow)
+        others = []
+        for place in places[group][access]:
+            if place.compiled is None:
+                others.append(place)
+                continue
+            addresses = block_table.addresses[place.compiled.column].take(slots)
+            place.compiled.copy(hits, addresses, place.target)
+        if others:
+            pairs = [(place.stack, place.view) for place in others]
+            copy_rows(hits, self.accesses[group][access], block_table, slots, pairs)
 
     def _targets(self, group: int) -> list[Target]:
         stacks = [stack for own in self._stacks[group].values() for stack in own]

@@ -18,7 +18,7 @@ from xloader.engine.batch_rows import BatchRows, Walker
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool, Fields
-from xloader.engine.gather import Gatherer, Views
+from xloader.engine.gather import Gatherer, Places
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
@@ -253,8 +253,8 @@ class OpenBatch:
         Hits that are not gathered yet, plus blocks that begin with this batch and are not loaded.
     arrays : dict of str to numpy.ndarray, optional
         The arrays of its fields, from the time when it is opened.
-    views : sequence
-        The views that rows are copied to, from its opening until it is finished.
+    places : sequence
+        The places that rows are copied to, from its opening until it is finished.
     is_final : bool
         Whether it is finished, or failed, so that it can be delivered.
     is_finishing : bool
@@ -275,7 +275,7 @@ class OpenBatch:
     step: BatchRows
     num_missing: int
     arrays: Arrays | None = None
-    views: Views = ()
+    places: Places = ()
     is_final: bool = False
     is_finishing: bool = False
     error: BaseException | None = None

@@ -211,7 +211,7 @@ class OpenBatches:
             # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
             open_batch.arrays = self._job.fields.take(num_rows)
             self._weigh()
-            open_batch.views = self._job.gatherer.views(open_batch.arrays)
+            open_batch.places = self._job.gatherer.places(open_batch.arrays)
             for group, accesses in enumerate(open_batch.step.hits):
                 for access, hits in enumerate(accesses):
                     self._sort(open_batch, group, access, hits)
@@ -259,7 +259,7 @@ class OpenBatches:
                 part.hits,
                 job.block_table,
                 part.slots,
-                part.open_batch.views,
+                part.open_batch.places,
             )
         with self._run_lock.lock:
             self._tally.gather_seconds += time.perf_counter() - begin
@@ -349,7 +349,7 @@ class OpenBatches:
         with self._run_lock.lock:
             self._tally.finish_seconds += time.perf_counter() - begin
             open_batch.is_final = True
-            open_batch.views = ()
+            open_batch.places = ()
             if self.head_is_ready:
                 self._run_lock.batch.notify()
 

@@ -10,7 +10,8 @@ Along one dimension, the window of a row against a block::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,66 +20,94 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Access, Group, expand_ranges
 from xloader.core.row_numbers import number_rows
 
+_NUM_COLUMNS = 3
+"""Rows of a table of hits before those of single dimensions."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Hits:
     """The parts of blocks that rows take for one access: one hit per row and block that it touches.
 
+    All numbers are in one array, so that taking some of the hits is one operation, and compiled
+    code can read them.
+
     Parameters
     ----------
-    rows : numpy.ndarray of int64, shape (n,)
-        The row of each hit, ascending.
-    residences : numpy.ndarray of int64, shape (n,)
-        The residence (one stay of a block in memory) that holds the block.
-    kinds : numpy.ndarray of int64, shape (n,)
-        Equal for two hits exactly if their ``lo``, ``size`` and block shapes are equal.
-    lo, size, begin : numpy.ndarray of int64, shape (num_dims, n)
-        Per windowed dimension, the elements ``[lo, lo + size)`` of the window are taken. The first
-        of them is element ``begin`` of the block. All are 0 where the group lacks the dimension.
-    is_whole : numpy.ndarray of bool, shape (n,)
-        Whether block and window consist of the same elements.
+    table : numpy.ndarray of int64, shape (3 + 4 * num_dims, n)
+        For each hit its row, its residence, whether block and window consist of the same elements,
+        and then ``lo``, ``size``, ``begin`` and ``extent`` along each dimension. The last axis is
+        contiguous.
+    shift : int
+        Subtracted from the rows in the table.
     """
 
-    rows: Ints
-    residences: Ints
-    kinds: Ints
-    lo: Ints
-    size: Ints
-    begin: Ints
-    is_whole: NDArray[np.bool_]
+    table: Ints
+    shift: int = 0
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.table[0])
 
-    def with_residences(self, residences: Ints) -> Hits:
-        """The same hits with other residences.
+    @property
+    def rows(self) -> Ints:
+        """The row of each hit, ascending, shape ``(n,)``."""
+        rows: Ints = self.table[0] - self.shift
+        return rows
 
-        Parameters
-        ----------
-        residences : numpy.ndarray of int64, shape (n,)
-            The residence of each hit.
+    @property
+    def residences(self) -> Ints:
+        """The residence (one stay of a block in memory) that holds the block, shape ``(n,)``."""
+        return self._column(1)
+
+    @property
+    def is_whole(self) -> Ints:
+        """1 where block and window consist of the same elements, else 0, shape ``(n,)``."""
+        return self._column(2)
+
+    @property
+    def lo(self) -> Ints:
+        """Per windowed dimension, the first element of the window that is taken.
+
+        Shape ``(num_dims, n)``. This and the next three are 0 where the group lacks the dimension.
         """
-        return replace(self, residences=residences)
+        return self._columns(0)
 
-    def take(self, chosen: slice | Ints | NDArray[np.bool_], shift: int = 0) -> Hits:
+    @property
+    def size(self) -> Ints:
+        """Per windowed dimension, the number of elements taken, shape ``(num_dims, n)``."""
+        return self._columns(1)
+
+    @property
+    def begin(self) -> Ints:
+        """Per windowed dimension, the first element of the block taken, shape ``(num_dims, n)``."""
+        return self._columns(2)
+
+    @property
+    def extent(self) -> Ints:
+        """Per windowed dimension, the number of elements of the block, shape ``(num_dims, n)``."""
+        return self._columns(3)
+
+    @property
+    def kinds(self) -> Ints:
+        """Equal for two hits exactly if their ``lo``, ``size`` and ``extent`` are, shape ``(n,)``.
+
+        The numbers hold for these hits alone.
+        """
+        return number_rows([*self.lo, *self.size, *self.extent], len(self))
+
+    def take(self, chosen: slice | Ints | NDArray[np.bool_]) -> Hits:
         """Some of the hits.
 
         Parameters
         ----------
         chosen : slice or numpy.ndarray of int or bool
-            Which hits, as an index.
-        shift : int
-            Subtracted from their rows.
+            Which hits, as an index. A slice has no step.
         """
-        return Hits(
-            self.rows[chosen] - shift,
-            self.residences[chosen],
-            self.kinds[chosen],
-            self.lo[:, chosen],
-            self.size[:, chosen],
-            self.begin[:, chosen],
-            self.is_whole[chosen],
-        )
+        if isinstance(chosen, slice):
+            return Hits(self.table[:, chosen], self.shift)
+        if chosen.dtype == np.bool_:
+            chosen = np.flatnonzero(chosen)
+        # Unlike an index, take gives arrays whose last axis is contiguous.
+        return Hits(self.table.take(chosen, axis=1), self.shift)
 
     def cut(self, edges: Ints) -> list[Hits]:
         """Divide the hits by rows.
@@ -94,11 +123,20 @@ class Hits:
             The ``m`` parts. The rows of each are counted from its edge.
         """
         places = np.searchsorted(self.rows, edges).tolist()
-        shifts = edges.tolist()
+        table, own = self.table, self.shift
         return [
-            self.take(slice(lo, hi), shift)
-            for lo, hi, shift in zip(places[:-1], places[1:], shifts[:-1], strict=True)
+            Hits(table[:, lo:hi], own + shift)
+            for (lo, hi), shift in zip(itertools.pairwise(places), edges.tolist(), strict=False)
         ]
+
+    def _column(self, number: int) -> Ints:
+        column: Ints = self.table[number]
+        return column
+
+    def _columns(self, number: int) -> Ints:
+        num_dims = (len(self.table) - _NUM_COLUMNS) // 4
+        first = _NUM_COLUMNS + number * num_dims
+        return self.table[first : first + num_dims]
 
 
 def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
@@ -116,17 +154,16 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     Returns
     -------
     hits : Hits
-        The hits. Their ``residences`` are only placeholders.
+        The hits. Their ``residences`` are all 0: the caller sets them.
     blocks : numpy.ndarray of int64
         Per hit, the number of the block in the group.
     """
     rows, indices = _touched(group, access, firsts)
-    num_dims = len(access)
-    lo, size, begin = (np.zeros((num_dims, len(rows)), np.int64) for _ in range(3))
+    hits = Hits(np.zeros((_NUM_COLUMNS + 4 * len(access), len(rows)), np.int64))
+    hits.table[0] = rows
     is_hit = np.ones(len(rows), np.bool_)
     is_whole = np.ones(len(rows), np.bool_)
     blocks = np.zeros(len(rows), np.int64)
-    kinds: list[Ints] = []
     for dim, (axis, span) in enumerate(zip(group.axes, access, strict=True)):
         if axis is None or span is None:
             continue
@@ -134,15 +171,15 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
         index = indices[dim]
         blocks = blocks * axis.num_blocks + index
         edge = axis.edges[index]
-        block_size = axis.edges[index + 1] - edge
+        extent = axis.edges[index + 1] - edge
         first = firsts[rows, dim] + offset - edge
         low = np.maximum(-(first // step), 0)
-        high = np.minimum(-((first - block_size) // step), count)
-        is_hit &= high > low
-        is_whole &= (high - low == count) & (block_size == count)
-        lo[dim], size[dim], begin[dim] = low, high - low, first + low * step
-        kinds += [low, high, block_size]
-    hits = Hits(rows, rows, number_rows(kinds, len(rows)), lo, size, begin, is_whole)
+        size = np.minimum(-((first - extent) // step), count) - low
+        is_hit &= size > 0
+        is_whole &= (size == count) & (extent == count)
+        hits.lo[dim], hits.size[dim], hits.extent[dim] = low, size, extent
+        hits.begin[dim] = first + low * step
+    hits.is_whole[:] = is_whole
     if is_hit.all():
         return hits, blocks
     return hits.take(is_hit), blocks[is_hit]

@@ -105,7 +105,7 @@ class Stack:
         views = [target.part.view(arrays[target.field]) for target in self.targets[:2]]
         if len(views) == 1:
             return views[0][None]
-        hop = _address(views[1]) - _address(views[0])
+        hop = address_of(views[1]) - address_of(views[0])
         shape, strides = (len(self.targets), *views[0].shape), (hop, *views[0].strides)
         return as_strided(views[0], shape, strides)
 
@@ -116,7 +116,8 @@ class Stack:
         return part
 
 
-def _address(array: NDArray[Any]) -> int:
+def address_of(array: NDArray[Any]) -> int:
+    """The address in memory of an array's first element."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -143,7 +144,7 @@ def stacked(targets: list[Target], example: Arrays) -> list[Stack]:
         last = stacks[-1][-1] if stacks else None
         if last is not None and _follows(last, target):
             mine, other = views[id(target)], views[id(last)]
-            found = _address(mine) - _address(other)
+            found = address_of(mine) - address_of(other)
             is_alike = mine.strides == other.strides and mine.dtype == other.dtype
             # Fields of separate allocations lie at other distances in the next batch: no common
             # base, no stack.

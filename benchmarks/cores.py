@@ -1,0 +1,224 @@
+"""How many cores a loader can keep busy, told on a machine that has few.
+
+python -m benchmarks.cores                       # all layouts, 2 to 32 threads
+python -m benchmarks.cores --only steps1,small   # some of them
+python -m benchmarks.cores --real                # the codec itself, on the cores of this machine
+
+Decompression is replaced by a sleep of 2 ns for each decoded byte. A sleep needs neither a core nor
+Python's lock, so 16 threads decode side by side on any machine. What the loader does besides still
+needs the lock or a core, and shows as the distance from as many threads that only sleep.
+
+Beside it, with a codec that costs nothing and two threads: CPU seconds for each GB, and the share
+of time in which Python's lock is held. A thread knocks once a millisecond; the lock counts as held
+where it comes late by more than a tenth of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numcodecs.blosc
+import numcodecs.zstd
+
+import xloader
+from benchmarks.layouts import LAYOUTS, Layout
+from benchmarks.measure import Usage
+from benchmarks.stores import ensure_stores
+from benchmarks.turns import Competitor
+
+NS_PER_BYTE: Final = 2.0
+NUM_THREADS: Final = (2, 8, 16, 32)
+NUM_TURNS: Final = 3
+KNOCK_SECONDS: Final = 1e-3
+LATE_SECONDS: Final = 1e-4
+
+CODECS: Final = (numcodecs.blosc, numcodecs.zstd)
+"""Modules whose ``decompress`` is replaced. The read path calls it by that name."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a process is asked to measure.
+
+    Parameters
+    ----------
+    codec : {"sleep", "free", "real"}
+        Sleeps, does nothing, or decompresses.
+    num_threads : int
+        Threads of the loader.
+    """
+
+    codec: str
+    num_threads: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The best of several epochs.
+
+    Parameters
+    ----------
+    gb_per_second : float
+        Decoded bytes, in units of 10^9, over the time of the epoch.
+    cpu_per_gb : float
+        CPU seconds of the process for each 10^9 decoded bytes.
+    held_share : float
+        Share of the knocks that found Python's lock held; 0 where nobody knocked.
+    """
+
+    gb_per_second: float
+    cpu_per_gb: float
+    held_share: float = 0.0
+
+
+class Knocks:
+    """A thread that asks for Python's lock again and again, and counts how often it has to wait."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._num = self._num_late = 0
+        self._thread = threading.Thread(target=self._knock)
+
+    def __enter__(self) -> Knocks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+
+    @property
+    def share(self) -> float:
+        """Share of the knocks that came late."""
+        return self._num_late / max(self._num, 1)
+
+    def _knock(self) -> None:
+        while not self._is_over:
+            begin = time.perf_counter()
+            time.sleep(KNOCK_SECONDS)
+            late = time.perf_counter() - begin - KNOCK_SECONDS
+            self._num += 1
+            self._num_late += late > LATE_SECONDS
+
+
+def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
+    """Open the store; then for each `Told` give its `Figures`."""
+    originals = [codec.decompress for codec in CODECS]
+    told = yield None
+    while True:
+        for codec, original in zip(CODECS, originals, strict=True):
+            codec.decompress = original if told.codec == "real" else _substitute(told.codec)
+        told = yield _measure(layout, place, told)
+
+
+def sleep_alone(num_threads: int, chunk_nbytes: int) -> float:
+    """GB/s of threads that only sleep as long as chunks of this size would: sleeps last longer."""
+    seconds, num_chunks = NS_PER_BYTE * chunk_nbytes * 1e-9, 0
+
+    def sleep(_: int) -> int:
+        num, end = 0, time.perf_counter() + 1.0
+        while time.perf_counter() < end:
+            time.sleep(seconds)
+            num += 1
+        return num
+
+    with ThreadPoolExecutor(num_threads) as threads:
+        begin = time.perf_counter()
+        num_chunks = sum(threads.map(sleep, range(num_threads)))
+        return num_chunks * chunk_nbytes / (time.perf_counter() - begin) / 1e9
+
+
+def _substitute(codec: str) -> Callable[..., Any]:
+    def decompress(data: Any, out: Any = None) -> Any:
+        if codec == "sleep":
+            time.sleep(NS_PER_BYTE * 1e-9 * out.nbytes)
+        return out
+
+    return decompress
+
+
+def _measure(layout: Layout, place: str, told: Told) -> Figures:
+    samples = xloader.open(place).window(layout.window, stride=layout.stride)
+    options: dict[str, Any] = {"batch_size": layout.batch_size, "memory": layout.memory_nbytes}
+    loader = samples.loader(
+        **options, output="numpy", threads=told.num_threads, on_nan="ignore", shuffle=True
+    )
+    found = []
+    with loader:
+        for _ in range(1 + NUM_TURNS):
+            begin = Usage.now()
+            if told.codec == "free":
+                with Knocks() as knocks:
+                    num = sum(1 for _ in loader)
+                share = knocks.share
+            else:
+                num, share = sum(1 for _ in loader), 0.0
+            used = Usage.now() - begin
+            assert num == len(loader)
+            nbytes = loader.report().read_nbytes / 1e9
+            found.append(Figures(nbytes / used.seconds, used.cpu_seconds / nbytes, share))
+    return max(found[1:], key=lambda own: own.gb_per_second)
+
+
+def main() -> None:
+    """Measure the layouts that were asked for, and print a table."""
+    options = _parse()
+    layouts = [own for own in LAYOUTS if own.name in options.only and not own.is_in_memory]
+    paths = ensure_stores(options.folder, [layout.store for layout in layouts])
+    numbers = options.threads
+    heads = [f"{number} threads" for number in numbers]
+    if not options.real:
+        heads += ["CPU s/GB, free codec", "lock held"]
+    print(f"| layout | {' | '.join(heads)} |")
+    print("| --- " * (1 + len(heads)) + "|")
+    for layout in layouts:
+        cells = _row(layout, str(paths[layout.store]), numbers, is_real=options.real)
+        print(f"| {layout.title} | {' | '.join(cells)} |", flush=True)
+
+
+def _row(layout: Layout, place: str, numbers: list[int], *, is_real: bool) -> list[str]:
+    cells = []
+    with Competitor(layout.name, play, layout, place) as process:
+        process.require(process.ready())
+        for number in numbers:
+            told = Told("real" if is_real else "sleep", number)
+            speed = process.require(process.turn(told)).gb_per_second
+            if is_real:
+                cells.append(f"{speed:.2f} GB/s")
+                continue
+            alone = sleep_alone(number, layout.store.chunk_nbytes)
+            cells.append(f"{speed:.2f} GB/s ({speed / alone:.2f})")
+        if not is_real:
+            free = process.require(process.turn(Told("free", 2)))
+            cells += [f"{free.cpu_per_gb:.2f}", f"{free.held_share:.0%}"]
+    return cells
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cores", description=(__doc__ or "").splitlines()[0]
+    )
+    names = [layout.name for layout in LAYOUTS if not layout.is_in_memory]
+    parser.add_argument("--only", type=lambda text: text.split(","), default=names)
+    parser.add_argument(
+        "--threads",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=list(NUM_THREADS),
+    )
+    parser.add_argument("--real", action="store_true", help="decompress, instead of sleeping")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "xloader-bench"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
