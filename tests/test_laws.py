@@ -1,10 +1,8 @@
-"""The laws of the loader, tested on random datasets.
+"""The laws of the loader on random datasets; ``docs/design.md`` states the seven laws.
 
-Law 1: each sample comes as often as planned. Law 2: values equal those of isel. Law 3: reads are as
-predicted, and each chunk is read once where the plan allows it. Law 4: memory stays within the
-budget. Law 5: threads, prefetch and ranks do not change the global batches; it is tested in
-test_loader_batches. Law 6: a loaded state continues the epoch; it is tested in test_state. Law 7:
-all ranks have the same number of steps, and padding repeats the last sample.
+These tests cover laws 1 to 4 and 6. Law 5, on stopping and on numbers of ranks, is tested in
+test_state and test_loader_batches. Law 7, on permutations, is a rule for tests, which test_shuffle
+follows.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def real_ids(batches: list[Batch]) -> list[int]:
 @MANY
 @given(case=cases(), epoch=st.integers(0, 3))
 def test_each_sample_comes_once(case: Case, epoch: int) -> None:
-    """Laws 1 and 7: each sample comes once over all ranks, in the promised number of steps."""
+    """Laws 1 and 6: each sample comes once over all ranks, in the promised number of steps."""
     global_batch = case.options["batch_size"] * case.world_size
     delivered: list[int] = []
     steps = set()
@@ -107,7 +105,7 @@ def _check_padding(case: Case, batches: list[Batch]) -> None:
 
 
 def test_a_batch_of_nothing_but_padding() -> None:
-    """Law 7: with three samples on two ranks, one rank has a single sample and repeats it."""
+    """Law 6: with three samples on two ranks, one rank has a single sample and repeats it."""
     dataset = xr.Dataset({"a": (("time", "x"), np.arange(6.0).reshape(3, 2))})
     samples = xloader.open(write_store(dataset, {"a": (1, 2)})).window(time=1)
     padded = []

@@ -132,7 +132,7 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
 
 @pytest.mark.parametrize("memory", ["6kB", "2GiB"])
 def test_threads_and_prefetch_change_nothing(store: CountingStore, memory: str) -> None:
-    """Law 5: threads never change batches; prefetch changes none if the memory is plenty."""
+    """Threads never change batches, and prefetch changes none if the memory is plenty."""
     samples = make_samples(store)
     once = collected(samples, threads=1, memory=memory)
     assert_same(once, collected(samples, threads=4, memory=memory))
