@@ -1,8 +1,9 @@
 """The tests with the oldest and the newest supported versions: `nox -s oldest newest`.
 
-``oldest``: the oldest Python found, with the oldest release of every dependency that pyproject.toml
-allows. ``newest``: the newest Python found, with the newest releases. `python -m noxfile` prints
-both interpreters. The interpreters of pyenv are found too, whether they are on PATH or not.
+`make ends` runs both sessions. ``oldest`` takes the oldest Python found, with the oldest release of
+every dependency that pyproject.toml allows. ``newest`` takes the newest Python found, with the
+newest releases. `python -m noxfile` prints both interpreters. Interpreters of pyenv are found too,
+whether they are on PATH or not.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def count_cores() -> int:
 def find_chunks(path: Path, variables: tuple[str, ...]) -> list[StoredChunk]:
     """List every chunk of a Zarr v3 store on disk.
 
-    Shard indexes tell where chunks of shards lie.
+    Shard indexes give the places of chunks in shards.
     """
     chunks: list[StoredChunk] = []
     for name in variables:

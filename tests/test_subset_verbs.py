@@ -97,7 +97,10 @@ def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Sa
 def test_frequencies_match_the_weights_and_chunks_are_read_once(
     store: CountingStore, patches: xloader.Samples
 ) -> None:
-    """Over 200 epochs, with memory for some of the chunks, draws match and reads are single."""
+    """Over 200 epochs, draws follow the weights, and each epoch reads each chunk once.
+
+    The memory holds only some of the chunks.
+    """
     rng = np.random.default_rng(1)
     aligned = patches.select(patches.ids(lat=[60.0, 50.0, 30.0, 20.0]))
     weights = rng.gamma(1.0, size=len(aligned)) * (rng.random(len(aligned)) < 0.8)

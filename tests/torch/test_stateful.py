@@ -84,7 +84,7 @@ MADE = {"map": map_loader, "stream": stream_loader}
 
 
 def place_of(loader: Any) -> Any:
-    """Return the object that is told the epoch: the sampler, or the dataset."""
+    """Return the object whose epoch is set: the sampler, or the dataset."""
     dataset = loader.dataset
     return dataset if isinstance(dataset, IterableDataset) else loader.sampler
 
@@ -126,7 +126,7 @@ def test_the_rest_comes_and_nothing_else_is_read(
         other.load_state_dict(states[step])
         store.reset()
         assert [contents(batch) for batch in other] == whole[step:]
-        # A sampler that is told the place predicts the same reads.
+        # A sampler that resumes at the same place predicts the same reads.
         told = ChunkSampler(samples, batch_size=16, num_workers=num_workers, memory=MEMORY)
         told.resume(EPOCH, step)
         assert store.num_reads == told.explain().num_reads
