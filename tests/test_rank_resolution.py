@@ -177,7 +177,9 @@ def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.Mo
     with pytest.raises(MemoryBudgetError):
         small.explain()
     become(monkeypatch, 0, 3)
-    with pytest.raises(LanesError, match=r"multiples of 3.*start one of \[1, 2, 4, 8\] ranks"):
+    with pytest.raises(
+        LanesError, match=r"multiples of 3.*choose the number of ranks from \[1, 2, 4, 8\]"
+    ):
         len(loader_of(lanes=8, batch_size=8))
     # As Lightning has it on a later node, until its process group is there.
     monkeypatch.delenv("RANK")
