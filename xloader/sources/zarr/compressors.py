@@ -110,7 +110,7 @@ def zstd_content_size(data: Bytes) -> int | None:
     if len(head) >= 8 and magic & ~0xF == 0x184D2A50:
         return 0
     if len(head) < 6 or magic != ZSTD_MAGIC:
-        raise ValueError(f"{data.size} bytes that do not start with a zstd frame")
+        raise ValueError(f"the {data.size} bytes do not start with a zstd frame")
     descriptor = head[4]
     is_single_segment = bool(descriptor & 0x20)
     dictionary_size = (0, 1, 2, 4)[descriptor & 3]
