@@ -146,7 +146,7 @@ def test_a_store_that_fails_is_no_damage_on_any_path(
     key = "t/c/0/0/0"
     raised = error("GET https://host/a?sig=canary failed")
     store = FaultyStore(LocalStore(opened.source.name, read_only=True), {key: raised})
-    with pytest.raises(ChunkError, match=f"could not be read .*'{key}'.*whole") as caught:
+    with pytest.raises(ChunkError, match=f"could not be read .*'{key}'.*is complete") as caught:
         kinds.read(open_source(store), "t", (0, 0, 0))
     assert type(caught.value) is ChunkError
     assert "canary" not in "".join(traceback.format_exception(caught.value))
@@ -286,7 +286,7 @@ def test_zlib_with_a_tail():
 
 def test_bytes_of_another_number():
     for nbytes in (7, 9):
-        with pytest.raises(ValueError, match=f"8 bytes where the chunk has {nbytes}"):
+        with pytest.raises(ValueError, match=f"8 bytes, but the chunk has {nbytes}"):
             decode(as_array(b"abcdefgh"), [], nbytes, None, Scratch())
 
 
