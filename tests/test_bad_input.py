@@ -63,17 +63,17 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "an unknown variable": (
         UnknownNameError, KeyError,
         lambda s: windowed(s).inputs("tt"),
-        r"no variable of that name. Given: 'tt'. Allowed: .*'t', .*To mend it: did you mean 't'",
+        r"no variable with this name. Given: 'tt'. Allowed: .*'t', .*To mend it: did you mean 't'",
     ),
     "an unknown dimension": (
         UnknownNameError, KeyError,
         lambda s: s.window(tine=3),
-        r"no dimension of that name. Given: 'tine'. Allowed: 'time'.*did you mean 'time'",
+        r"no dimension with this name. Given: 'tine'. Allowed: 'time'.*did you mean 'time'",
     ),
     "an unknown dimension of a selection": (
         UnknownNameError, KeyError,
         lambda s: s.isel(level=0),
-        r"no dimension of that name. Given: 'level'. Allowed: 'time', .*To mend it: ",
+        r"no dimension with this name. Given: 'level'. Allowed: 'time', .*To mend it: ",
     ),
     "an unknown label": (
         UnknownNameError, KeyError,
@@ -83,7 +83,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "a stride for a dimension without windows": (
         UnknownNameError, KeyError,
         lambda s: s.window(time=3, stride={"lat": 1}),
-        r"the stride is for a dimension without windows. Given: 'lat'. Allowed: .*To mend it: add",
+        r"given for a dimension without windows. Given: 'lat'. Allowed: .*To mend it: add 'lat' to",
     ),
     "a window larger than its dimension": (
         WindowError, ValueError,
@@ -113,7 +113,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "a window of half an element": (
         OptionError, ValueError,
         lambda s: s.window(time=2.5),  # type: ignore[arg-type]
-        r"no whole number. Given: 2.5. Allowed: a whole number of elements >= 1. To mend it: ",
+        r"not a whole number. Given: 2.5. Allowed: a whole number of elements >= 1. To mend it: ",
     ),
     "nothing left of a selection": (
         EmptySamplesError, ValueError,
@@ -161,7 +161,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "memory that is no number": (
         OptionError, ValueError,
         lambda s: windowed(s).loader(memory="lots", output="numpy"),
-        r"memory is no number of bytes. Given: 'lots'. Allowed: .*512MiB",
+        r"memory is not a number of bytes. Given: 'lots'. Allowed: .*512MiB",
     ),
     "too little memory": (
         MemoryBudgetError, ValueError,
@@ -171,7 +171,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "no windows": (
         OptionError, ValueError,
         lambda s: s.loader(output="numpy"),
-        r"no samples without windows. Allowed: .*To mend it: call .window",
+        r"the windows are not set. Allowed: .*To mend it: call .window",
     ),
 }  # fmt: skip
 
@@ -250,7 +250,7 @@ def test_too_little_memory_is_told_in_a_unit_that_fits(num_points: int) -> None:
     told = str(caught.value)
     unit = {1: "B", 30: "KiB", 30_000: "MiB"}[num_points]
     assert re.search(rf"Allowed: at least \d+ bytes( \([1-9][\d.]* {unit}\))?\.", told)
-    found = re.search(rf'To mend it: pass memory="(\d+{unit})", or a smaller batch', told)
+    found = re.search(rf'To mend it: pass memory="(\d+{unit})", or use a smaller batch', told)
     assert found is not None
     with samples.loader(batch_size=4, output="numpy", memory=found[1]) as loader:
         assert sum(len(batch.ids) for batch in loader) == 12

@@ -144,7 +144,7 @@ def test_figures_of_an_order_through_caches() -> None:
     assert found.tile == {"time": 16}
     assert (found.run, found.streams, found.spread, found.lanes) == (1, 1, 0, 1)
     assert set(found.paths) == {"a"}
-    assert "another rank or worker" in str(found)
+    assert "extra reads of chunks that ranks or workers share" in str(found)
 
 
 def test_a_cache_mixes_as_the_order_does() -> None:
@@ -184,11 +184,17 @@ def test_subsets_are_told_by_their_own_ids() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"cache": "fifo", "order": [0]}, r"cache is none of the choices.*'fifo'.*cache=\"lru\""),
+        (
+            {"cache": "fifo", "order": [0]},
+            r"cache is not one of the choices.*'fifo'.*cache=\"lru\"",
+        ),
         ({"cache": "lru"}, r"an order of your own.*pass order="),
         ({"cache": "lru", "order": [0], "num_workers": -1}, r"num_workers is too small.*-1.*>= 0"),
-        ({"cache": "lru", "order": [0], "num_workers": 1.5}, r"num_workers is no number.*1\.5"),
-        ({"cache": "lru", "order": []}, r"names no samples"),
+        (
+            {"cache": "lru", "order": [0], "num_workers": 1.5},
+            r"num_workers is not a whole number.*1\.5",
+        ),
+        ({"cache": "lru", "order": []}, r"the order is empty"),
         ({"cache": "lru", "order": [0], "batchsize": 4}, r"did you mean 'batch_size'"),
         ({"cache": "lru", "order": [0], "memory": 100}, r"chunks of one sample.*memory=100"),
         ({"order": [0], "num_workers": 2}, r"no option 'num_workers'"),
@@ -201,5 +207,5 @@ def test_what_no_cache_can_do_is_refused(options: dict[str, Any], text: str) -> 
 
 def test_an_order_of_nothing_is_refused() -> None:
     plan = plan_of(Pace((1,), spread=2), batch=2)
-    with pytest.raises(EmptySamplesError, match=r"names no samples.*To mend it: pass at least"):
+    with pytest.raises(EmptySamplesError, match=r"the order is empty.*To mend it: pass at least"):
         explain(line_footprint(64, 16, 1), plan, [])

@@ -356,5 +356,5 @@ def test_labels_that_never_come_are_an_error_of_the_store() -> None:
     ds = xr.Dataset({"t": (("time",), np.arange(20.0))}, {"time": np.arange(20)})
     store = HangingAsync(write_store(ds, {"t": (5,)}), "time/c/0")
     samples = xloader.open(store, read_timeout=0.2, max_retries=1)
-    with pytest.raises(SourceAccessError, match=r"2 attempts of 0\.2 s.*its labels were asked"):
+    with pytest.raises(SourceAccessError, match=r"2 attempts of 0\.2 s.*while reading its labels"):
         samples.sel(time=5)

@@ -195,7 +195,7 @@ def test_a_dimension_called_channel_that_is_kept() -> None:
 def test_dates_are_no_numbers() -> None:
     source = _NoNumbers(xloader.open(_dataset()[["co2"]]).recipe.source)
     samples = xloader.Samples(xloader.Recipe(source)).window(time=3)
-    with pytest.raises(UnsupportedDataError, match=r"'co2' holds no real numbers.*datetime64"):
+    with pytest.raises(UnsupportedDataError, match=r"'co2' does not hold real numbers.*datetime64"):
         samples.inputs("co2")
 
 

@@ -282,7 +282,7 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
                  "tile", "run", "streams", "spread", "lanes"):  # fmt: skip
         assert name in figures
     shown = (
-        "no data is read", "35 in 9 batches", f"{explanation.num_reads} chunks",
+        "without reading data", "35 in 9 batches", f"{explanation.num_reads} chunks",
         f"{explanation.read_amplification:.3f} reads a chunk", "a full shuffle has",
         f"{explanation.mixing:.1f} regions a batch", f"spread {explanation.spread}", "tile time",
         "zarr v3",
@@ -302,6 +302,6 @@ def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
     assert world.num_samples == 35
     assert world.mixing == own[0].mixing == own[2].mixing
     assert world.num_shared_reads > 0
-    assert "by another rank or worker" in str(world)
+    assert "extra reads of chunks that ranks or workers share" in str(world)
     with pytest.raises(OptionError, match=r"unknown scope. Given: 'all'. Allowed: 'rank' or"):
         loaders[0].explain(scope="all")  # type: ignore[arg-type]

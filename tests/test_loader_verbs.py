@@ -35,10 +35,16 @@ def test_the_verb_has_every_option_with_its_default() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"num_workers": 4}, "no option 'num_workers'.*threads= says how many threads load"),
+        (
+            {"num_workers": 4},
+            "no option 'num_workers'.*pass threads=, the number of threads that load",
+        ),
         ({"pin_memory": True}, "no option 'pin_memory'.*pass device="),
         ({"batchsize": 4}, "no option 'batchsize'.*did you mean 'batch_size'"),
-        ({"shuffle": "no"}, "shuffle is none of the choices. Given: 'no'. Allowed: True or False"),
+        (
+            {"shuffle": "no"},
+            "shuffle is not one of the choices. Given: 'no'. Allowed: True or False",
+        ),
     ],
 )
 def test_options_of_others_are_told_from_ours(options: dict[str, object], text: str) -> None:
@@ -112,8 +118,10 @@ def test_a_last_batch_that_could_not_be_made_leaves_the_epoch() -> None:
 def test_an_epoch_from_memory_says_so() -> None:
     with make_samples().loader(batch_size=8, output="numpy") as loader:
         list(loader)
-        assert "in memory already" not in str(loader.report())
-        assert "0 chunks, 0 B decoded: all of it is in memory already" in str(loader.explain())
+        assert "already in memory" not in str(loader.report())
+        assert "0 chunks, 0 B decoded: all needed chunks are already in memory" in str(
+            loader.explain()
+        )
 
 
 def test_a_report_of_a_first_batch_that_failed_makes_sense() -> None:

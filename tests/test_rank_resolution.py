@@ -177,7 +177,9 @@ def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.Mo
     with pytest.raises(MemoryBudgetError):
         small.explain()
     become(monkeypatch, 0, 3)
-    with pytest.raises(LanesError, match=r"multiples of 3.*start one of \[1, 2, 4, 8\] ranks"):
+    with pytest.raises(
+        LanesError, match=r"multiples of 3.*choose the number of ranks from \[1, 2, 4, 8\]"
+    ):
         len(loader_of(lanes=8, batch_size=8))
     # Lightning sets these variables on further nodes before its process group exists.
     monkeypatch.delenv("RANK")

@@ -325,10 +325,10 @@ def test_the_accessor_of_a_data_array() -> None:
 
 
 REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
-    "no windows": (len, OptionError, r"no samples without windows.*'time'.*call .window"),
+    "no windows": (len, OptionError, r"windows are not set.*'time'.*call .window"),
     "fields before windows": (lambda s: s.inputs("t2m"), OptionError, "call .window"),
     "steps before windows": (lambda s: s.fillna(0), OptionError, "call .window"),
-    "no size": (lambda s: s.window(), OptionError, "no dimension is windowed.*'time'"),
+    "no size": (lambda s: s.window(), OptionError, "no dimension has a window.*'time'"),
     "unknown dim": (lambda s: s.window(tine=2), UnknownNameError, r"'tine'.*did you mean 'time'\?"),
     "dropped dim": (lambda s: s.isel(level=0).window(level=1), UnknownNameError, "'level'"),
     "too long": (
@@ -340,7 +340,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "size 0": (
         lambda s: s.window(time=0),
         WindowError,
-        r"window along 'time' is too small. Given: 0.*call .window\(time=1\) or more",
+        r"window along 'time' is too small. Given: 0.*pass 1 or more, or leave 'time' out",
     ),
     "stride 0": (
         lambda s: s.window(time=2, stride=0),
@@ -348,12 +348,12 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
         "stride along 'time'.*Given: 0.*pass stride={'time': 1} or more",
     ),
     "dilation 0": (lambda s: s.window(time=2, dilation=0), WindowError, "dilation along 'time'"),
-    "half a step": (lambda s: s.window(time=2.5), OptionError, "no whole number. Given: 2.5"),
-    "a truth": (lambda s: s.window(time=True), OptionError, "no whole number. Given: True"),
+    "half a step": (lambda s: s.window(time=2.5), OptionError, "not a whole number. Given: 2.5"),
+    "a truth": (lambda s: s.window(time=True), OptionError, "not a whole number. Given: True"),
     "stride of no window": (
         lambda s: s.window(time=2, stride={"lat": 1}),
         UnknownNameError,
-        r"stride is for a dimension without windows. Given: 'lat'. Allowed: \['time'\]",
+        r"stride is given for a dimension without windows. Given: 'lat'. Allowed: \['time'\]",
     ),
     "window twice": (
         lambda s: s.window(time=2).window(lat=2),
@@ -393,7 +393,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "a variable that is not offered": (
         lambda s: s.window(time=4).inputs("nothing"),
         UnknownNameError,
-        "variables that hold no numbers, such as text, dates or objects, are not offered",
+        "variables of text, dates or objects cannot be used, and neither can those",
     ),
     "offset outside": (
         lambda s: s.window(time=4).inputs("t2m", time=4),
@@ -430,12 +430,12 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "offset that no variable has": (
         lambda s: s.window(time=4, lat=2).inputs("co2", lat=0),
         OptionError,
-        "no variable of the field 'inputs' has the dimension",
+        "the field 'inputs' has offsets along a dimension that its variables do not have",
     ),
     "name taken": (
         lambda s: s.window(time=4).inputs("t2m").inputs("z"),
         OptionError,
-        "name of a field is taken. Given: 'inputs'",
+        "field name is already in use. Given: 'inputs'",
     ),
     "name of a dim": (lambda s: s.window(time=4).field("lat", "t2m"), OptionError, "Given: 'lat'"),
     "cannot be stacked": (

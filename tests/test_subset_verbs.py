@@ -224,7 +224,11 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
         (lambda s: s.weighted(np.zeros(364)), OptionError, "how often samples occur"),
         (lambda s: s.weighted(np.ones(364), 0), OptionError, "no number of samples"),
         (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "no number of samples"),
-        (lambda s: s.ids(lat=10), OptionError, "takes the dimension 'lat' whole"),
+        (
+            lambda s: s.ids(lat=10),
+            OptionError,
+            "holds all of the dimension 'lat', which has no windows",
+        ),
         (lambda s: s.ids(depth=10), UnknownNameError, "no dimension"),
         (lambda s: s.ids(time="1999-01-01"), UnknownNameError, "no such label"),
         (lambda s: s.ids(time=slice("1999", "2000")), EmptySamplesError, "no label"),

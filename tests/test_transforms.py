@@ -203,7 +203,7 @@ def test_bad_fillna(ds: xr.Dataset) -> None:
     samples = ds.xloader.window(time=1)
     with pytest.raises(OptionError, match=r"no number. Given: 'a'.*map"):
         samples.fillna("a")
-    with pytest.raises(UnknownNameError, match=r"no variable of that name"):
+    with pytest.raises(UnknownNameError, match=r"no variable with this name"):
         samples.fillna({"t2": 0})
 
 

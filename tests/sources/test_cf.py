@@ -256,7 +256,7 @@ def test_valid_ranges_are_attributes_and_mask_nothing():
 @pytest.mark.parametrize(
     ("attrs", "reason"),
     [
-        ({"dtype": "bool", "_FillValue": -10}, "packed numbers taken for bool"),
+        ({"dtype": "bool", "_FillValue": -10}, "packed numbers decoded to bool"),
         ({"units": "days", "_FillValue": -10}, "missing values in int64"),
     ],
 )
@@ -266,7 +266,9 @@ def test_what_only_xarray_knows_goes_through_xarray(attrs: dict[str, Any], reaso
     kwargs = {"decode_timedelta": xr.coders.CFTimedeltaCoder(decode_via_units=False)}
     source = open_source(store, dtype=None, **kwargs)
     assert source.variables["v"].packing is None
-    assert source.path_of("v").startswith("block by block through xarray, for its CF decoding")
+    assert source.path_of("v").startswith(
+        "block by block through xarray, because of its CF decoding"
+    )
     assert f"({reason})" in source.path_of("v")
     same(values_of(source, "v"), xarrays(store, **kwargs))
 

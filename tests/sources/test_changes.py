@@ -588,5 +588,5 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         store._faults["t/zarr.json"] = OSError("no answer")
         expected = make_dataset().t.values
         assert take(batches, expected, 22) == 22
-        with pytest.raises(SourceAccessError, match="its metadata was asked for again"):
+        with pytest.raises(SourceAccessError, match="while reading its metadata again"):
             next(batches)

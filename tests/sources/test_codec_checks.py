@@ -211,7 +211,7 @@ def test_metadata_that_cannot_be_is_refused(changes: dict[str, Any], words: str)
 def test_chunks_that_hold_nothing_are_refused_or_repaired_with_a_warning():
     store = v2_store(chunks=[0])
     if Version("3.4") > ZARR:
-        with pytest.raises(UnsupportedDataError, match=r"'a' has chunks that hold nothing.*\(0,\)"):
+        with pytest.raises(UnsupportedDataError, match=r"'a' has empty chunks.*\(0,\)"):
             open_source(store)
         return
     # Newer releases of zarr read them as chunks of one element.
@@ -238,7 +238,7 @@ def test_codecs_of_objects_are_refused(id_: str):
             pytest.fail("it was run")
 
     array = make(zarr.create_group(MemoryStore(), zarr_format=2), filters=[Disguised()])
-    with pytest.raises(UnsupportedDataError, match=f"array 'a' .*{id_!r}.*pickle runs"):
+    with pytest.raises(UnsupportedDataError, match=f"array 'a' .*{id_!r}.*pickle can run any code"):
         check_codecs(array)
 
 
@@ -262,7 +262,7 @@ def test_a_codec_of_objects_within_a_shard_is_refused():
 
 
 def test_keys_that_may_leave_the_store_are_refused():
-    with pytest.raises(UnsupportedDataError, match="keys that may leave the store"):
+    with pytest.raises(UnsupportedDataError, match="keys that may point outside the store"):
         open_source(v3_store([BYTES], name="a\0b"))
 
 

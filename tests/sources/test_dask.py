@@ -217,7 +217,7 @@ def test_blocks_smaller_than_dask_says_are_not_repeated(names: list[str]):
     source = open_source(xr.Dataset({"up": (("t", "x"), short + 1), "down": (("t", "x"), short)}))
     cut = (slice(0, 4), slice(0, 3))
     fetched = source.fetch([Read(name, (1, 0), cut) for name in names])
-    with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), where dask says \(4, 3\)"):
+    with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), but dask declares \(4, 3\)"):
         fetched.decode([np.empty((4, 3)) for _ in names])
 
 

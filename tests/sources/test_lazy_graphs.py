@@ -83,7 +83,7 @@ def test_a_dask_array_of_another_dtype_than_it_says():
     array = opened(make_store(make_dataset()), "dask")["t"].data
     double = da.Array(array.dask, array.name, array.chunks, "f8")
     source = open_source(xr.Dataset({"t": (("time", "lat", "lon"), double)}))
-    assert source.path_of("t").endswith("of another dtype or shape than its array")
+    assert source.path_of("t").endswith("its dtype or shape differs from the stored array")
     np.testing.assert_array_equal(values_of(source, "t"), make_dataset()["t"])
 
 

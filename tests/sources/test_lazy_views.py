@@ -145,7 +145,7 @@ def test_a_step_of_decoding_that_gives_other_values_than_its_attributes():
     masked = functools.partial(lazy._known("mask"), **keywords)
     data = lazy._known("function")(ds["t"].variable._data, masked, np.dtype("f4"))
     source = open_source(xr.Dataset({"t": xr.Variable(ds["t"].dims, data)}))
-    assert source.path_of("t").endswith("decoded in another way than its encoding says")
+    assert source.path_of("t").endswith("decoded differently from its encoding")
     expected = make_dataset()["t"].to_numpy()
     np.testing.assert_array_equal(values_of(source, "t"), np.where(expected == 3, -1, expected))
 

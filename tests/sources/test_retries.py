@@ -124,7 +124,7 @@ def test_a_chunk_that_never_comes_is_a_timeout(flaky: Flaky, by: str) -> None:
     ("status", "told"),
     [
         ("503", r"could not be read in 2 attempts \(\w+, HTTP status 503\).*max_retries="),
-        ("403", r"does not let this reader have a chunk \(\w+, HTTP status 403\).*credentials"),
+        ("403", r"refuses access to a chunk \(\w+, HTTP status 403\).*credentials"),
     ],
 )
 def test_the_error_tells_the_status(flaky: Flaky, status: Fault, told: str, by: str) -> None:

@@ -37,13 +37,13 @@ def parse_nbytes(memory: int | str) -> int:
     allowed = 'text such as "512MiB" or "2GB", or a whole number of bytes'
     nbytes = _nbytes_of(memory)
     if nbytes <= 0:
-        raise OptionError("memory is no number of bytes", given=repr(memory), allowed=allowed)
+        raise OptionError("memory is not a number of bytes", given=repr(memory), allowed=allowed)
     if nbytes > MOST_NBYTES:
         raise OptionError(
             "memory is more than any machine has",
             given=memory,
             allowed=f"{allowed}, up to 1024 PiB",
-            remedy="pass what this process may use of its machine's memory",
+            remedy="pass the part of the machine's memory that this process may use",
         )
     return nbytes
 

@@ -52,7 +52,7 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole:
         raise OptionError(
-            f"{name} is no number of the kind it takes",
+            f"{name} is not a whole number",
             given=repr(value),
             allowed="whole numbers",
         )
@@ -92,9 +92,7 @@ def check_number(name: str, value: Any, least: float) -> float:
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number:
-        raise OptionError(
-            f"{name} is no number of the kind it takes", given=repr(value), allowed="numbers"
-        )
+        raise OptionError(f"{name} is not a number", given=repr(value), allowed="numbers")
     try:
         number = float(value)
     except OverflowError:
@@ -103,7 +101,7 @@ def check_number(name: str, value: Any, least: float) -> float:
     if not number >= least:
         raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
     if number == math.inf:
-        raise OptionError(f"{name} has no end", given=value, allowed="numbers that have one")
+        raise OptionError(f"{name} is infinite", given=value, allowed="finite numbers")
     return number
 
 
@@ -137,7 +135,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = ""
         is_known = False
     if not is_known:
         raise OptionError(
-            f"{name} is none of the choices",
+            f"{name} is not one of the choices",
             given=repr(value),
             allowed=" or ".join(map(repr, choices)),
             remedy=remedy,

@@ -80,16 +80,17 @@ class LoaderOptions:
         has_none = isinstance(processes, Integral) and processes == 0
         if not has_none:
             raise OptionError(
-                "worker processes are not there yet",
+                "worker processes are not supported yet",
                 given=f"processes={self.processes}",
                 allowed=0,
-                remedy="use threads=, which share memory and decode without the GIL",
+                remedy="pass threads= instead: threads share memory and decode without the GIL",
             )
         if self.device is not None and self.output != "torch":
             raise OptionError(
                 "only tensors have a device",
                 given=f"device={self.device!r}, output={self.output!r}",
                 allowed='output="torch"',
+                remedy='pass output="torch", or leave device= out',
             )
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
         RetryPolicy().but(self.read_timeout, self.max_retries)
@@ -170,28 +171,28 @@ class LoaderOptions:
                 "the ranks do not divide the lanes",
                 given=f"lanes={self.num_lanes}, world_size={self.world.world_size}",
                 allowed=f"multiples of {self.world.world_size}",
-                remedy=f"start one of {divisors_of(self.num_lanes)} ranks; or, where training "
-                f"begins anew, pass lanes={self.world.world_size} or a multiple of it",
+                remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
+                f"new training run, pass lanes={self.world.world_size} or a multiple of it",
             )
         if self.global_batch % self.num_lanes:
             raise LanesError(
                 "the lanes do not divide the global batch",
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
                 allowed=f"one of {divisors_of(self.global_batch)}",
-                remedy="choose one of these, or another batch_size",
+                remedy="pass one of these as lanes=, or another batch_size=",
             )
 
 
 _OF_TORCH = {
-    "num_workers": "threads= says how many threads load; they share memory",
-    "workers": "threads= says how many threads load; they share memory",
-    "prefetch_factor": "prefetch= says how many batches are made ahead",
-    "persistent_workers": "leave it out: there are threads and no workers",
+    "num_workers": "pass threads=, the number of threads that load; they share memory",
+    "workers": "pass threads=, the number of threads that load; they share memory",
+    "prefetch_factor": "pass prefetch=, the number of batches to prepare ahead",
+    "persistent_workers": "leave it out: a loader uses threads, not worker processes",
     "pin_memory": "leave it out, and pass device=",
-    "sampler": "choose samples with .select and .weighted, the order with shuffle= and seed=",
-    "batch_sampler": "choose samples with .select and .weighted, batches with batch_size=",
+    "sampler": "choose samples with .select and .weighted, and the order with shuffle= and seed=",
+    "batch_sampler": "choose samples with .select and .weighted, and batches with batch_size=",
     "generator": "pass seed=",
-    "worker_init_fn": "leave it out: there are threads and no workers",
+    "worker_init_fn": "leave it out: a loader uses threads, not worker processes",
 }
 """By argument of PyTorch's ``DataLoader``, the advice on the option to use here instead."""
 

@@ -171,7 +171,7 @@ def explain_cached(
 
 def _check_order(ids: Ints) -> None:
     if not len(ids):
-        raise EmptySamplesError("the order names no samples", remedy="pass at least one id")
+        raise EmptySamplesError("the order is empty", remedy="pass at least one id")
 
 
 def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:

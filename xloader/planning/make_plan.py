@@ -78,7 +78,7 @@ def make_plan(
         if workers == 1:
             raise
         raise MemoryBudgetError(
-            f"the memory is too small for {workers} workers, of which each has its share",
+            f"the memory is too small for {workers} workers, which share it equally",
             given=f"memory={options.memory_nbytes} bytes",
             minimum_nbytes=workers * error.minimum_nbytes,
         ) from error

@@ -137,7 +137,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
             "no plan with this spread fits the memory",
             given=f"spread={goal.spread}",
             allowed="a smaller spread, or None",
-            remedy="leave spread to the plan, or give it more memory",
+            remedy="leave spread= out, or raise memory=",
         )
     best = _best(candidates, goal, full).plan
     draws = _DRAWS if best.pace.draws > 1 else 1
