@@ -26,11 +26,13 @@ from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
+from xloader.engine.parts import EngineParts, stored_variables
 from xloader.engine.readers import Readers
 from xloader.engine.sample_reader import read_samples
 from xloader.engine.worker_threads import WorkerThreads
@@ -41,7 +43,6 @@ from xloader.errors import (
     MissingChunkWarning,
     SampleIndexError,
 )
-from xloader.loader.job_factory import stored_variables
 from xloader.planning.cache_budget import least_nbytes
 from xloader.planning.lru_simulation import simulate
 from xloader.recipe.demands import make_footprint
@@ -64,16 +65,16 @@ def make_reader(
     footprint = make_footprint(recipe, layouts)
     stored = stored_variables(recipe, footprint)
     fields = Fields(layouts, batch_size, 2)
-    return CachedReader(
+    parts = EngineParts(
         footprint,
+        fields,
         BlockReader(recipe.source, stored, in_flight // num_threads),
         Gatherer(footprint, layouts, fields, stored),
-        fields,
-        batch_size=batch_size,
-        capacity_nbytes=least_nbytes(footprint) if capacity is None else capacity,
-        in_flight_nbytes=in_flight,
-        num_threads=num_threads,
+        num_threads,
+        in_flight,
+        RetryPolicy(),
     )
+    return CachedReader(parts, least_nbytes(footprint) if capacity is None else capacity)
 
 
 def plain(samples: Samples, ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -17,18 +17,12 @@ from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, look_for_nans, warn_of_nans
 from xloader.core.options import usable_cores
-from xloader.engine.block_reader import BlockReader
-from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
-from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batch import Batch
-from xloader.loader.job_factory import stored_variables
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.worker import Worker
-from xloader.planning.cache_budget import cache_budget
-from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.step_tags import PlanTag, StepTag
@@ -273,7 +267,14 @@ class WorkerReader:
         cache = self._cache
         if cache is None or batch_size > self._cache_size:
             try:
-                made = self._make_cache(batch_size)
+                made = CachedReader.of(
+                    self._recipe,
+                    self._memory_nbytes,
+                    batch_size,
+                    prefetch=PREFETCH,
+                    num_cores=self._num_cores,
+                    num_workers=self._num_workers,
+                )
             except MemoryBudgetError:
                 if cache is None:
                     raise
@@ -283,34 +284,6 @@ class WorkerReader:
                 self.close()
             self._cache, self._cache_size, cache = made, batch_size, made
         return cache
-
-    def _make_cache(self, batch_size: int) -> CachedReader:
-        layouts = make_layouts(self._recipe)
-        footprint = make_footprint(self._recipe, layouts)
-        budget = cache_budget(
-            footprint,
-            layouts,
-            self._memory_nbytes,
-            batch_size,
-            PREFETCH,
-            num_workers=self._num_workers,
-        )
-        rows = min(batch_size, footprint.num_samples)
-        fields = Fields(layouts, rows, PREFETCH + 2)
-        stored = stored_variables(self._recipe, footprint)
-        in_flight = budget.in_flight_nbytes
-        num_threads = min(self._num_cores, in_flight // footprint.max_chunk_nbytes)
-        return CachedReader(
-            footprint,
-            BlockReader(self._recipe.source, stored, in_flight // num_threads),
-            Gatherer(footprint, layouts, fields, stored),
-            fields,
-            batch_size=rows,
-            capacity_nbytes=budget.lane_nbytes,
-            in_flight_nbytes=in_flight,
-            num_threads=num_threads,
-            retry_policy=self._recipe.retry_policy,
-        )
 
 
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
