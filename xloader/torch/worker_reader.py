@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
-from xloader.core.nans import OnNan, look_for_nans, warn_of_nans
+from xloader.core.nans import NanWarner, OnNan, look_for_nans
 from xloader.core.options import usable_cores
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.job import Delivery
@@ -82,7 +82,7 @@ class WorkerReader:
         self._threads = threads
         self._on_nan = on_nan
         self._num_read = 0
-        self._has_warned_of_nans = False
+        self._nan_warner = NanWarner(on_nan)
         self._pid = os.getpid()
         end_in_time()
         info = get_worker_info()
@@ -164,9 +164,7 @@ class WorkerReader:
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
         self._num_read += 1
-        if nans and self._on_nan == "warn" and not self._has_warned_of_nans:
-            self._has_warned_of_nans = True
-            warn_of_nans(nans)
+        self._nan_warner.warn(nans)
         return Batch(arrays.values(), arrays, ids)
 
     def close(self) -> None:
