@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,9 +32,8 @@ from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
 from xloader.engine.parts import EngineParts, stored_variables
-from xloader.engine.readers import Readers
+from xloader.engine.readers import Readers, ReadTask
 from xloader.engine.sample_reader import read_samples
-from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
@@ -206,23 +204,51 @@ def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
     assert do.call_args_list[0].args[2] == MOST_REQUESTS
 
 
-def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
-    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
-    with patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads")):
-        worker_threads.do([partial(done.append, number) for number in range(5)], 3)
-    worker_threads.close()
+def noting(done: list[int], number: int) -> ReadTask:
+    """A task that notes its number when it is done."""
+    return ReadTask((), lambda _: done.append(number))
+
+
+def test_where_the_system_gives_no_more_threads_those_there_do_it_all() -> None:
+    done, start = list[int](), threading.Thread.start
+    # One thread checks the time limits, and one does the tasks.
+    num_asked, num_given = 0, 2
+
+    def begin(thread: threading.Thread) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked > num_given:
+            raise RuntimeError("no more threads")
+        start(thread)
+
+    with Readers(RetryPolicy(), "test") as readers, patch.object(threading.Thread, "start", begin):
+        readers.do([noting(done, number) for number in range(5)], 3)
+    assert num_asked > num_given
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_after_a_task_that_fails_the_others_never_begin() -> None:
-    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
+def test_where_the_system_gives_no_thread_at_all_it_is_an_error() -> None:
+    done = list[int]()
+    with Readers(RetryPolicy(), "test") as readers:
+        refused = patch.object(threading.Thread, "start", side_effect=RuntimeError("no threads"))
+        with refused, pytest.raises(RuntimeError, match="no threads"):
+            readers.do([noting(done, 0)], 3)
+        readers.do([noting(done, 1)], 3)
+    assert done == [1]
 
-    def fail() -> None:
+
+def test_after_a_task_that_fails_the_others_never_begin() -> None:
+    done = list[int]()
+
+    def fail(_: object) -> None:
         raise ValueError("the second")
 
-    with pytest.raises(ValueError, match="the second"):
-        worker_threads.do([partial(done.append, 0), fail, partial(done.append, 2)], 1)
-    worker_threads.close()
+    tasks = [noting(done, 0), ReadTask((), fail), noting(done, 2)]
+    with (
+        Readers(RetryPolicy(), "test") as readers,
+        pytest.raises(ValueError, match="the second"),
+    ):
+        readers.do(tasks, 1)
     assert done == [0]
 
 

@@ -28,8 +28,8 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Job, OpenBatch, RunLock
 from xloader.engine.load_claims import NOTHING, Claim, Done, Load
-from xloader.engine.request_threads import RequestThreads
 from xloader.engine.tally import Tally
+from xloader.engine.thread_group import RequestThreads
 from xloader.errors import CorruptChunkError
 from xloader.sources.retries import Abandoned, Attempts
 

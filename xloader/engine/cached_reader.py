@@ -27,7 +27,6 @@ from xloader.engine.gather import Views
 from xloader.engine.overlaps import Hits, find_hits
 from xloader.engine.parts import EngineParts
 from xloader.engine.readers import Readers, ReadTask
-from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import cache_budget, least_nbytes
 from xloader.planning.lru_simulation import BlockNumbers
@@ -219,7 +218,6 @@ class CachedReader:
         held = self._here()
         with held.lock:
             self._is_closed = True
-            held.worker_threads.close()
             held.readers.close()
             held.begin_anew()
 
@@ -329,7 +327,7 @@ class CachedReader:
 
     def _gather(self, held: _Held, found: _Found, rows: range, views: Views) -> None:
         """Copy the parts of blocks that rows take. All these blocks are in the cache."""
-        tasks = []
+        pieces = []
         for group, accesses in enumerate(found):
             per_task = max(1, _GATHER_NBYTES // max(self._gatherer.row_nbytes[group], 1))
             for access, (hits, keys) in enumerate(accesses):
@@ -337,18 +335,20 @@ class CachedReader:
                 for lo in range(begin, end, per_task):
                     own = slice(lo, min(lo + per_task, end))
                     slots = held.cache.slots_of(keys[own])
-                    tasks.append(
-                        partial(
-                            self._gatherer.gather,
-                            group,
-                            access,
-                            hits.take(own),
-                            held.cache.block_table,
-                            slots,
-                            views,
-                        )
-                    )
-        held.worker_threads.do(tasks, self._parts.num_threads)
+                    pieces.append((group, access, hits.take(own), slots))
+
+        def copy(number: int, _: Attempts | None = None) -> None:
+            group, access, hits, slots = pieces[number]
+            self._gatherer.gather(group, access, hits, held.cache.block_table, slots, views)
+
+        num_threads = min(self._parts.num_threads, len(pieces))
+        if num_threads > 1:
+            tasks = [ReadTask((), partial(copy, number)) for number in range(len(pieces))]
+            held.readers.do(tasks, num_threads)
+            return
+        # The calling thread needs no hand-over, which takes longer than copying a few rows.
+        for number in range(len(pieces)):
+            copy(number)
 
 
 class _Held:
@@ -366,7 +366,6 @@ class _Held:
     def begin_anew(self) -> None:
         """Replace the cache and the threads by new ones. The old threads end by themselves."""
         self.cache = self._make_cache()
-        self.worker_threads = WorkerThreads("xloader-cache")
         self.readers = self._make_readers()
 
     def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:
