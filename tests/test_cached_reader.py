@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -250,6 +251,23 @@ def test_after_a_task_that_fails_the_others_never_begin() -> None:
     ):
         readers.do(tasks, 1)
     assert done == [0]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_reader_made_for_a_memory_budget_works_with_the_least_memory(num_workers: int) -> None:
+    samples = line()
+    make = partial(
+        CachedReader.of, samples.recipe, prefetch=2, num_cores=3, num_workers=num_workers
+    )
+    with pytest.raises(MemoryBudgetError) as caught:
+        make(num_workers * BLOCK, 64)
+    least = caught.value.minimum_nbytes
+    with pytest.raises(MemoryBudgetError):
+        make(least - 1, 64)
+    with make(least, 64) as reader:
+        ids = np.random.default_rng(0).permutation(len(samples))
+        assert_same(reader.read(ids), plain(samples, ids))
+        assert reader.tally.peak_nbytes == 2 * BLOCK
 
 
 # Refusals and faults

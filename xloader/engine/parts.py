@@ -16,7 +16,7 @@ from xloader.recipe.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class EngineParts:
-    """What reads the chunks that samples need, and copies the samples into batches.
+    """The parts that read the chunks of samples and copy the samples into batches.
 
     Parameters
     ----------
