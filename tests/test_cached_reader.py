@@ -26,14 +26,15 @@ from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
-from xloader.engine.readers import Readers
+from xloader.engine.parts import EngineParts, stored_variables
+from xloader.engine.readers import Readers, ReadTask
 from xloader.engine.sample_reader import read_samples
-from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
@@ -41,7 +42,6 @@ from xloader.errors import (
     MissingChunkWarning,
     SampleIndexError,
 )
-from xloader.loader.job_factory import stored_variables
 from xloader.planning.cache_budget import least_nbytes
 from xloader.planning.lru_simulation import simulate
 from xloader.recipe.demands import make_footprint
@@ -64,16 +64,16 @@ def make_reader(
     footprint = make_footprint(recipe, layouts)
     stored = stored_variables(recipe, footprint)
     fields = Fields(layouts, batch_size, 2)
-    return CachedReader(
+    parts = EngineParts(
         footprint,
+        fields,
         BlockReader(recipe.source, stored, in_flight // num_threads),
         Gatherer(footprint, layouts, fields, stored),
-        fields,
-        batch_size=batch_size,
-        capacity_nbytes=least_nbytes(footprint) if capacity is None else capacity,
-        in_flight_nbytes=in_flight,
-        num_threads=num_threads,
+        num_threads,
+        in_flight,
+        RetryPolicy(),
     )
+    return CachedReader(parts, least_nbytes(footprint) if capacity is None else capacity)
 
 
 def plain(samples: Samples, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -205,24 +205,69 @@ def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
     assert do.call_args_list[0].args[2] == MOST_REQUESTS
 
 
-def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
-    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
-    with patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads")):
-        worker_threads.do([partial(done.append, number) for number in range(5)], 3)
-    worker_threads.close()
+def noting(done: list[int], number: int) -> ReadTask:
+    """A task that notes its number when it is done."""
+    return ReadTask((), lambda _: done.append(number))
+
+
+def test_where_the_system_gives_no_more_threads_those_there_do_it_all() -> None:
+    done, start = list[int](), threading.Thread.start
+    # One thread checks the time limits, and one does the tasks.
+    num_asked, num_given = 0, 2
+
+    def begin(thread: threading.Thread) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked > num_given:
+            raise RuntimeError("no more threads")
+        start(thread)
+
+    with Readers(RetryPolicy(), "test") as readers, patch.object(threading.Thread, "start", begin):
+        readers.do([noting(done, number) for number in range(5)], 3)
+    assert num_asked > num_given
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_after_a_task_that_fails_the_others_never_begin() -> None:
-    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
+def test_where_the_system_gives_no_thread_at_all_it_is_an_error() -> None:
+    done = list[int]()
+    with Readers(RetryPolicy(), "test") as readers:
+        refused = patch.object(threading.Thread, "start", side_effect=RuntimeError("no threads"))
+        with refused, pytest.raises(RuntimeError, match="no threads"):
+            readers.do([noting(done, 0)], 3)
+        readers.do([noting(done, 1)], 3)
+    assert done == [1]
 
-    def fail() -> None:
+
+def test_after_a_task_that_fails_the_others_never_begin() -> None:
+    done = list[int]()
+
+    def fail(_: object) -> None:
         raise ValueError("the second")
 
-    with pytest.raises(ValueError, match="the second"):
-        worker_threads.do([partial(done.append, 0), fail, partial(done.append, 2)], 1)
-    worker_threads.close()
+    tasks = [noting(done, 0), ReadTask((), fail), noting(done, 2)]
+    with (
+        Readers(RetryPolicy(), "test") as readers,
+        pytest.raises(ValueError, match="the second"),
+    ):
+        readers.do(tasks, 1)
     assert done == [0]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_reader_made_for_a_memory_budget_works_with_the_least_memory(num_workers: int) -> None:
+    samples = line()
+    make = partial(
+        CachedReader.of, samples.recipe, prefetch=2, num_cores=3, num_workers=num_workers
+    )
+    with pytest.raises(MemoryBudgetError) as caught:
+        make(num_workers * BLOCK, 64)
+    least = caught.value.minimum_nbytes
+    with pytest.raises(MemoryBudgetError):
+        make(least - 1, 64)
+    with make(least, 64) as reader:
+        ids = np.random.default_rng(0).permutation(len(samples))
+        assert_same(reader.read(ids), plain(samples, ids))
+        assert reader.tally.peak_nbytes == 2 * BLOCK
 
 
 # Refusals and faults

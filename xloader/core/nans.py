@@ -112,20 +112,35 @@ def look_for_nans(
     return found
 
 
-def warn_of_nans(found: Sequence[FieldNans]) -> None:
-    """Warn that a batch holds NaN; the warning points at the user's line.
+class NanWarner:
+    """Warns of NaN in batches, once. The warning points at the user's line.
 
     Parameters
     ----------
-    found : sequence of FieldNans
-        The NaN values of the batch.
+    on_nan : {"warn", "count", "raise", "ignore"}
+        The option. Only "warn" gives a warning.
     """
-    warn_caller(
-        f"a batch holds NaN: {'; '.join(map(str, found))}. There is no warning for later batches: "
-        'pass on_nan="count" to count NaN in all batches, or on_nan="raise" to stop at NaN in any '
-        f"batch. To mend it: {_REMEDY}",
-        NanWarning,
-    )
+
+    def __init__(self, on_nan: OnNan) -> None:
+        self._is_due = on_nan == "warn"
+
+    def warn(self, found: Sequence[FieldNans]) -> None:
+        """Warn that a batch holds NaN, if it does and there was no warning before.
+
+        Parameters
+        ----------
+        found : sequence of FieldNans
+            The NaN values of the batch.
+        """
+        if not found or not self._is_due:
+            return
+        self._is_due = False
+        warn_caller(
+            f"a batch holds NaN: {'; '.join(map(str, found))}. There is no warning for later "
+            'batches: pass on_nan="count" to count NaN in all batches, or on_nan="raise" to stop '
+            f"at NaN in any batch. To mend it: {_REMEDY}",
+            NanWarning,
+        )
 
 
 def _has_nan(array: NDArray[Any]) -> bool:

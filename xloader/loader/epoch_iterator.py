@@ -81,7 +81,7 @@ def make_epoch_run(
     """
     run = Run(job)
     progress = EpochProgress(
-        expected, run.tally, budget, job.num_threads, num_asked, job.batch_size
+        expected, run.tally, budget, job.parts.num_threads, num_asked, job.parts.fields.batch_size
     )
     num_steps = job.walker.num_steps - num_passed
     return EpochRun(run, progress, num_steps, num_passed, count, is_overtaken)

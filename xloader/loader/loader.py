@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
-from xloader.core.nans import warn_of_nans
+from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions, check_epoch
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
@@ -96,7 +96,7 @@ class Loader:
         self._run: Run | None = None
         self._progress: EpochProgress | None = None
         self._is_closed = False
-        self._has_warned = False
+        self._nan_warner = NanWarner(options.on_nan)
         self._explained: dict[tuple[int, int, int], Explanation] = {}
         self._carried: JobFactory | None = None
         self._locks: dict[int, threading.RLock] = {}
@@ -409,9 +409,7 @@ class Loader:
             self._carried.renew()
 
     def _deliver(self, delivery: Delivery) -> Any:
-        if delivery.nans and self.options.on_nan == "warn" and not self._has_warned:
-            self._has_warned = True
-            warn_of_nans(delivery.nans)
+        self._nan_warner.warn(delivery.nans)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         batch = Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
         if self.options.device is not None:
