@@ -13,9 +13,9 @@ from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import check_epoch
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
+from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.row_list import Rows
-from xloader.loader.state import Position
 from xloader.loader.worker import Worker, explain_rest
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from xloader.errors import StateError
+from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.state import Position, Saver, read_state
+from xloader.loader.state import Saver, read_state
 
 MOST_WORKERS = 1024
 """Largest number of workers of a ``DataLoader``: shared memory has a place for each."""
