@@ -81,7 +81,7 @@ class Run:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the run was closed, by anyone."""
+        """Whether the run was closed."""
         return self._is_closed
 
     # The consumer's side

@@ -76,6 +76,16 @@ class Cursor:
         The position after the last batch that was counted. A state of the loader holds it.
     num_begun : int
         Number of iterations begun so far, which is also the number of the last one.
+
+    Examples
+    --------
+    >>> cursor = Cursor()
+    >>> cursor.resume(Position(4, step=2))
+    >>> cursor.begin(), cursor.start
+    (1, Position(epoch=4, step=2, row=0))
+    >>> cursor.count(Position(4, step=3), num_steps=10)
+    >>> cursor.position, cursor.start
+    (Position(epoch=4, step=3, row=0), Position(epoch=4, step=0, row=0))
     """
 
     def __init__(self) -> None:
