@@ -1,7 +1,8 @@
 """The loader: the iterable over batches that a training loop uses.
 
 It combines the rank plan (what to read and deliver), the job factory (memory and readers) and one
-iterator at a time. It counts the batches yielded, so that its position can be saved and loaded.
+iterator at a time. The iterator counts its batches at the loader's cursor, so that the position can
+be saved and loaded.
 """
 
 from __future__ import annotations
