@@ -81,6 +81,11 @@ class Run:
         self._has_told_of_skipped = False
         self._threads = Threads("xloader")
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._is_closed
+
     # The consumer's side
 
     def take(self) -> Delivery | None:

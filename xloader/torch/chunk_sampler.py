@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from xloader.core.option_checks import MOST, check_whole
-from xloader.core.options import check_epoch, make_options
+from xloader.core.options import make_options
 from xloader.errors import OptionError
+from xloader.loader.cursor import Position
 from xloader.loader.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
@@ -153,12 +154,12 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def epoch(self) -> int:
         """The epoch whose ids the next iteration gives."""
-        return self._passes.epoch
+        return self._passes.cursor.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         """Choose the epoch, as :meth:`set_epoch` does."""
-        self._passes.set_epoch(check_epoch(epoch))
+        self._passes.cursor.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Number of ids in an epoch on this rank, including those that fill up the last batch."""
@@ -232,7 +233,8 @@ class ChunkSampler(DistributedSampler[int]):
         >>> list(sampler) == whole[2:], sampler.epoch, len(list(sampler))
         (True, 1, 5)
         """
-        self._passes.resume(epoch, step)
+        num_steps = self._passes.resolver.settle().num_steps
+        self._passes.cursor.resume(Position.checked(epoch, step, num_steps))
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
         """Predict what the next iteration costs, summed over the workers. No value is read.

@@ -10,18 +10,17 @@ from torch.utils.data import default_convert, get_worker_info
 
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, check_on_nan
-from xloader.core.options import check_epoch
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
+from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.row_list import Rows
-from xloader.loader.state import Position
 from xloader.loader.worker import Worker, explain_rest
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options, plan_workers
-from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedPosition, WorkerPass
+from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedCursor, WorkerPass
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
@@ -129,7 +128,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             "on_nan": check_on_nan(on_nan),
             **options,
         }
-        self._position = SharedPosition()
+        self._cursor = SharedCursor()
         # Plan now, so that options that cannot be planned are an error here.
         self._resolvers = {1: plan_workers(samples, 1, **self._options)}
         self._worker: Worker | None = None
@@ -138,7 +137,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration delivers."""
-        return self._position.epoch
+        return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers, in all workers.
@@ -155,7 +154,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         OptionError
             If the number is not a whole number from 0 on.
         """
-        self._position.set_epoch(check_epoch(epoch))
+        self._cursor.set_epoch(epoch)
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped, in all workers.
@@ -193,7 +192,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 allowed="step=0",
                 remedy="give the dataset the batch_size, or use torchdata's StatefulDataLoader",
             )
-        self._position.resume(position)
+        self._cursor.resume(position)
 
     def __len__(self) -> int:
         """Number of batches in an epoch on this rank, or of samples if ``batch_size`` is None."""
@@ -226,8 +225,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
         rank_plan = self._rank_plan(num_workers)
-        position = self._position.coming(Process())
-        left = rank_plan.remainder(position.epoch, position.step)
+        start = self._cursor.start(Process())
+        left = rank_plan.remainder(start.epoch, start.step)
         return rank_plan.with_notes(explain_rest(rank_plan, left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
@@ -257,7 +256,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if info is None or info.id == 0:
             rank_plan.warn_if_empty()
         return WorkerPass(
-            rank_plan, self._position, Process.of(info), self._open_steps, is_single=is_single
+            rank_plan, self._cursor, Process.of(info), self._open_steps, is_single=is_single
         )
 
     def __getattr__(self, name: str) -> NoReturn:
