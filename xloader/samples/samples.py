@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.nans import OnNan
 from xloader.core.options import make_options
 from xloader.core.retry_policy import RetryPolicy
@@ -978,8 +979,30 @@ class Samples(RecordedMethods):
         MissingDependencyError
             If tensors are asked for and PyTorch is not installed.
         """
-        options = {k: v for k, v in locals().items() if k not in ("self", "unknown")}
-        return loader_verbs.make_loader(self.recipe, make_options(**options, **unknown))
+        options = make_options(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            memory=memory,
+            output=output,
+            device=device,
+            collate_fn=collate_fn,
+            threads=threads,
+            processes=processes,
+            prefetch=prefetch,
+            on_error=on_error,
+            max_amplification=max_amplification,
+            lanes=lanes,
+            spread=spread,
+            rank=rank,
+            world_size=world_size,
+            read_timeout=read_timeout,
+            max_retries=max_retries,
+            on_nan=on_nan,
+            **unknown,
+        )
+        return loader_verbs.make_loader(self.recipe, options)
 
     def explain(
         self,
@@ -987,7 +1010,7 @@ class Samples(RecordedMethods):
         *,
         cache: Literal["lru"] | None = None,
         num_workers: int = 1,
-        **options: Any,
+        **options: Unpack[LoaderKeywords],
     ) -> Explanation:
         """Predict what an epoch costs in reads and memory. No value is read.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
+from xloader.core.keywords import PLAN_OPTIONS
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -21,10 +22,7 @@ from xloader.torch.map_dataset import MapDataset
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
-_OF_THE_PLAN = (
-    *("lanes", "max_amplification", "max_retries", "on_error", "rank", "read_timeout"),
-    *("seed", "spread", "threads", "world_size"),
-)
+_OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
 _NOT_YOURS = {
     "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 import torch
 from torch.utils.data import default_convert, get_worker_info
 
+from xloader.core.keywords import PlanKeywords
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, check_on_nan
-from xloader.core.options import check_epoch
+from xloader.core.option_checks import MOST, check_whole
+from xloader.core.options import check_epoch, make_options
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.rank_plan import RankPlan
+from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.row_list import Rows
 from xloader.loader.state import Position
 from xloader.loader.worker import Worker, explain_rest
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
-from xloader.torch.chunk_sampler import check_options, plan_workers
+from xloader.torch.chunk_sampler import check_options
 from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedPosition, WorkerPass
 from xloader.torch.misuse import (
     collate_by_default,
@@ -109,7 +113,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         target_transform: Callable[..., Any] | None = None,
         transforms: Callable[..., Any] | None = None,
         on_nan: OnNan = "warn",
-        **options: Any,
+        **options: Unpack[PlanKeywords],
     ) -> None:
         check_options(options)
         require_samples(samples, "IterableDataset")
@@ -117,21 +121,22 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self.batch_size = batch_size
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
-        self._options = {
-            "batch_size": _UNBATCHED_SIZE if batch_size is None else batch_size,
-            "shuffle": shuffle,
-            "memory": memory,
-            "seed": seed,
-            "drop_last": drop_last,
-            "prefetch": prefetch_factor,
-            "rank": rank,
-            "world_size": world_size,
-            "on_nan": check_on_nan(on_nan),
+        self._options = make_options(
+            batch_size=_UNBATCHED_SIZE if batch_size is None else batch_size,
+            shuffle=shuffle,
+            memory=memory,
+            seed=seed,
+            drop_last=drop_last,
+            prefetch=prefetch_factor,
+            rank=rank,
+            world_size=world_size,
+            on_nan=check_on_nan(on_nan),
+            output="numpy",
             **options,
-        }
+        )
         self._position = SharedPosition()
         # Plan now, so that options that cannot be planned are an error here.
-        self._resolvers = {1: plan_workers(samples, 1, **self._options)}
+        self._resolvers = {1: RankResolver(samples.recipe, self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
 
@@ -266,11 +271,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # Open stores and plans are not pickled: each process makes its own.
         state = {**self.__dict__, "_worker": None, "_resolvers": {}}
-        world = resolve_world(self._options["rank"], self._options["world_size"])
+        world = resolve_world(self._options.rank, self._options.world_size)
         if world.world_size > 1:
             # Worker processes have no process group to look their rank up in.
             own = {"rank": world.rank, "world_size": world.world_size}
-            state["_options"] = {**self._options, **own}
+            state["_options"] = replace(self._options, **own)
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
@@ -315,9 +320,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 del delivery, rows
 
     def _rank_plan(self, num_workers: int) -> RankPlan:
-        key = max(num_workers, 1)
+        key = check_whole("num_workers", max(num_workers, 1), 1, MOST)
         if key not in self._resolvers:
-            self._resolvers[key] = plan_workers(self.samples, key, **self._options)
+            self._resolvers[key] = RankResolver(self.samples.recipe, self._options, key)
         for resolver in self._resolvers.values():
             resolver.settle()
         return self._resolvers[key].rank_plan
@@ -325,7 +330,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def _warn_of_repeats(self, start: Position) -> None:
         is_repeated = start == Position(start.epoch) and self._last_epoch == start.epoch
         self._last_epoch = start.epoch
-        if is_repeated and self._options["shuffle"]:
+        if is_repeated and self._options.shuffle:
             warn_caller(
                 f"epoch {start.epoch} comes once more, in the same order: call "
                 "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "
