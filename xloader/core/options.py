@@ -20,6 +20,7 @@ from xloader.core.option_checks import (
     check_choice,
     check_number,
     check_whole,
+    is_whole,
 )
 from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
@@ -288,8 +289,7 @@ def check_epoch(epoch: Any) -> int:
     >>> check_epoch(3)
     3
     """
-    is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
-    if not is_number or not 0 <= epoch < 1 << 63:
+    if not is_whole(epoch) or not 0 <= epoch < 1 << 63:
         raise OptionError(
             "there is no such epoch", given=epoch, allowed="whole numbers from 0 to 2**63 - 1"
         )

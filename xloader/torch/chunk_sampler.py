@@ -43,15 +43,13 @@ class ChunkSampler(DistributedSampler[int]):
         Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
         part.
     seed : int, default 0
-        Together with the epoch and the plan, it fixes the order.
+        As for :meth:`Samples.loader`.
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out. If not, the last batch is
         shorter on a single rank, and on several ranks it is filled up by repeating its last
         sample.
     rank, world_size : int, optional
-        Number of this process among those that train together, and how many there are. By default
-        they are taken from ``torch.distributed``, from ``RANK`` and ``WORLD_SIZE``, or from a
-        SLURM step, when the sampler is first used.
+        As for :meth:`Samples.loader`.
     prefetch_factor : int, default 2
         As for the ``DataLoader``: number of batches of each worker that wait for the training
         loop.
@@ -59,9 +57,9 @@ class ChunkSampler(DistributedSampler[int]):
         As for the ``DataLoader``: whether workers, and the chunks that they keep, outlive an
         epoch.
     **options
-        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
-        ``max_retries`` and ``on_error``, as for :meth:`Samples.loader`. ``threads`` is the number
-        for each worker.
+        ``lanes``, ``max_amplification``, ``max_retries``, ``on_error``, ``read_timeout``,
+        ``spread`` and ``threads``, as for :meth:`Samples.loader`. ``threads`` is the number for
+        each worker.
 
     Raises
     ------

@@ -57,17 +57,15 @@ def data_loader(
     samples : Samples
         The samples to read.
     batch_size : int or callable, default 32
-        Number of samples in a batch, on each rank; or a function that computes it from the
-        samples, such as :func:`batch_of` makes.
+        As for :class:`ChunkSampler`.
     num_workers : int, default 0
         Number of worker processes. With 0, threads of this process read.
     shuffle : bool, default True
-        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
-        part.
+        As for :class:`ChunkSampler`.
     memory : int or str, default "2GiB"
         Bytes that all workers of this rank may use together; each has an equal share.
     drop_last : bool, default False
-        Whether samples that do not fill a global batch are left out.
+        As for :class:`ChunkSampler`.
     collate_fn : callable, optional
         Makes a batch from a list of samples, each a tuple of arrays; :func:`collate` by default.
     transform, target_transform, transforms : callable, optional
@@ -75,9 +73,8 @@ def data_loader(
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **kwargs
-        ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
-        ``spread``, ``read_timeout``, ``max_retries`` and ``on_error``, as for
-        :meth:`Samples.loader`. All others are passed to the ``DataLoader``.
+        ``seed``, ``rank``, ``world_size`` and the further options of :class:`ChunkSampler`. All
+        others are passed to the ``DataLoader``.
 
     Returns
     -------

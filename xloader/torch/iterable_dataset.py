@@ -59,28 +59,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     batch_size : int or None, default 32
         Number of samples in a batch, on each rank. With None, the dataset yields single samples:
         tuples of arrays.
-    shuffle : bool, default True
-        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
-        part.
-    memory : int or str, default "2GiB"
-        Bytes that all workers of a rank may use together.
-    seed : int, default 0
-        Together with the epoch and the plan, it fixes the order.
-    drop_last : bool, default False
-        Whether samples that do not fill a global batch are left out.
-    rank, world_size : int, optional
+    shuffle, memory, seed, drop_last, rank, world_size, prefetch_factor
         As for :class:`ChunkSampler`.
-    prefetch_factor : int, default 2
-        As for the ``DataLoader``: number of batches of each worker that wait for the training
-        loop.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **options
-        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
-        ``max_retries`` and ``on_error``, as for :meth:`Samples.loader`. ``threads`` is the number
-        for each worker.
+        The further options of :class:`ChunkSampler`.
 
     Raises
     ------
@@ -274,8 +260,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         world = resolve_world(self._options.rank, self._options.world_size)
         if world.world_size > 1:
             # Worker processes have no process group to look their rank up in.
-            own = {"rank": world.rank, "world_size": world.world_size}
-            state["_options"] = replace(self._options, **own)
+            state["_options"] = replace(self._options, rank=world.rank, world_size=world.world_size)
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
