@@ -203,6 +203,7 @@ def batch_of(
         num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
 
     def size(samples: Samples) -> int:
+        """The largest batch size within all limits."""
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
         sizes = []
         if most_nbytes is not None:
