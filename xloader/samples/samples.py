@@ -186,7 +186,8 @@ class Samples(RecordedMethods):
         UnknownNameError
             If a dimension or a label does not exist.
         OptionError
-            If the elements do not increase, or there are windows already.
+            If xarray refuses the labels, the elements do not increase, ``method`` is given for a
+            dimension without labels, or there are windows already.
         EmptySamplesError
             If nothing is left.
         """
@@ -673,8 +674,8 @@ class Samples(RecordedMethods):
             have in :meth:`xarray.Dataset.sel`. Along dimensions that are not named, all windows
             are taken. Along a dimension without labels, values count selected elements.
         method, tolerance : optional
-            As in :meth:`xarray.Dataset.sel`: ``method="nearest"`` takes the window that begins
-            closest to a label.
+            As for :meth:`sel`: ``method="nearest"`` takes the window that begins closest to a
+            label.
         **labels
             The same as ``indexers``, as keyword arguments.
 
