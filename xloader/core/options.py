@@ -159,7 +159,8 @@ class LoaderOptions:
             ("world_size", -MOST, MOST),
         ):
             value = getattr(self, name)
-            if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
+            # None is allowed where it is the default.
+            if value is None and getattr(type(self), name) is None:
                 continue
             object.__setattr__(self, name, check_whole(name, value, least, most))
         name = "max_amplification"
