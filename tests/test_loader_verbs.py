@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.options import LoaderOptions
 from xloader.errors import OptionError, TransformError
 from xloader.testing import write_store
@@ -30,6 +32,15 @@ def test_the_verb_has_every_option_with_its_default() -> None:
     }
     documented = xloader.Samples.loader.__doc__ or ""
     assert all(name in documented for name in taken)
+
+
+def test_keywords_are_the_options_with_the_same_types() -> None:
+    """Type checkers and editors see the options that `LoaderOptions` has."""
+    types = get_type_hints(LoaderOptions)
+    taken = inspect.signature(LoaderOptions).parameters
+    assert get_type_hints(LoaderKeywords) == {name: types[name] for name in taken}
+    asked = get_type_hints(xloader.Samples.loader)
+    assert {name: asked[name] for name in taken} == {name: types[name] for name in taken}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,24 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
         pytest.warns(MixingWarning, match="with spread=None, memory='"),
     ):
         next(iter(loader))
+
+
+def test_the_memory_that_a_warning_names_is_enough() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((4000, 100), "f4"))}).chunk(time=10)
+    samples = xloader.open(ds).window(time=3, stride=1)
+    with (
+        samples.loader(batch_size=16, memory="100kB", output="numpy") as loader,
+        pytest.warns(MixingWarning) as caught,
+    ):
+        next(iter(loader))
+    enough = re.search("memory='(.*?)'", str(caught[0].message))
+    assert enough is not None
+    with (
+        samples.loader(batch_size=16, memory=enough[1], output="numpy") as loader,
+        warnings.catch_warnings(action="error"),
+    ):
+        next(iter(loader))
+        assert not loader.plan.is_resident
 
 
 def test_a_field_without_elements_is_refused() -> None:

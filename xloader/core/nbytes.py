@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
-from xloader.core.option_checks import (
-    MOST_NBYTES,
-)
+from xloader.core.option_checks import MOST_NBYTES, is_number
 from xloader.errors import OptionError
 
 
@@ -50,8 +47,7 @@ def parse_nbytes(memory: int | str) -> int:
 
 def _nbytes_of(memory: Any) -> int:
     """The number of bytes, or 0 if it cannot be parsed."""
-    is_number = isinstance(memory, Real) and not isinstance(memory, bool)
-    if not is_number and not isinstance(memory, str):
+    if not is_number(memory) and not isinstance(memory, str):
         return 0
     try:
         nbytes = _parse(memory) if isinstance(memory, str) else int(memory)

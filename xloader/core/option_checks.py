@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from xloader.errors import OptionError
 
@@ -17,6 +17,28 @@ MOST_THREADS: Final = 4096
 
 MOST_NBYTES: Final = 2**60
 """Largest memory that can be asked for, 1024 PiB: data sizes are kept in 64-bit integers."""
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number. A bool is not.
+
+    Examples
+    --------
+    >>> is_whole(3), is_whole(3.0), is_whole(True)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a real number. A bool is not.
+
+    Examples
+    --------
+    >>> is_number(3), is_number(3.0), is_number("3"), is_number(True)
+    (True, True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
@@ -49,8 +71,7 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
     Traceback (most recent call last):
     xloader.errors.OptionError: threads is too large. Given: 1099511627776. Allowed: <= 4096.
     """
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole:
+    if not is_whole(value):
         raise OptionError(
             f"{name} is not a whole number",
             given=repr(value),
@@ -90,8 +111,7 @@ def check_number(name: str, value: Any, least: float) -> float:
     >>> check_number("max_amplification", 2, 1.0)
     2.0
     """
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number:
+    if not is_number(value):
         raise OptionError(f"{name} is not a number", given=repr(value), allowed="numbers")
     try:
         number = float(value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -19,6 +20,7 @@ from xloader.core.option_checks import (
     check_choice,
     check_number,
     check_whole,
+    is_whole,
 )
 from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
@@ -158,7 +160,8 @@ class LoaderOptions:
             ("world_size", -MOST, MOST),
         ):
             value = getattr(self, name)
-            if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
+            # None is allowed where it is the default.
+            if value is None and getattr(type(self), name) is None:
                 continue
             object.__setattr__(self, name, check_whole(name, value, least, most))
         name = "max_amplification"
@@ -216,7 +219,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
-def make_options(**options: Any) -> LoaderOptions:
+def make_options(**options: Unpack[LoaderKeywords]) -> LoaderOptions:
     """Make the options of a loader from keyword arguments, and refuse unknown names.
 
     Parameters
@@ -236,17 +239,33 @@ def make_options(**options: Any) -> LoaderOptions:
     LanesError
         As `LoaderOptions` raises it.
     """
+    refuse_unknown(options)
+    return LoaderOptions(**options)
+
+
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Refuse names that no option of a loader has.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        The options by name.
+
+    Raises
+    ------
+    OptionError
+        If there is no option of a name. The error names the option to use instead.
+    """
     known = [f.name for f in fields(LoaderOptions) if f.init]
-    for name in options:
+    for name, value in options.items():
         if name not in known:
             close = closest(name, known)
             raise OptionError(
                 f"a loader has no option {name!r}",
-                given=f"{name}={options[name]!r}",
+                given=f"{name}={value!r}",
                 allowed=", ".join(known),
                 remedy=_OF_TORCH.get(name) or (f"did you mean {close!r}?" if close else ""),
             )
-    return LoaderOptions(**options)
 
 
 def check_epoch(epoch: Any) -> int:
@@ -272,8 +291,7 @@ def check_epoch(epoch: Any) -> int:
     >>> check_epoch(3)
     3
     """
-    is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
-    if not is_number or not 0 <= epoch < 1 << 63:
+    if not is_whole(epoch) or not 0 <= epoch < 1 << 63:
         raise OptionError(
             "there is no such epoch", given=epoch, allowed="whole numbers from 0 to 2**63 - 1"
         )

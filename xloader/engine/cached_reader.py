@@ -304,6 +304,7 @@ class CachedReader:
         outcomes: list[Outcome | None] = [None] * len(jobs)
 
         def load(number: int, attempts: Attempts) -> None:
+            """Read and decode one bundle, and keep its outcome under its number."""
             outcome = self._decode(*jobs[number])
             asked = attempts.num_requests or outcome.num_requests
             outcomes[number] = replace(outcome, num_requests=asked)

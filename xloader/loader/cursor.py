@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
+from xloader.core.option_checks import is_whole
 from xloader.core.options import check_epoch
 from xloader.errors import OptionError
 
@@ -54,8 +54,7 @@ class Position:
         >>> Position.checked(3, 7, num_steps=10)
         Position(epoch=3, step=7, row=0)
         """
-        is_number = isinstance(step, Integral) and not isinstance(step, bool)
-        if not is_number or not 0 <= step <= num_steps:
+        if not is_whole(step) or not 0 <= step <= num_steps:
             raise OptionError(
                 "there is no such step to go on from",
                 given=repr(step),

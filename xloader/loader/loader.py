@@ -228,14 +228,8 @@ class Loader:
             If the scope is neither of these.
         """
         rank_plan = self._resolver.settle()
-        if scope == "rank":
-            return rank_plan.with_notes(self._expected())
-        left = self._left()
-        expected = explain_rest(rank_plan, left, scope)
-        carried = carried_out(rank_plan, left, scope)
-        blocks = shared_blocks(carried, rank_plan.processes(scope))
-        shared = replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
-        return rank_plan.with_notes(shared)
+        expected = self._expected() if scope == "rank" else self._explain_all(scope)
+        return rank_plan.with_notes(expected)
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -324,6 +318,14 @@ class Loader:
         if key not in self._explained:
             self._explained = {key: explain_rest(rank_plan, left, cached=[kept])}
         return self._explained[key]
+
+    def _explain_all(self, scope: Literal["world"]) -> Explanation:
+        """Prediction for all ranks, with the chunks that several of them read."""
+        rank_plan, left = self._resolver.rank_plan, self._left()
+        expected = explain_rest(rank_plan, left, scope)
+        carried = carried_out(rank_plan, left, scope)
+        blocks = shared_blocks(carried, rank_plan.processes(scope))
+        return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
 
     def _begin(self) -> EpochRun:
         """Stop the run under way, and make the next one."""

@@ -132,18 +132,7 @@ class RankResolver:
         return RankPlan(self._recipe, self.asked.settled(), self._num_workers)
 
     def save(self, position: Position) -> dict[str, Any]:
-        """The state at a position.
-
-        Parameters
-        ----------
-        position : Position
-            The position.
-
-        Returns
-        -------
-        dict
-            Plain JSON values, under 2 KB.
-        """
+        """The state at a position; see `Saver.save`."""
         own = self.rank_plan
         self._saver = self._saver or Saver(own)
         return self._saver.save(position)

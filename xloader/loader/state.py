@@ -233,12 +233,8 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
         ("num_workers", rank_plan.plan.workers, plan.workers),
     ):
         if saved != own:
-            raise StateError(
-                f"the state was saved with another {name}",
-                given=f"{name}={own}",
-                allowed=f"{name}={saved}",
-                remedy=f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers"),
-            )
+            remedy = f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers")
+            raise another_option(name, f"{name}={own}", f"{name}={saved}", remedy)
     lanes = plan.pace.lanes
     if lanes % world_size:
         raise LanesError(
@@ -255,6 +251,16 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
             allowed=f"a global batch of {plan.global_batch}",
             remedy=f"pass batch_size={plan.global_batch // world_size}",
         )
+
+
+def another_option(name: str, given: object, allowed: object, remedy: str) -> StateError:
+    """The error that a state was saved with another value of an option."""
+    return StateError(
+        f"the state was saved with another {name}",
+        given=given,
+        allowed=allowed,
+        remedy=remedy,
+    )
 
 
 def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:

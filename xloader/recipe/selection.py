@@ -21,14 +21,14 @@ _INCREASING = "positions in stored order, each once"
 
 
 def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by position with the selection of a recipe.
+    """Compose a selection by position with the selection of a recipe; see `Samples.isel`.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe to select from.
     indexers : mapping of str to (int, slice, sequence of int, boolean mask)
-        Positions per dimension, counted in the present selection. An int drops the dimension.
+        Positions per dimension, counted in the present selection.
 
     Returns
     -------
@@ -37,12 +37,8 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
 
     Raises
     ------
-    UnknownNameError
-        If a dimension does not exist.
-    OptionError
-        If positions lie outside the dimension, do not increase, or are not whole numbers.
-    EmptySamplesError
-        If nothing is selected.
+    UnknownNameError, OptionError, EmptySamplesError
+        As for `Samples.isel`.
     """
     chosen = dict(recipe.selection)
     for dim, indexer in indexers.items():
@@ -56,16 +52,14 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
 def sel(
     recipe: Recipe, indexers: Mapping[str, Any], *, method: str | None, tolerance: Any
 ) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by label with the selection of a recipe, as xarray selects labels.
+    """Compose a selection by label with the selection of a recipe; see `Samples.sel`.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe to select from.
-    indexers : mapping of str to (label, slice of labels, sequence of labels)
-        Labels to keep, per dimension. For a dimension without labels, positions.
-    method, tolerance : optional
-        As in :meth:`xarray.Dataset.sel`.
+    indexers, method, tolerance
+        As for `Samples.sel`.
 
     Returns
     -------
@@ -74,13 +68,8 @@ def sel(
 
     Raises
     ------
-    UnknownNameError
-        If a dimension or a label does not exist.
-    OptionError
-        If xarray refuses the request, the selected elements do not increase, or ``method`` is given
-        for a dimension without labels.
-    EmptySamplesError
-        If nothing is selected.
+    UnknownNameError, OptionError, EmptySamplesError
+        As for `Samples.sel`.
     """
     coords = recipe.source.coordinates()
     chosen: dict[str, Any] = {}
@@ -210,11 +199,8 @@ def positions_at(
     ----------
     recipe : Recipe
         A recipe with windows.
-    labels : mapping of str to (label, slice of labels, sequence of labels)
-        Labels of the windows' first elements, per dimension. A dimension that is not named keeps
-        all its windows. For a dimension without labels, offsets of the first elements.
-    method, tolerance : optional
-        As in :meth:`xarray.Dataset.sel`.
+    labels, method, tolerance
+        As for `Samples.ids`, with ``indexers`` as ``labels``.
 
     Returns
     -------

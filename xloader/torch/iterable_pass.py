@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from xloader.core.options import check_epoch
-from xloader.errors import StateError
 from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.state import Saver, read_state
+from xloader.loader.state import Saver, another_option, read_state
 
 MOST_WORKERS = 1024
 """Largest number of workers of a ``DataLoader``: shared memory has a place for each."""
@@ -225,13 +224,15 @@ class WorkerPass(Iterator[Any]):
         position, plan, seed = read_state(state, self._rank_plan)
         options = self._rank_plan.options
         if seed != options.seed:
-            raise _other("seed", options.seed, seed, f"pass seed={seed}")
+            raise another_option("seed", options.seed, seed, f"pass seed={seed}")
         if plan != self._rank_plan.plan:
             remedy = "pass the memory, batch_size, prefetch_factor and other options of then"
-            raise _other("plan", "options that plan otherwise", "the options of then", remedy)
+            raise another_option(
+                "plan", "options that plan otherwise", "the options of then", remedy
+            )
         if position.row and not self._is_single:
             given = f"a state within batch {position.step}, and whole batches"
-            raise _other("batch_size", given, "batch_size=None", "pass batch_size=None")
+            raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
         self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())
 
@@ -249,12 +250,3 @@ class WorkerPass(Iterator[Any]):
         """The position some steps after another one; by default, this process's next step."""
         more = self._rank_plan.plan.workers if num_steps is None else num_steps
         return Position(position.epoch, min(position.step + more, self._num_steps))
-
-
-def _other(name: str, given: object, allowed: object, remedy: str) -> StateError:
-    return StateError(
-        f"the state was saved with another {name}",
-        given=given,
-        allowed=allowed,
-        remedy=remedy,
-    )

@@ -44,12 +44,15 @@ class _Decompressor(Protocol):
     """Interface of the standard library's objects that decompress one stream."""
 
     @property
-    def eof(self) -> bool: ...
+    def eof(self) -> bool:
+        """Whether the end of the stream was reached."""
 
     @property
-    def unused_data(self) -> bytes: ...
+    def unused_data(self) -> bytes:
+        """Data after the end of the stream."""
 
-    def decompress(self, data: memoryview | bytes, max_length: int, /) -> bytes: ...
+    def decompress(self, data: memoryview | bytes, max_length: int, /) -> bytes:
+        """Decompress at most ``max_length`` bytes."""
 
 
 def unblosc(data: Bytes, into: Bytes) -> None:

@@ -241,6 +241,7 @@ class StoredArray:
         shape = out.shape if is_slices else valid
 
         def read() -> NDArray[Any]:
+            """Read the elements into an array of their own."""
             # Not into ``out``: this thread may be abandoned here, and return after another has
             # written to ``out``.
             values = np.empty(shape, out.dtype)
