@@ -26,13 +26,11 @@ from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun, make_epoch_run
 from xloader.loader.job_factory import JobFactory, name_chunks
-from xloader.loader.padding import rest_of
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
 from xloader.loader.state import Position
-from xloader.loader.worker import carried_out, explain_rest
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
@@ -241,9 +239,8 @@ class Loader:
         if scope == "rank":
             return rank_plan.with_notes(self._expected())
         left = self._left()
-        expected = explain_rest(rank_plan, left, scope)
-        carried = carried_out(rank_plan, left, scope)
-        blocks = shared_blocks(carried, rank_plan.processes(scope))
+        expected = rank_plan.explain(left, scope)
+        blocks = shared_blocks(left, rank_plan.processes(scope))
         shared = replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
         return rank_plan.with_notes(shared)
 
@@ -343,7 +340,7 @@ class Loader:
         kept = self._job_factory().loaded()
         key = self._epoch_number, self._first_step, len(kept)
         if key not in self._explained:
-            self._explained = {key: explain_rest(rank_plan, left, cached=[kept])}
+            self._explained = {key: rank_plan.explain(left, cached=[kept])}
         return self._explained[key]
 
     def _begin(self) -> EpochRun:
@@ -355,7 +352,7 @@ class Loader:
         self._stop()
         expected, number, rank_plan = self._expected(), self._epoch_number, self._resolver.rank_plan
         numbers = rank_plan.sublanes()
-        part, num_passed = rest_of(self._left(), numbers)
+        part = self._left()
         job = self._job_factory().job(part, numbers)
         step = self._step = self._first_step
         pass_number = self._pass_number
@@ -380,7 +377,7 @@ class Loader:
             expected,
             rank_plan.plan.budget,
             self.options.num_threads,
-            num_passed=num_passed,
+            num_passed=part.sublanes.num_again_of(numbers[0]),
             count=count,
             is_overtaken=is_overtaken,
         )

@@ -16,7 +16,7 @@ from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.row_list import Rows
 from xloader.loader.state import Position
-from xloader.loader.worker import Worker, explain_rest
+from xloader.loader.worker import Worker
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
@@ -228,7 +228,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         rank_plan = self._rank_plan(num_workers)
         position = self._position.coming(Process())
         left = rank_plan.remainder(position.epoch, position.step)
-        return rank_plan.with_notes(explain_rest(rank_plan, left, scope, kept))
+        return rank_plan.with_notes(rank_plan.explain(left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
         """Iterator over the batches of an epoch; in a worker, over the worker's own part of them.
