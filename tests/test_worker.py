@@ -16,7 +16,7 @@ from xloader.core.options import make_options
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.worker import Worker, explain_rest
+from xloader.loader.worker import Worker
 from xloader.testing import CountingStore, write_store
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_from_any_step_on_workers_make_and_read_what_is_left(
     num_reads = rank_plan.explain(rank_plan.epoch(epoch)).num_reads
     num_samples = rank_plan.explain(rank_plan.epoch(epoch)).num_samples
     first = data.draw(st.integers(0, len(whole)))
-    expected = explain_rest(rank_plan, rank_plan.remainder(epoch, first))
+    expected = rank_plan.explain(rank_plan.remainder(epoch, first))
     case.store.reset()
     assert made(rank_plan, epoch, first) == {k: v for k, v in whole.items() if k >= first}
     assert case.store.num_reads == expected.num_reads <= num_reads
@@ -111,13 +111,13 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
     # This rank has no sample for step 2. The worker of that step also made step 0.
     assert np.frombuffer(whole[2][1], np.bool_).all()
     for first in (1, 2):
-        expected = explain_rest(rank_plan, rank_plan.remainder(0, first))
+        expected = rank_plan.explain(rank_plan.remainder(0, first))
         store.reset()
         assert made(rank_plan, 0, first) == {k: v for k, v in whole.items() if k >= first}
         assert store.num_reads == expected.num_reads > 0
         assert expected.num_samples == 2 * (2 - first)
         # The other rank still has all its samples.
-        world = explain_rest(rank_plan, rank_plan.remainder(0, first), "world")
+        world = rank_plan.explain(rank_plan.remainder(0, first), "world")
         assert world.num_samples == expected.num_samples + 2 * (2 - first) + 1
         assert world.num_reads > expected.num_reads
 

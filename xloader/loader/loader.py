@@ -27,12 +27,10 @@ from xloader.loader.batch import Batch
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.job_factory import JobFactory, name_chunks
-from xloader.loader.padding import rest_of
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
-from xloader.loader.worker import carried_out, explain_rest
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
@@ -316,15 +314,14 @@ class Loader:
         kept = self._job_factory().loaded()
         key = self._cursor.start, len(kept)
         if key not in self._explained:
-            self._explained = {key: explain_rest(rank_plan, left, cached=[kept])}
+            self._explained = {key: rank_plan.explain(left, cached=[kept])}
         return self._explained[key]
 
     def _explain_all(self, scope: Literal["world"]) -> Explanation:
         """Prediction for all ranks, with the chunks that several of them read."""
         rank_plan, left = self._resolver.rank_plan, self._left()
-        expected = explain_rest(rank_plan, left, scope)
-        carried = carried_out(rank_plan, left, scope)
-        blocks = shared_blocks(carried, rank_plan.processes(scope))
+        expected = rank_plan.explain(left, scope)
+        blocks = shared_blocks(left, rank_plan.processes(scope))
         return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
 
     def _begin(self) -> EpochRun:
@@ -334,7 +331,7 @@ class Loader:
             start = self._cursor.start
             expected, rank_plan = self._expected(), self._resolver.rank_plan
             numbers = rank_plan.sublanes()
-            part, num_passed = rest_of(self._left(), numbers)
+            part = self._left()
             job = self._job_factory().job(part, numbers)
             run = Run(job)
             progress = EpochProgress(
@@ -346,7 +343,8 @@ class Loader:
                 job.parts.fields.batch_size,
             )
             self._run, self._progress = run, progress
-            return EpochRun(run, progress, start, rank_plan.num_steps, num_passed)
+            num_again = part.sublanes.num_again_of(numbers[0])
+            return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
     def _job_factory(self) -> JobFactory:
         """The job factory of the present rank plan, made anew when the plan has changed."""

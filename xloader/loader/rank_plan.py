@@ -132,7 +132,8 @@ class RankPlan:
             return epoch
         kept = self._left
         if kept is None or kept.whole is not epoch or kept.first_step != first_step:
-            self._left = kept = Remainder(epoch, first_step, self.footprint)
+            processes = tuple(self.processes("world"))
+            self._left = kept = Remainder(epoch, first_step, self.footprint, processes)
         return kept
 
     def epoch(self, number: int) -> Epoch:

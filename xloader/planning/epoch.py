@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -80,10 +80,6 @@ class Epoch:
             plan.lane_share,
             self.num_steps,
         )
-
-    def num_steps_of(self, numbers: Sequence[int]) -> int:
-        """Number of steps that a process makes, given the numbers of its sub-lanes."""
-        return self.sublanes.num_steps_of(numbers[0])
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Make some sub-lanes, by their numbers in `sublanes`.

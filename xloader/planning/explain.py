@@ -87,6 +87,8 @@ def explain_epoch(
 ) -> Explanation:
     """Predict the reads and the memory of some processes in one epoch.
 
+    It counts the reads of batches that are made again for a remainder, but not their samples.
+
     Parameters
     ----------
     epoch : Epoch or Remainder
@@ -212,7 +214,12 @@ def shared_blocks(
 def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
     sublanes = epoch.sublanes
     lanes = zip(numbers, epoch.lanes(numbers), strict=True)
-    return sum(min(lane.order.num_samples, sublanes.most_samples(n)) for n, lane in lanes)
+    return sum(
+        min(lane.order.num_samples, sublanes.most_samples(n))
+        for n, lane in lanes
+        # A step that is made again is not delivered, and only padding follows it.
+        if not sublanes.num_again_of(n)
+    )
 
 
 def _peak_nbytes(
@@ -220,7 +227,7 @@ def _peak_nbytes(
 ) -> int:
     """The most bytes that a process may have in memory at a time, given its sub-lanes."""
     plan = epoch.plan
-    num_steps = epoch.num_steps_of(numbers)
+    num_steps = epoch.sublanes.num_steps_of(numbers[0])
     needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes)
     return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
 

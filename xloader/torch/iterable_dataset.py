@@ -20,7 +20,7 @@ from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.row_list import Rows
-from xloader.loader.worker import Worker, explain_rest
+from xloader.loader.worker import Worker
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
@@ -219,7 +219,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         rank_plan = self._rank_plan(num_workers)
         start = self._cursor.start(Process())
         left = rank_plan.remainder(start.epoch, start.step)
-        return rank_plan.with_notes(explain_rest(rank_plan, left, scope, kept))
+        return rank_plan.with_notes(rank_plan.explain(left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
         """Iterator over the batches of an epoch; in a worker, over the worker's own part of them.

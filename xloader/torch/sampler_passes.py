@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from xloader.loader.cursor import Cursor, Position
-from xloader.loader.padding import rest_of
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.rank_resolver import RankResolver
-from xloader.loader.worker import explain_rest
 from xloader.order.step_dealer import deal_ids
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, touched_blocks
@@ -133,12 +131,13 @@ class Passes:
         rank_plan = self.resolver.rank_plan
         if self._is_lasting and rank_plan.plan.is_resident:
             for worker, kept in enumerate(self._kept):
-                kept |= touched_blocks(*_own(rank_plan, part, worker))
+                kept |= touched_blocks(part, rank_plan.sublanes(worker))
 
     def _explain(self, start: Position, scope: Literal["rank", "world"], shift: int) -> Explanation:
-        part = self.resolver.rank_plan.remainder(start.epoch, start.step)
+        rank_plan = self.resolver.rank_plan
+        part = rank_plan.remainder(start.epoch, start.step)
         kept: list[Cached] = [*self._kept] if shift == self._shift else []
-        return explain_rest(self.resolver.rank_plan, part, scope, kept)
+        return rank_plan.explain(part, scope, kept)
 
     def _shift_of(self, start: Position) -> int:
         return start.step % self.resolver.rank_plan.plan.workers
@@ -247,18 +246,9 @@ class IdPass(Iterator[int]):
         self._ids = iter(())
 
 
-def _own(
-    rank_plan: RankPlan, part: Epoch | Remainder, worker: int
-) -> tuple[Epoch | Remainder, range]:
-    """One worker's part of an epoch or remainder, and the numbers of its sub-lanes."""
-    numbers = rank_plan.sublanes(worker)
-    return rest_of(part, numbers)[0], numbers
-
-
 def _batches(rank_plan: RankPlan, part: Epoch | Remainder, worker: int) -> Iterator[list[int]]:
     """The ids of one worker's batches. On several ranks, short batches are filled up."""
     options, numbers = rank_plan.options, rank_plan.sublanes(worker)
-    part, num_passed = rest_of(part, numbers)
     orders = [lane.order for lane in part.lanes(numbers)]
     num_steps = part.sublanes.num_steps_of(numbers[0])
     last: list[int] = []
@@ -267,5 +257,5 @@ def _batches(rank_plan: RankPlan, part: Epoch | Remainder, worker: int) -> Itera
         if options.world.world_size > 1:
             ids += (ids[-1:] or last) * (options.batch_size - len(ids))
         last = ids[-1:]
-        if index >= num_passed:
+        if index >= part.sublanes.num_again_of(numbers[0]):
             yield ids
