@@ -55,6 +55,7 @@ def make_epoch_run(
     budget: Budget,
     num_asked: int,
     *,
+    is_direct: bool,
     num_passed: int,
     count: Callable[[int], None],
     is_overtaken: Callable[[], bool],
@@ -71,6 +72,8 @@ def make_epoch_run(
         How its memory is divided.
     num_asked : int
         Number of threads asked for; the job may have fewer.
+    is_direct : bool
+        Whether no variable is read through xarray.
     num_passed, count, is_overtaken
         As in `EpochRun`.
 
@@ -81,7 +84,7 @@ def make_epoch_run(
     """
     run = Run(job)
     progress = EpochProgress(
-        expected, run.tally, budget, job.num_threads, num_asked, job.batch_size
+        expected, run.tally, budget, job.num_threads, num_asked, job.batch_size, is_direct
     )
     num_steps = job.walker.num_steps - num_passed
     return EpochRun(run, progress, num_steps, num_passed, count, is_overtaken)

@@ -380,6 +380,7 @@ class Loader:
             expected,
             rank_plan.plan.budget,
             self.options.num_threads,
+            is_direct=rank_plan.is_direct,
             num_passed=num_passed,
             count=count,
             is_overtaken=is_overtaken,

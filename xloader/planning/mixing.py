@@ -98,7 +98,8 @@ def _num_distinct(rows: Ints) -> Ints:
     """Number of distinct regions in each row. Entries of -1 do not count. Sorts the rows."""
     rows.sort(axis=1)
     is_other = np.diff(rows, axis=1, prepend=-1) != 0
-    return np.count_nonzero(is_other, axis=1)
+    counts: Ints = np.count_nonzero(is_other, axis=1)
+    return counts
 
 
 def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:

@@ -96,6 +96,10 @@ class XarraySource(Described):
             self._handle.get()
             self._coordinates.get()
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable, which is always so."""
+        return True
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         if variable in self._words:
