@@ -272,6 +272,17 @@ def test_a_slow_function_holds_an_epoch_up() -> None:
     assert "CPU-bound: transforms take" in report._repr_html_().replace("&#x27;", "'")
 
 
+def test_slow_reading_through_xarray_holds_an_epoch_up() -> None:
+    def slow(block: np.ndarray) -> np.ndarray:
+        time.sleep(0.02)
+        return block
+
+    made = xr.apply_ufunc(slow, dataset(24).chunk(time=1), dask="parallelized")
+    report = report_of(xloader.open(made).window(time=1))
+    assert report.bottleneck == "decode"
+    assert report.advice.startswith("Reading through xarray takes")
+
+
 def test_small_windows_hold_an_epoch_up() -> None:
     values = np.zeros((192, 192, 4), np.float32)
     store = write_store(xr.Dataset({"a": (("y", "x", "z"), values)}), {"a": (16, 16, 4)})

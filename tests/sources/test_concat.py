@@ -188,6 +188,7 @@ class PackedPart:
         self.variables = {"a": replace(variable, chunks=(2,), packing=packing)}
         self.name, self.fingerprint = "a packed part", f"{packing}{values}"
         self.coordinates, self.path_of = inner.coordinates, inner.path_of
+        self.is_through_xarray = inner.is_through_xarray
 
     def fetch(self, reads: Sequence[Read]) -> Deferred:
         return Deferred(partial(self._read, reads))

@@ -341,6 +341,7 @@ class Loader:
                 job.parts.num_threads,
                 self.options.num_threads,
                 job.parts.fields.batch_size,
+                rank_plan.is_direct,
             )
             self._run, self._progress = run, progress
             num_again = part.sublanes.num_again_of(numbers[0])

@@ -195,6 +195,12 @@ class RankPlan:
         rows = most_rows(self.footprint, self.options)
         return rows * sum(layout.sample_nbytes for layout in self.layouts)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether no variable is read through xarray."""
+        source = self.recipe.source
+        return not any(source.is_through_xarray(name) for name in self.footprint.variables)
+
     def with_notes(self, expected: Explanation) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         return with_notes(expected, self.recipe, self._empty_note)
