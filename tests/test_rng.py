@@ -111,5 +111,8 @@ def test_ids_come_from_a_dataset_too() -> None:
     assert Rng(ids).uniform((0, 2)).shape == (2, 0, 2)
     assert Rng([]).normal((3,)).shape == (0, 3)
     assert repr(Rng(ids)) == "<xloader Rng for 2 samples, after 0 calls>"
-    with pytest.raises(OptionError, match=r"not one for each sample. Given: \(1,\)"):
+    with pytest.raises(
+        OptionError,
+        match=r"ids differ in shape. Given: occurrences of shape \(1,\), ids of shape",
+    ):
         Rng([4, 9], [0])
