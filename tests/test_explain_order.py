@@ -184,7 +184,7 @@ def test_subsets_are_told_by_their_own_ids() -> None:
     ("options", "text"),
     [
         ({"cache": "fifo", "order": [0]}, r"cache is none of the choices.*'fifo'.*cache=\"lru\""),
-        ({"cache": "lru"}, r"an order of your own.*pass order="),
+        ({"cache": "lru"}, r"an order that you pass.*pass order="),
         ({"cache": "lru", "order": [0], "num_workers": -1}, r"num_workers is too small.*-1.*>= 0"),
         ({"cache": "lru", "order": [0], "num_workers": 1.5}, r"num_workers is no number.*1\.5"),
         ({"cache": "lru", "order": []}, r"names no samples"),

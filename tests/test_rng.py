@@ -72,7 +72,7 @@ def test_uniform_numbers_are() -> None:
         assert counts.sum() == len(ids)
         # 20 cells have a chi-square of 19 degrees of freedom, 6 deviations wide.
         assert ((counts - 2500) ** 2 / 2500).sum() < 19 + 6 * np.sqrt(38)
-    with pytest.raises(OptionError, match=r"no such dtype. Given: int8"):
+    with pytest.raises(OptionError, match=r"cannot draw this dtype. Given: int8"):
         Rng(ids).uniform(dtype="int8")
 
 

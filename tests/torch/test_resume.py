@@ -423,7 +423,7 @@ def test_states_of_others_are_refused(folder: Path) -> None:
 
     state = iter(sampler()).state_dict()
     for other, what in (
-        (sampler(samples.select(range(400))), "other samples, by their subset"),
+        (sampler(samples.select(range(400))), "other samples: their subset"),
         (sampler(batch_size=8), "another global batch"),
         (sampler(num_workers=2, memory="400KiB"), "another num_workers"),
         (sampler(shuffle=False), "another shuffle"),

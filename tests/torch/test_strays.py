@@ -107,7 +107,7 @@ def test_samples_without_a_door_warn_once(
             samples, batch_size=None, sampler=BatchSampler(range(240), 16, drop_last=False)
         ),
     }[kind]()
-    words = r"reads its chunks anew.*samples\.loader\(.*xloader\.torch\.data_loader\(samples"
+    words = r"reads its chunks again.*samples\.loader\(.*xloader\.torch\.data_loader\(samples"
     with pytest.warns(UnplannedWarning, match=words) as caught:
         assert len(list(loader)) == len(list(loader)) == 15
     assert len(caught) == 1
