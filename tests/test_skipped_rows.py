@@ -105,7 +105,7 @@ def test_a_batch_without_a_good_row_raises() -> None:
         ids: list[int] = []
         with pytest.raises(CorruptChunkError, match=r"chunk \(6, 0\)") as caught:
             ids.extend(i for batch in loader for i in batch.ids)
-    assert "no good row. A larger batch_size, or shuffle=True" in caught.value.__notes__[0]
+    assert "no good row. Pass a larger batch_size or shuffle=True" in caught.value.__notes__[0]
 
 
 def test_absent_chunks_are_skipped_where_they_are_refused() -> None:

@@ -145,7 +145,7 @@ def test_a_worker_with_padding_alone_is_refused() -> None:
     samples = xloader.open(_line(9)).window(time=1)
     options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
     # Three steps: of the last, this rank has nothing, nor has its third worker anything before.
-    with pytest.raises(OptionError, match=r"nothing but padding.*up to 2 workers"):
+    with pytest.raises(OptionError, match=r"only padding.*up to 2 workers"):
         RankPlan(samples.recipe, options, 3)
     RankPlan(samples.recipe, options, 2)
 

@@ -66,7 +66,7 @@ def test_ids_of_a_sampler_in_another_order_are_still_those_asked_for(samples: Sa
     dealt = list(ChunkSampler(samples, 16, memory=MEMORY))
     # The first of them is the first id of a planned batch; the rest is not that batch's.
     asked = [dealt[0], *dealt[100:115]]
-    with pytest.warns(WorkersWarning, match="dealt out anew"):
+    with pytest.warns(WorkersWarning, match="distributed again"):
         rows = MapDataset(samples, MEMORY).__getitems__(asked)
     assert [int(row[0].flat[0]) for row in rows] == asked
 
@@ -247,7 +247,7 @@ def test_who_deals_batches_out_once_more_is_refused(
     stream = IterableDataset(samples, 16, memory=MEMORY)
     own = {"sampler": sampler, "batches": sampler.batches(), "stream": stream}[door]
     monkeypatch.setitem(sys.modules, "accelerate.state", object())
-    with pytest.raises(RanksError, match=r"accelerate .* once more.*samples\.loader"):
+    with pytest.raises(RanksError, match=r"accelerate .* a second time.*samples\.loader"):
         list(names["BatchSamplerShard"](own))
     # A name alone is not it.
     names["__name__"] = "elsewhere"
@@ -265,6 +265,6 @@ def test_chance_is_the_same_out_of_turn(samples: Samples) -> None:
     expected = [in_turn.__getitems__(ids) for ids in batches]
     in_turn.close()
     out_of_turn = MapDataset(samples, MEMORY, transform=jitter)
-    with pytest.warns(WorkersWarning, match="out of turn"):
+    with pytest.warns(WorkersWarning, match="out of order"):
         actual = [out_of_turn.__getitems__(ids) for ids in reversed(batches)]
     assert actual[::-1] == expected

@@ -321,7 +321,7 @@ class Loader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the loader is closed", remedy="make a new one")
+            raise ClosedError("the loader is closed", remedy="make a new loader")
 
     @property
     def _position(self) -> Position:

@@ -81,7 +81,7 @@ class Position:
         is_number = isinstance(step, Integral) and not isinstance(step, bool)
         if not is_number or not 0 <= step <= num_steps:
             raise OptionError(
-                "there is no such step to go on from",
+                "an epoch does not have this step",
                 given=repr(step),
                 allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
             )

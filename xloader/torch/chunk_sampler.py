@@ -358,6 +358,6 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"there is no option {name!r} here",
                 given=f"{name}={value!r}",
-                allowed="those of the signature, and " + ", ".join(_OTHER_OPTIONS),
+                allowed="the options in the signature, and " + ", ".join(_OTHER_OPTIONS),
                 remedy="pass it to the DataLoader, or use samples.loader(...)",
             )

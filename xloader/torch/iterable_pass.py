@@ -216,10 +216,11 @@ class WorkerPass(Iterator[Any]):
         if seed != options.seed:
             raise _other("seed", options.seed, seed, f"pass seed={seed}")
         if plan != self._rank_plan.plan:
-            remedy = "pass the memory, batch_size, prefetch_factor and other options of then"
-            raise _other("plan", "options that plan otherwise", "the options of then", remedy)
+            allowed = "the options with which the state was saved"
+            remedy = "pass the same memory, batch_size, prefetch_factor and other options"
+            raise _other("plan", "options that lead to another plan", allowed, remedy)
         if position.row and not self._is_single:
-            given = f"a state within batch {position.step}, and whole batches"
+            given = f"a state within batch {position.step}, and a dataset of whole batches"
             raise _other("batch_size", given, "batch_size=None", "pass batch_size=None")
         self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())
