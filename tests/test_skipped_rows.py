@@ -66,7 +66,7 @@ def test_rows_stay_and_are_flagged(shuffle: bool, threads: int, seconds: float |
             assert report.num_skipped_samples == len(bad)
             assert report.num_samples == STEPS - len(bad)
             assert report.skipped_chunks == (("t", (6, 0)), ("u", (0,)))
-            assert "12 samples, of 2 chunks" in str(report)
+            assert "12 samples in 2 chunks" in str(report)
 
 
 def test_windows_that_straddle_a_bad_chunk() -> None:
