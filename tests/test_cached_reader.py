@@ -1,4 +1,4 @@
-"""Batches of any ids, read through a least-recently-used cache."""
+"""Batches of arbitrary ids, read through a least-recently-used cache."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_reader(
     num_threads: int = 1,
     in_flight: int = 1 << 20,
 ) -> CachedReader:
-    """A reader with room for so many bytes; by default, for the neediest sample."""
+    """Make a reader with a cache of ``capacity`` bytes; by default it holds one sample's chunks."""
     recipe = samples.recipe
     layouts = make_layouts(recipe)
     footprint = make_footprint(recipe, layouts)
@@ -89,7 +89,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def line(num_steps: int = 24, chunk: int = 4, window: int = 2, **kwargs: Any) -> Samples:
-    """Windows over a line of steps, each of 3 numbers."""
+    """Make windows over a line of steps with 3 numbers each."""
     values = np.arange(num_steps * 3, dtype=np.float32).reshape(num_steps, 3)
     dataset = xr.Dataset({"a": (("time", "x"), values)})
     store = write_store(dataset, {"a": (chunk, 3)})
@@ -97,10 +97,10 @@ def line(num_steps: int = 24, chunk: int = 4, window: int = 2, **kwargs: Any) ->
 
 
 BLOCK = 4 * 3 * 4
-"""Bytes of a chunk of `line`."""
+"""Bytes of a chunk in `line`."""
 
 
-# The law: what is read is what was said, and values are those of the samples
+# Predicted reads and correct values
 
 
 @given(cases(may_be_weighted=False), st.data())
@@ -284,7 +284,7 @@ def test_an_interrupt_leaves_nothing_half_done(num_threads: int) -> None:
 
 
 class _Interrupted(SourceRecorder):
-    """A source that is interrupted at the third read."""
+    """A source that raises an interrupt at the third read."""
 
     def fetch(self, reads: Any) -> Any:
         if self.num_reads == 2:
@@ -297,7 +297,7 @@ def replace_source(samples: Samples, source: Any) -> Any:
     return replace(samples.recipe, source=source)
 
 
-# Processes, threads, ends
+# Processes, threads, and the end of a reader
 
 
 def test_a_closed_reader_reads_no_more_and_has_no_threads() -> None:
@@ -354,7 +354,7 @@ def test_it_pickles_as_nothing() -> None:
 
 @contextmanager
 def in_the_midst_of_a_read(reader: CachedReader) -> Iterator[None]:
-    """Another thread holds the reader's lock."""
+    """Hold the reader's lock on another thread."""
     is_held, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -371,13 +371,13 @@ def in_the_midst_of_a_read(reader: CachedReader) -> Iterator[None]:
 
 
 def in_memory() -> Samples:
-    """Three variables in plain memory, which a forked child may read."""
+    """Return three variables in plain memory, which a forked child may read."""
     values = {name: (("time", "x"), np.ones((24, 3)) * i) for i, name in enumerate("abc")}
     return xloader.open(xr.Dataset(values)).window(time=2, stride=1)
 
 
 def in_a_zip_file(path: str) -> Samples:
-    """A zip file that is open already: a child would share its place with its parent."""
+    """Return samples of an open zip file, whose file position a forked child would share."""
     folder = Path(path)
     values = np.arange(24 * 3, dtype=np.float32).reshape(24, 3)
     write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (4, 3)}, folder / "a.zarr")
@@ -387,7 +387,7 @@ def in_a_zip_file(path: str) -> Samples:
 
 
 def run_forked(body: str, samples: str) -> subprocess.CompletedProcess[str]:
-    """A program that forks while a thread reads and others wait for work."""
+    """Run a program that forks while one thread reads and others wait for work."""
     program = f"""
 import os, sys
 import numpy as np

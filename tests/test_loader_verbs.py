@@ -1,4 +1,4 @@
-"""What a loader is made from, and what it takes along."""
+"""The verb `Samples.loader`: its options, and what the loader takes from the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xloader.testing import write_store
 
 
 def make_samples() -> xloader.Samples:
-    """40 windows over chunks of 4."""
+    """Make 40 windows over chunks of 4."""
     values = np.arange(42 * 3, dtype=np.float32).reshape(42, 3)
     dataset = xr.Dataset({"a": (("time", "x"), values)})
     return xloader.open(write_store(dataset, {"a": (4, 3)})).window(time=3, stride=1)

@@ -1,4 +1,4 @@
-"""NaN that reaches training: told once, counted, refused, or let be, as was asked."""
+"""NaN in batches: a warning, a count, an error or nothing, as the option says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_ORDER: dict[str, Any] = {"batch_size": 4, "shuffle": False}
 
 
 def samples_of(*holes: int, num_steps: int = 64, chunk: int = 8) -> Samples:
-    """Samples of one step; those at some steps have two values that are NaN."""
+    """Make samples of one step; those at ``holes`` have two NaN values each."""
     values = np.arange(num_steps * 6, dtype=np.float32).reshape(num_steps, 6)
     values[list(holes), :2] = np.nan
     fine = np.ones((num_steps, 6), np.float64)
@@ -45,7 +45,7 @@ def told(batches: Any) -> list[str]:
 def test_a_warning_names_field_number_samples_and_remedy() -> None:
     with samples_of(5, 7).loader(**IN_ORDER, output="numpy") as loader:
         (message,) = told(loader)
-        # Once for a loader: who has read it needs it no more.
+        # A loader warns once only, because the user knows by then.
         assert told(loader) == []
     assert "4 values of the field 'inputs', in samples 5, 7." in message
     assert "'targets'" not in message
@@ -93,7 +93,7 @@ def test_all_are_counted_and_nothing_is_said() -> None:
 
 
 def test_what_comes_again_is_counted_again_and_padding_is_not() -> None:
-    """Four samples on three ranks: two ranks fill up with what they had."""
+    """Repeated samples count again and padding does not: four samples on three ranks."""
     samples, num = samples_of(*range(4), num_steps=4, chunk=1), 0
     for rank in range(3):
         own = {"rank": rank, "world_size": 3, "batch_size": 2}

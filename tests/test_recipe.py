@@ -159,7 +159,7 @@ def test_nothing_to_window() -> None:
 
 def test_sizes_that_differ() -> None:
     class Two:
-        """Two variables that no xarray Dataset would hold."""
+        """A source whose two variables do not fit into one xarray Dataset."""
 
         variables: ClassVar = {
             **open_source(xr.Dataset({"a": ("x", np.zeros(3))})).variables,

@@ -1,4 +1,4 @@
-"""Samples against plain xarray: one table of expressions, and the words of every refusal."""
+"""Samples equal plain xarray: a table of expressions, and the texts of errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ DEFAULT_FIELDS: dict[str, Row] = {
 
 @pytest.mark.parametrize(("make", "index", "plain"), DEFAULT_FIELDS.values(), ids=DEFAULT_FIELDS)
 def test_default_fields_equal_isel(source: Any, make: Any, index: int, plain: Any) -> None:
-    """Values, dims, coordinates and attributes, of everything that is windowed."""
+    """Values, dims, coordinates and attributes of all windowed variables equal xarray's."""
     samples = make(xloader.open(source))
     expected = plain(_dataset())[list(samples.fields)]
     actual = samples.to_xarray(index)
@@ -184,7 +184,7 @@ def test_named_fields_equal_stacks(source: Any, make: Any, index: int, plain: An
 
 @given(data=st.data())
 def test_any_window_of_any_selection(data: st.DataObject) -> None:
-    """Bit for bit what isel gives, wherever the chunks of a made-up variable lie."""
+    """Windows of any selection equal isel bit for bit, for any chunks of a variable."""
     size = data.draw(st.integers(1, 14), label="size")
     chunk = data.draw(st.integers(1, size), label="chunk")
     ds = xr.Dataset({"a": (("x", "y"), np.arange(size * 3).reshape(size, 3))})
@@ -215,7 +215,7 @@ def test_variables_may_come_as_one_sequence(together: Any) -> None:
 
 
 def test_windows_run_across_what_was_left_out() -> None:
-    """As documented: a selection makes neighbours of elements that were far apart."""
+    """A selection makes distant elements neighbours, and windows run across them, as documented."""
     samples = _dataset().xloader.isel(time=[0, 1, 8, 9]).window(time=2, stride=1).inputs("co2")
     assert samples[1][0].tolist() == [[1.0, 8.0]]
 
@@ -490,7 +490,7 @@ def test_import_loads_no_heavy_library() -> None:
     assert run.stdout.strip() == "[]"
 
 
-# The file says NaN is missing in integers, which xarray warns about whoever opens it.
+# The file names NaN as fill value of integers, and xarray always warns about that.
 @pytest.mark.filterwarnings("ignore:variable .* has non-conforming")
 def test_real_files_are_read_as_xarray_reads_them(data_folder: Path) -> None:
     path = data_folder / "eraint_uvz.nc"

@@ -1,4 +1,4 @@
-"""Composed selections against xarray's own, on a coordinate that tells every element apart."""
+"""Composed selections equal xarray's own, on a coordinate that identifies every element."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _elements(samples: xloader.Samples, dim: str = "x") -> list[int] | int:
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[Any]:
-    """Indexers of one dimension, each fitting what the ones before have left."""
+    """Draw indexers of one dimension, each valid for the result of the ones before."""
     left = SIZE
     chain: list[Any] = []
     for _ in range(draw(st.integers(1, 3))):
@@ -162,7 +162,7 @@ def test_labels_that_occur_twice_are_asked_for_one_by_one(verb: str, label: Any)
 
 
 def test_an_unlabelled_dimension_of_any_length_costs_nothing() -> None:
-    """The length is stored nowhere as an array: selecting is arithmetic."""
+    """Selecting along an unlabelled dimension stores no array of its length."""
     huge = range(10**15)
     taken = take("x", huge, slice(5, -5, 3))
     assert isinstance(taken, range)

@@ -1,4 +1,4 @@
-"""Many sources as one: against xr.concat, chunk by chunk, and the words of every refusal."""
+"""Concatenated sources equal xr.concat, chunk by chunk, and refusals say why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from xloader.testing import CountingStore, SourceRecorder, write_store
 
 
 def year(first: int, size: int) -> xr.Dataset:
-    """Days from day ``first`` of an endless year; every value tells its day and place."""
+    """Days from day ``first`` on; every value tells its day and place."""
     days = np.arange(first, first + size)
     t2m = (days[:, None] * 10.0 + np.arange(3)).astype("f4")
     return xr.Dataset(
@@ -178,7 +178,7 @@ def test_text_labels_have_no_order() -> None:
 
 
 class PackedPart:
-    """Integers and how they are packed, as a source in two chunks."""
+    """A source of packed integers in two chunks."""
 
     def __init__(self, packing: Packing, values: Sequence[int]) -> None:
         self._packing = packing
@@ -263,7 +263,7 @@ def test_equal_factors_of_other_types_are_not_one_packing() -> None:
 
 
 def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
-    """What xarray makes of each file, whatever way each is read."""
+    """If scale factors differ between years, each file is unpacked as xarray does."""
     paths = []
     for number, scale in enumerate([0.125, 0.25, 0.25]):
         path = tmp_path / f"{number}.zarr"
@@ -289,7 +289,7 @@ def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch.inputs[:, 0], expected)
 
 
-# What is asked of the parts
+# Requests to the parts
 
 
 def test_bundles_are_those_of_a_part() -> None:
@@ -378,7 +378,7 @@ def test_coordinates_along_the_dim_that_all_have_are_joined(tmp_path: Path) -> N
     assert one["swath"].values.tolist() == [50.5, 51.5, 52.5]
 
 
-# The door
+# xloader.concat
 
 
 def test_a_pattern_stands_for_what_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,7 +562,7 @@ def test_dates_of_one_calendar_join() -> None:
 
 
 def test_other_variables_beside_each_other_are_read_directly(tmp_path: Path) -> None:
-    """As errors and the docs say it: a mask without a dimension of time, in a store of its own."""
+    """Merged stores of different variables are read directly, as errors and the docs advise."""
     mask = xr.Dataset({"mask": ("lat", [1.0, 0.0, 1.0])}, {"lat": year(0, 20)["lat"]})
     for name, ds in (("a", year(0, 20)[["t2m"]]), ("b", mask)):
         ds.to_zarr(tmp_path / name, zarr_format=3, consolidated=False)

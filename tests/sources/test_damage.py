@@ -1,4 +1,4 @@
-"""Damaged chunks: one error that names the chunk, and nothing large allocated on the way."""
+"""A damaged chunk raises one error that names the chunk, and allocates no large memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CODECS: dict[str, dict[str, Any]] = {
     "v2-delta": {"filters": [numcodecs.Delta("<f8")], "compressors": numcodecs.Zlib()},
 }
 UNCHECKED = ("none", "v2-none", "v2-shuffle")
-"""Bytes without a checksum are values, whatever they are."""
+"""Chunks without a checksum: any bytes of the right size decode to some values."""
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": truncate,
     "garbled": garble,
@@ -134,7 +134,7 @@ def test_damage_on_the_other_paths(tmp_path: Path, kind: str, damage: str):
 
 
 class StoreLibraryError(Exception):
-    """As obstore, icechunk, aiohttp and botocore have them: no child of OSError."""
+    """An error like those of obstore, icechunk, aiohttp and botocore, which are no OSError."""
 
 
 @pytest.mark.parametrize("kind", ["zarr-direct-local", "zarr-unknown-chain"])
@@ -240,7 +240,7 @@ def test_zstd_after_a_frame_of_metadata():
 
 
 def test_zstd_without_a_declared_size():
-    # Magic, a descriptor of 0 (no size, no checksum), a window byte; then one raw, last block.
+    # The bytes: magic number, descriptor 0 (no size, no checksum), window size, one raw last block.
     last_raw_block = (1 | 8 << 3).to_bytes(3, "little") + b"abcdefgh"
     data = as_array(b"\x28\xb5\x2f\xfd\x00\x58" + last_raw_block)
     assert zstd_content_size(data) is None
@@ -325,7 +325,7 @@ def test_a_damaged_file_is_one_error(tmp_path: Path):
     assert at > 0
     data[at + 100] ^= 0xFF
     path.write_bytes(bytes(data))
-    # A file that changes once it is open is another error.
+    # Open the source after the damage, because a file that changes later raises another error.
     source = open_source(path)
     with pytest.raises(CorruptChunkError, match=r"'a\.nc'") as caught:
         kinds.read(source, "a", (5, 0))

@@ -1,4 +1,4 @@
-"""Metadata that no store can have: refused when it is opened, before anything is made by it."""
+"""Impossible metadata is refused when a store is opened, before anything is allocated from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""open_source: what it takes, what it refuses and how it says so."""
+"""open_source: the arguments it accepts, those it refuses, and the error texts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_groups_further_down_are_named(tmp_path: Path):
 
 def test_a_url_without_its_library(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    # fsspec remembers what another test has made it import.
+    # fsspec remembers file systems that other tests have imported.
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
     with pytest.raises(MissingDependencyError, match=r'pip install "\.\[cloud\]"') as caught:
         open_source("s3://me:canary@bucket/a.zarr")
@@ -259,7 +259,7 @@ def test_empty_dimension():
     assert kinds.read_all(source, "a").shape == (0, 5)
 
 
-# xarray says so of one of these files: its integers name NaN as their fill value.
+# One file has an integer variable with a fill value of NaN, and xarray warns about it.
 @pytest.mark.filterwarnings("ignore:variable .* has non-conforming '_FillValue'")
 @pytest.mark.parametrize("name", ["sst.mnmean.nc", "eraint_uvz.nc"])
 def test_real_files(data_folder: Path, tmp_path: Path, name: str):

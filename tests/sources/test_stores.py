@@ -1,4 +1,4 @@
-"""Every kind of store: an epoch over each, what travels, what forks, and what an error tells."""
+"""Every kind of store: an epoch, pickling, forks, names and errors."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_no_store_hangs_in_a_forked_child(tmp_path: Path) -> None:
     assert set(answers) == set(STORE_KINDS)
     for name, (given, labels, packed) in answers.items():
         assert given == labels == ("done" if name == "zip-path" else "refused"), name
-        # What was copied out of memory needs no library; a zip file has a handle of its own.
+        # Data copied from memory need no library, and a zip file gets its own handle.
         is_plain = name.startswith("zip") or name.endswith("memory")
         assert packed == ("done" if is_plain else "refused"), name
 
@@ -194,7 +194,7 @@ def test_a_store_of_a_local_class_travels_by_value() -> None:
     assert kinds.read(copy, "s", ()) == 2.5
 
 
-# Icechunk
+# icechunk
 
 
 def test_a_snapshot_stays_while_its_branch_moves(tmp_path: Path) -> None:
@@ -245,11 +245,11 @@ def test_versions_that_are_not_there(tmp_path: Path) -> None:
         open_source(tmp_path / "repository")
 
 
-# What an error tells
+# Errors and secrets
 
 
 def told(error: BaseException) -> str:
-    """All that a user would be shown."""
+    """Return all text of an error that a user would see."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
@@ -394,7 +394,7 @@ def test_a_format_that_is_asked_for(zarr_format: int) -> None:
 
 
 def test_listing_that_is_refused_does_not_hide_a_v2_store() -> None:
-    # Without the permission to list, S3 refuses what is absent in place of saying so.
+    # Without the permission to list, S3 answers "forbidden" instead of "absent".
     asked = []
 
     class Refusing(MemoryStore):
@@ -411,7 +411,7 @@ def test_listing_that_is_refused_does_not_hide_a_v2_store() -> None:
     asked.clear()
     with pytest.raises(SourceAccessError, match="does not let this reader in"):
         open_source(Refusing())
-    # One after the other: of several that fail at once, asyncio logs all but the first.
+    # The documents are asked for one by one: of several failures at once, asyncio logs all but one.
     assert asked == ["zarr.json", ".zgroup"]
 
 

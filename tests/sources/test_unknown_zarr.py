@@ -1,4 +1,4 @@
-"""A release of zarr that has moved its inner parts: still read, through zarr's own indexing."""
+"""A release of zarr with other internals is still read, through zarr's own indexing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xloader.sources import zarr_adapter
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.testing import write_store
 
-# Imported before a part of it goes missing, as zarr itself needs that part.
+# The script imports each zarr module first and hides it later, because zarr itself needs it.
 SCRIPT = """
 import pickle, shutil, sys, warnings
 from pathlib import Path

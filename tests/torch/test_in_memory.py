@@ -1,4 +1,4 @@
-"""Samples as a TensorDataset, and PyTorch's own ways to combine and split it."""
+"""Samples as a TensorDataset, and PyTorch's own tools to combine and split it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xloader.testing import CountingStore, write_store
 
 
 def make_samples(store: object | None = None) -> xloader.Samples:
-    """20 windows of 3 over chunks of 4, and the number after each."""
+    """Make 20 windows of 3 over chunks of 4, each with the next number as target."""
     return (
         xloader.open(make_store() if store is None else store)
         .window(time=4, stride=2)
