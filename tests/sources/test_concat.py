@@ -434,7 +434,7 @@ def _calendar(first: int, calendar: str) -> xr.Dataset:
 
 REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no source": (lambda: concat([]), OptionError, "nothing to join. Given: no source"),
-    "not a list": (lambda: concat(3), UnsupportedDataError, r"Given: builtins.int.*pass a list"),
+    "no list": (lambda: concat(3), UnsupportedDataError, r"Given: builtins.int.*pass a list"),
     "a dim that none has": (
         lambda: concat([year(0, 4), year(4, 4)], "tine"),
         UnknownNameError,
