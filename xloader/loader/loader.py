@@ -301,7 +301,7 @@ class Loader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the loader is closed", remedy="make a new one")
+            raise ClosedError("the loader is closed", remedy="make a new loader")
 
     def _left(self) -> Epoch | Remainder:
         """The epoch, or remainder of one, that the next iteration yields."""
