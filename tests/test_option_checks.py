@@ -1,4 +1,4 @@
-"""What no option can be is refused where it is given, at every door."""
+"""Impossible values of options are refused where they are given, at every door."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xloader.core.options import LoaderOptions, divisors_of
 from xloader.errors import OptionError, SampleIndexError
 
 HUGE = 10**5000
-"""More digits than Python writes."""
+"""A number with more digits than Python converts to text."""
 
 NO_FUNCTIONS = (5, "f", [])
 
@@ -159,7 +159,7 @@ def test_threads_and_elements_of_the_other_doors(samples: Samples) -> None:
 @pytest.mark.parametrize("index", [2**70, None, np.nan, 1.5, "2", [1.5], ["2"], [None], [2**70]])
 def test_ids_that_are_none(samples: Samples, index: Any) -> None:
     torch = pytest.importorskip("xloader.torch")
-    with pytest.raises(SampleIndexError, match="names no samples"):
+    with pytest.raises(SampleIndexError, match="not sample ids"):
         torch.MapDataset(samples)[index]
 
 

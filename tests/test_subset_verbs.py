@@ -1,4 +1,4 @@
-"""select, weighted and ids on real stores: values, reads, labels and what is refused."""
+"""select, weighted and ids on real stores: values, reads, labels and errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_text_says_how_many(samples: xloader.Samples) -> None:
 
 
 def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Samples) -> None:
-    # Windows of 2 from 5 on: days 5 and 6, then 19 and 20, on both sides of an edge of chunks.
+    # Windows of 2 from day 5 on: days 5 and 6, and days 19 and 20 across the edge of a chunk.
     selected = samples.select([5, 19])
     with selected.loader(batch_size=2, output="numpy") as loader:
         store.reset()
@@ -97,7 +97,10 @@ def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Sa
 def test_frequencies_match_the_weights_and_chunks_are_read_once(
     store: CountingStore, patches: xloader.Samples
 ) -> None:
-    """Over 200 epochs, with room for a part of the chunks at a time."""
+    """Over 200 epochs, draws follow the weights, and each epoch reads each chunk once.
+
+    The memory holds only some of the chunks.
+    """
     rng = np.random.default_rng(1)
     aligned = patches.select(patches.ids(lat=[60.0, 50.0, 30.0, 20.0]))
     weights = rng.gamma(1.0, size=len(aligned)) * (rng.random(len(aligned)) < 0.8)
@@ -140,7 +143,7 @@ def test_without_a_shuffle_ids_ascend_through_any_order(samples: xloader.Samples
 
 
 def test_samples_far_from_the_start_are_planned_on_themselves(store: CountingStore) -> None:
-    """A part of a long line, with little memory: the plan must fit what was selected."""
+    """A plan for late samples of a long dimension fits the selection, with little memory."""
     long = xr.Dataset({"a": (("time", "x"), np.zeros((40_000, 4), "f4"))})
     counting = CountingStore(write_store(long, {"a": (10, 4)}))
     samples = xloader.open(counting).window(time=3, stride=1)
@@ -182,7 +185,9 @@ def test_ids_are_those_of_the_subset(samples: xloader.Samples) -> None:
     selected = samples.select([30, 10, 20, 10])
     assert selected.ids(time="2001-01-11").tolist() == [1, 3]
     assert selected.ids(time=slice("2001-01-21", None)).tolist() == [2, 0]
-    with pytest.raises(EmptySamplesError, match="none of these windows is among the samples"):
+    with pytest.raises(
+        EmptySamplesError, match="windows at these labels are not among the selected samples"
+    ):
         selected.ids(time="2001-01-02")
 
 
@@ -205,23 +210,31 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
     [
         (lambda s: s.select([]), EmptySamplesError, "no sample is selected"),
         (lambda s: s.select([364]), SampleIndexError, "out of range"),
-        (lambda s: s.select(np.ones(5, bool)), SampleIndexError, "names no samples"),
-        (lambda s: s.select([0.5]), SampleIndexError, "names no samples"),
-        (lambda s: s.weighted(np.ones(5)), OptionError, "no weights of the samples"),
-        (lambda s: s.weighted(np.full(364, np.nan)), OptionError, "no weights of the samples"),
+        (lambda s: s.select(np.ones(5, bool)), SampleIndexError, "not sample ids"),
+        (lambda s: s.select([0.5]), SampleIndexError, "not sample ids"),
+        (lambda s: s.weighted(np.ones(5)), OptionError, "the weights do not fit the samples"),
+        (
+            lambda s: s.weighted(np.full(364, np.nan)),
+            OptionError,
+            "the weights do not fit the samples",
+        ),
         (lambda s: s.weighted(np.ones(364) * 1j), OptionError, "complex128 of shape"),
-        (lambda s: s.weighted(["much"] * 364), OptionError, "no weights of the samples"),
+        (lambda s: s.weighted(["much"] * 364), OptionError, "the weights do not fit the samples"),
         (lambda s: s.select(np.array([2**64 - 1], "u8")), SampleIndexError, "out of range"),
         (
             lambda s: s.weighted(np.arange(364) > 0).select([0]),
             EmptySamplesError,
-            "no sample that is selected has a weight",
+            "all selected samples have weight 0",
         ),
-        (lambda s: s.weighted(-np.ones(364)), OptionError, "how often samples occur"),
-        (lambda s: s.weighted(np.zeros(364)), OptionError, "how often samples occur"),
-        (lambda s: s.weighted(np.ones(364), 0), OptionError, "no number of samples"),
-        (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "no number of samples"),
-        (lambda s: s.ids(lat=10), OptionError, "takes the dimension 'lat' whole"),
+        (lambda s: s.weighted(-np.ones(364)), OptionError, "the weights are negative, or all 0"),
+        (lambda s: s.weighted(np.zeros(364)), OptionError, "the weights are negative, or all 0"),
+        (lambda s: s.weighted(np.ones(364), 0), OptionError, "not a valid number of samples"),
+        (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "not a valid number of samples"),
+        (
+            lambda s: s.ids(lat=10),
+            OptionError,
+            "holds all of the dimension 'lat', which has no windows",
+        ),
         (lambda s: s.ids(depth=10), UnknownNameError, "no dimension"),
         (lambda s: s.ids(time="1999-01-01"), UnknownNameError, "no such label"),
         (lambda s: s.ids(time=slice("1999", "2000")), EmptySamplesError, "no label"),
@@ -234,7 +247,7 @@ def test_bad_input_is_named(samples, change, error: type[XloaderError], text: st
 
 
 def test_samples_with_none_near_their_corner_are_planned() -> None:
-    """One row and one column of a plane: no sample lies where the two would meet."""
+    """The samples form one row and one column, and none lies at the corner of both."""
     values = np.zeros((600, 600), "f4")
     store = write_store(xr.Dataset({"a": (("y", "x"), values)}), {"a": (10, 10)})
     samples = xloader.open(store).window(y=3, x=3, stride=1)
@@ -249,7 +262,7 @@ def test_samples_with_none_near_their_corner_are_planned() -> None:
 
 def test_a_slice_selects(samples: xloader.Samples) -> None:
     assert samples.select(slice(10, 20, 3)).positions([1]).time.values.tolist() == [13]
-    with pytest.raises(OptionError, match=r"no number of samples.*Allowed"):
+    with pytest.raises(OptionError, match=r"not a valid number of samples.*Allowed"):
         samples.weighted(np.ones(len(samples)), 10**13)
 
 

@@ -1,4 +1,4 @@
-"""What every source promises, tried on every kind of source."""
+"""The contract of a source, tested on every kind of source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_offers_the_variables_of_numbers(opened: Opened):
         assert variable.dtype.kind == oracle[name].dtype.kind
         assert len(variable.chunks) == len(variable.shape)
         assert variable.attrs == oracle[name].attrs
-        assert source.path_of(name)
+        is_through_xarray = source.is_through_xarray(name)
+        assert ("block by block through xarray" in source.path_of(name)) == is_through_xarray
 
 
 def test_chunks_cover_each_variable(opened: Opened):
@@ -64,7 +65,7 @@ def test_cuts_equal_isel(opened: Opened):
         ends = ({0, num - 1} for num in kinds.num_chunks(variable))
         for chunk in itertools.product(*ends):
             spans = [kinds.span(variable, axis, i) for axis, i in enumerate(chunk)]
-            # Each kind of cut along all dimensions, then beside the next kind.
+            # Each kind of cut is used along all dimensions, then together with the next kind.
             for number, turn in itertools.product(range(len(cuts)), (0, 1)):
                 makers = [
                     list(cuts.values())[(number + turn * axis) % len(cuts)]

@@ -1,4 +1,4 @@
-"""What fails for a while is asked for again: how often, is counted."""
+"""Reads that fail for a while are tried again, and retries are counted."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import xloader
 from tests.sources.flaky import Fault, Flaky, serving
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
+from xloader.sources.stores.access_errors import cause_of
 from xloader.sources.transient_errors import is_transient, told_pause
 from xloader.testing import FaultyStore, write_store
 
@@ -32,7 +33,8 @@ def flaky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flaky]:
     encoding = {"t": {"shards": (20, 20)}}
     stores += [write_store(ds, {"t": (5, 10)}, folder / "shards.zarr", encoding=encoding)]
     with warnings.catch_warnings():
-        # It is no part of the specification yet, and what lies behind HTTP is not found without.
+        # Consolidated metadata is not yet part of the Zarr v3 specification, so zarr warns. Stores
+        # over HTTP need it.
         warnings.simplefilter("ignore")
         for store in stores:
             zarr.consolidate_metadata(store)
@@ -42,7 +44,7 @@ def flaky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flaky]:
 
 def library(name: str) -> dict[str, Any] | None:
     pytest.importorskip("obstore" if name == "obstore" else "aiohttp")
-    # With any option, fsspec opens the URL.
+    # With any option given, fsspec opens the URL.
     return None if name == "obstore" else {"client_kwargs": {}}
 
 
@@ -67,11 +69,11 @@ def test_an_epoch_is_complete_where_each_key_fails_twice(
     report = read_all(samples)
     assert flaky.num_failed("/t/c/") == 2 * NUM_CHUNKS
     assert report.num_reads == NUM_CHUNKS
-    assert f"{report.num_retries} of {report.num_requests} requests were made because" in str(
+    assert f"{report.num_retries} of {report.num_requests} requests repeated a failed one" in str(
         report
     )
     if (by, fault) != ("fsspec", "drop"):
-        # Of a connection that drops, aiohttp itself asks once more, which nobody sees.
+        # aiohttp itself repeats a request once when a connection drops, and does not report it.
         assert report.num_retries == flaky.num_failed("/t/c/")
         assert report.num_requests == flaky.num_asked("/t/c/")
 
@@ -123,7 +125,7 @@ def test_a_chunk_that_never_comes_is_a_timeout(flaky: Flaky, by: str) -> None:
     ("status", "told"),
     [
         ("503", r"could not be read in 2 attempts \(\w+, HTTP status 503\).*max_retries="),
-        ("403", r"does not let this reader have a chunk \(\w+, HTTP status 403\).*credentials"),
+        ("403", r"refuses access to a chunk \(\w+, HTTP status 403\).*credentials"),
     ],
 )
 def test_the_error_tells_the_status(flaky: Flaky, status: Fault, told: str, by: str) -> None:
@@ -161,7 +163,7 @@ def test_no_more_attempts_than_asked_for(flaky: Flaky) -> None:
     with pytest.raises(ChunkError):
         read_all(samples)
     assert flaky.num_asked("/t/c/3") == 1
-    # A loader may be more patient than what it reads from was opened with.
+    # A loader may allow more retries than `open` did.
     flaky.fail("503", 1, "/t/c/3")
     assert read_all(samples, max_retries=1).num_retries == 1
 
@@ -202,7 +204,7 @@ def test_what_will_not_pass_is_not_asked_for_again() -> None:
 
 
 class _Told(Exception):
-    """As aiohttp's error has it."""
+    """An error with status and headers like aiohttp's."""
 
     status = 503
 
@@ -248,6 +250,20 @@ def test_which_failures_may_pass() -> None:
     lasting = [FileNotFoundError("c/0"), PermissionError(), ValueError(), OSError("text")]
     assert all(map(is_transient, passing))
     assert not any(map(is_transient, lasting))
+
+
+def test_causes_decide_and_contexts_do_not_but_contexts_are_searched_for_credentials() -> None:
+    raised, handling = OSError("failed"), OSError("failed")
+    raised.__cause__ = handling.__context__ = TimeoutError("of a store with token=s3cret")
+    assert is_transient(raised)
+    assert not is_transient(handling)
+    for error in (raised, handling):
+        assert cause_of(error) is error
+        assert cause_of(error, ("s3cret",)) is None
+        # A circle of errors ends.
+        error.__context__ = error.__cause__ = ValueError()
+        error.__cause__.__cause__ = error
+        assert not is_transient(error)
 
 
 @pytest.mark.parametrize(

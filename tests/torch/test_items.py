@@ -1,4 +1,4 @@
-"""Functions on single samples, and the chance that they see."""
+"""Functions on single samples, and the random numbers that these functions draw."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make_batch(ids: list[int] | None = None) -> Batch:
 
 
 def chance(x: Any) -> np.ndarray:
-    """Numbers of every generator that augmentation uses."""
+    """Draw a number from every generator that augmentation uses."""
     return np.array([random.random(), np.random.rand(), torch.rand(()).item()])  # noqa: NPY002
 
 
 class Compose:
-    """As torchvision's."""
+    """A composition of functions like torchvision's."""
 
     def __init__(self, *functions: Any) -> None:
         self.functions = functions
@@ -118,7 +118,7 @@ def test_chance_depends_on_the_sample_alone() -> None:
     for ids in ([7], [1, 4], [7, 4, 1]):
         np.testing.assert_array_equal(keyed(ids), [expected[i] for i in ids])
     others = [keyed([4], [1])[0], keyed([4], epoch=1)[0], *expected.values()]
-    # Each generator has numbers of its own, and no two samples share them.
+    # Each generator has its own numbers, and no two samples share them.
     assert len(np.unique(others)) == 3 * len(others)
 
 
@@ -128,7 +128,7 @@ def test_the_generators_stand_where_they_stood() -> None:
         raise ValueError("broken")
 
     random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-    # An odd number of normal numbers leaves one in NumPy's drawer, which must stay there.
+    # NumPy makes normal numbers in pairs and keeps the second one, which must stay.
     np.random.standard_normal()  # noqa: NPY002
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     keys = sample_keys(0, 0, [4, 1, 7])
@@ -147,7 +147,7 @@ def test_they_pickle_with_lambdas() -> None:
     assert collate(again.apply(make_batch(), None)).x[0, 0].tolist() == [12] * 3
     with pytest.raises(TypeError, match="pickle") as caught:
         pickle.dumps(ItemTransforms(Compose(threading.Lock())))
-    assert "raised as transform was pickled" in str(caught.value.__notes__)
+    assert "raised while transform was pickled" in str(caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_they_pickle_with_lambdas() -> None:
         ({"transforms": [print]}, r"transforms cannot be called"),
         (
             {"transforms": print, "transform": print},
-            r"does the work of the other two.*Allowed: transforms alone",
+            r"cannot be combined with transform or target_transform.*Allowed: either transforms",
         ),
     ],
 )
@@ -175,17 +175,17 @@ def test_errors_of_the_functions() -> None:
     with pytest.raises(TransformError, match=r"transform of sample 1 failed.*broken") as caught:
         ItemTransforms(broken).apply(make_batch(), None)
     assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(UnsupportedDataError, match=r"transform returned None.*changed in place"):
+    with pytest.raises(UnsupportedDataError, match=r"transform returned None.*changes it in place"):
         ItemTransforms(lambda x: x.sort()).apply(make_batch(), None)
     with pytest.raises(UnsupportedDataError, match="transforms returned None"):
         ItemTransforms(transforms=lambda x, y: (x, None)).apply(make_batch(), None)
     alone = Batch([make_batch().x], ["x"], make_batch().ids)
-    with pytest.raises(OptionError, match=r"is for the second field.*Given: fields \['x'\]"):
+    with pytest.raises(OptionError, match=r"needs a second field.*Given: fields \['x'\]"):
         ItemTransforms(target_transform=int).apply(alone, None)
 
 
 class _Augmented:
-    """What a map-style dataset does with transforms: ids from 0 to 7, and 8, which is refused."""
+    """A map-style dataset with transforms: ids 0 to 7 work, and id 8 is refused."""
 
     transforms = ItemTransforms(chance)
 
@@ -214,5 +214,5 @@ def test_workers_do_not_change_what_is_drawn() -> None:
         batch = next(batches)
         assert batch.ids.tolist() == list(range(first, first + 4))
         np.testing.assert_array_equal(batch.x.numpy(), expected[first : first + 4])
-    with pytest.raises(UnsupportedDataError, match=r"transform returned holds a tensor.*'meta'"):
+    with pytest.raises(UnsupportedDataError, match=r"result of transform holds a tensor.*'meta'"):
         next(batches)

@@ -1,4 +1,4 @@
-"""PyTorch's doors in training of several ranks: they may be made before the ranks are known."""
+"""PyTorch's doors with several ranks: they may be made before the ranks are known."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_later_contradiction_is_an_error(
 
 @pytest.mark.parametrize(("make", "ids_of", "length"), DOORS)
 @pytest.mark.parametrize(("seed", "is_alike"), [(0, True), (1, False)])
-@pytest.mark.filterwarnings("ignore:epoch 0 comes once more")
+@pytest.mark.filterwarnings("ignore:epoch 0 is repeated")
 def test_ranks_that_planned_differently_are_told(
     make: Callable[..., Any],
     ids_of: Callable[[Any], Iterator[int]],
@@ -158,7 +158,7 @@ def test_a_dataset_travels_with_the_rank_of_its_process(monkeypatch: pytest.Monk
     copied = pickle.loads(pickle.dumps(dataset))
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
-    # As in a process that knows of no process group.
+    # The copy is used in a process without a process group.
     assert len(copied) == 5
     alone = pickle.loads(pickle.dumps(make_dataset()))
     become(monkeypatch, 0, 2)

@@ -1,4 +1,4 @@
-"""Scripts whose workers start before the script guards what it does."""
+"""Scripts with workers, with and without the ``__main__`` guard."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path, context: str) ->
     assert ended.returncode != 0
     assert "batches" not in ended.stdout
     told = next(line for line in ended.stderr.splitlines() if "WorkersError: " in line)
-    assert "a worker process imports the script anew, and would start workers of its own" in told
-    assert 'To mend it: put what trains, writes or prints under if __name__ == "__main__":' in told
+    assert "a worker process imports the script again, and would start its own workers" in told
+    assert (
+        'To mend it: put the code that trains, writes or prints under if __name__ == "__main__":'
+        in told
+    )
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_loader_may_be_made_above_the_guard(tmp_path: Path, context: str) -> None:
-    """Workers make it as well, and nobody iterates over theirs."""
+    """Workers import the script and make the loader too, but do not iterate over it."""
     ended = run(tmp_path, GUARDED, context)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "8 batches\n"

@@ -143,7 +143,7 @@ def _print_data(path: str, dataset: xr.Dataset, task: ForecastTask, climate: Cli
         if share > 0:
             print(
                 f"NaN       {100 * share:.0f} % of {name}; filled with the mean after "
-                "normalising; points that lack a value at any step are not scored"
+                "normalising; points without a value at some step are not scored"
             )
 
 
@@ -156,6 +156,7 @@ def _train(
     with tqdm(total=100, desc="Training", bar_format=style) as bar:
 
         def show(progress: Progress) -> None:
+            """Show epoch, step and loss in the progress bar."""
             bar.set_postfix_str(
                 f"epoch {progress.epoch}, step {progress.step}, loss {progress.loss:.3f}",
                 refresh=False,
@@ -234,15 +235,15 @@ def _measured(training: TrainingResult) -> str:
     if training.num_epochs:
         return "The last whole training epoch, as measured"
     return (
-        f"The first {training.num_cut} of {training.epoch_size} batches of an epoch that was cut "
-        "off, as measured"
+        f"The first {training.num_cut} of {training.epoch_size} batches of an unfinished epoch, "
+        "as measured"
     )
 
 
 def _plan_tag(training: TrainingResult) -> str:
     """One line with the predicted and the measured number of reads."""
     explanation, report = training.explanation, training.report
-    whole = "" if training.num_epochs else " for the whole of it"
+    whole = "" if training.num_epochs else " for the whole epoch"
     return (
         f"Predicted {explanation.num_reads} reads{whole}, amplification "
         f"{explanation.read_amplification:.3f}; measured {report.num_reads} reads, "
@@ -293,6 +294,7 @@ def _draw(
     target = task.num_train + example.index + task.lead
 
     def shown(maps: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One map, with NaN outside the mask."""
         return np.where(mask, maps[0], np.float32(np.nan))
 
     when = ""

@@ -57,7 +57,9 @@ class Run:
         self._pid = os.getpid()
         self._run_lock = RunLock()
         self._open_batches = OpenBatches(job, self.tally, self._run_lock)
-        self._deadlines = Deadlines(job.retry_policy, job.reader.name, self._run_lock.tell)
+        self._deadlines = Deadlines(
+            job.parts.retry_policy, job.parts.reader.name, self._run_lock.tell
+        )
         self._block_loads = BlockLoads(
             job,
             self.tally,
@@ -78,6 +80,11 @@ class Run:
         self._has_started = False
         self._has_told_of_skipped = False
         self._threads = Threads("xloader")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._is_closed
 
     # The consumer's side
 
@@ -103,7 +110,7 @@ class Run:
         """
         self._check_process()
         begin = time.perf_counter()
-        change_watch = self._job.reader.change_watch
+        change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
             change_watch.begin()
         with self._run_lock.lock:
@@ -121,7 +128,7 @@ class Run:
             if self._is_closed:
                 raise ClosedError(
                     "the iterator is closed",
-                    remedy="iterate over the loader again; after loader.close(), make another one",
+                    remedy="iterate over the loader again; after loader.close(), make a new loader",
                 )
             if not self._open_batches:
                 return None
@@ -136,9 +143,9 @@ class Run:
             self._has_told_of_skipped = True
             rows = "1 row" if open_batch.num_skipped == 1 else f"{open_batch.num_skipped} rows"
             warn_caller(
-                f"{rows} of this batch hold other samples, as batch.is_padding says, because of "
-                f"this error: {open_batch.first_error} Later ones are counted in report() without "
-                "a warning.",
+                f"{rows} of this batch could not be read and repeat other rows; batch.is_padding "
+                f"marks them. The error was: {open_batch.first_error} Later errors are counted in "
+                "report() without a warning.",
                 SkippedWarning,
             )
         return self._open_batches.delivery(open_batch)
@@ -196,9 +203,9 @@ class Run:
         if self._has_started or self._is_closed:
             return
         self._has_started = True
-        self.tally.mark(workers=self._job.num_threads)
+        self.tally.mark(workers=self._job.parts.num_threads)
         self._deadlines.start()
-        for _ in range(self._job.num_threads):
+        for _ in range(self._job.parts.num_threads):
             self._threads.begin(self._work)
 
     def _replace(self, stuck: threading.Thread) -> None:
@@ -250,10 +257,10 @@ class Run:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkError(
-                "a loader's iterator was carried over a fork, where its threads do not live",
-                given=f"process {os.getpid()}, made in {self._pid}",
-                remedy='make the loader in the child, or start it with "spawn" or "forkserver" '
-                'under if __name__ == "__main__":',
+                "an iterator was used after a fork, in a child process that lacks its threads",
+                given=f"process {os.getpid()}, iterator made in process {self._pid}",
+                remedy='make the loader in the child process, or start the child with "spawn" or '
+                '"forkserver" under if __name__ == "__main__":',
             )
 
     def _drop_blocks(self) -> None:
@@ -343,7 +350,7 @@ class Run:
         """
         if self._job.is_resident or begin.num_samples > 1:
             return False
-        if not self._job.gatherer.is_direct(begin.group):
+        if not self._job.parts.gatherer.is_direct(begin.group):
             return False
         (hits,) = step.hits[begin.group]
         first = int(np.searchsorted(hits.rows, begin.row))

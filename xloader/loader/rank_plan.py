@@ -23,7 +23,7 @@ from xloader.errors import (
 from xloader.loader.explain_notes import with_notes
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, explain_epoch
-from xloader.planning.make_plan import enough_memory, make_plan, most_rows
+from xloader.planning.make_plan import make_plan, most_rows
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
@@ -132,7 +132,8 @@ class RankPlan:
             return epoch
         kept = self._left
         if kept is None or kept.whole is not epoch or kept.first_step != first_step:
-            self._left = kept = Remainder(epoch, first_step, self.footprint)
+            processes = tuple(self.processes("world"))
+            self._left = kept = Remainder(epoch, first_step, self.footprint, processes)
         return kept
 
     def epoch(self, number: int) -> Epoch:
@@ -194,6 +195,12 @@ class RankPlan:
         rows = most_rows(self.footprint, self.options)
         return rows * sum(layout.sample_nbytes for layout in self.layouts)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether no variable is read through xarray."""
+        source = self.recipe.source
+        return not any(source.is_through_xarray(name) for name in self.footprint.variables)
+
     def with_notes(self, expected: Explanation) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         return with_notes(expected, self.recipe, self._empty_note)
@@ -252,21 +259,19 @@ class RankPlan:
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True
-        is_poor = expected.mixing < expected.full_mixing / 2
-        is_costly = expected.read_amplification > self.options.max_amplification
+        is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         if not is_poor and not is_costly:
             return
-        enough = enough_memory(
-            self._planned_footprint, self._planned_layouts, self.options, self.plan.workers
-        )
-        remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
+        enough = show_nbytes(self._enough_memory()).replace(" ", "")
+        remedy = f"pass memory={enough!r}, or use smaller chunks"
         if self.options.spread is not None:
-            remedy = f"with spread=None, {remedy}"
+            remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
-            remedy += f"; lanes={self.options.lanes} share what one rank has, so fewer mix better"
+            lanes = f"lanes={self.options.lanes} must all fit in the memory of one rank"
+            remedy += f"; fewer lanes mix better too: {lanes}"
         if is_poor:
             warn_caller(
-                f"batches mix {expected.mixing:.1f} regions, a full shuffle "
+                f"batches mix {expected.mixing:.1f} regions, those of a full shuffle "
                 f"{expected.full_mixing:.1f}: {remedy}",
                 MixingWarning,
             )
@@ -276,6 +281,25 @@ class RankPlan:
                 f"max_amplification={self.options.max_amplification}: {remedy}",
                 AmplificationWarning,
             )
+
+    def _is_poor(self, expected: Explanation) -> bool:
+        return expected.mixing < expected.full_mixing / 2
+
+    def _is_costly(self, expected: Explanation) -> bool:
+        return expected.read_amplification > self.options.max_amplification
+
+    def _enough_memory(self) -> int:
+        """The memory in bytes, doubled until a plan gives no reason for a warning."""
+        # With a small spread given by the user, no amount of memory would mix well enough.
+        options = dataclasses.replace(self.options, spread=None)
+        while True:
+            options = dataclasses.replace(options, memory=2 * options.memory_nbytes)
+            larger = RankPlan(self.recipe.planned, options, self.plan.workers)
+            epoch = larger.epoch(0)
+            expected = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
+            is_enough = not self._is_poor(expected) and not self._is_costly(expected)
+            if larger.plan.is_resident or is_enough:
+                return options.memory_nbytes
 
     def _make_plan(self, workers: int) -> Plan:
         return make_plan(self._planned_footprint, self._planned_layouts, self.options, workers)
@@ -298,7 +322,7 @@ class RankPlan:
         if sublanes.num_steps > sublanes.workers or any(begin < end for begin, end in spans):
             return
         raise OptionError(
-            "a worker would have nothing but padding",
+            "a worker would have only padding to deliver",
             given=f"num_workers={sublanes.workers}, {sublanes.num_steps} batches on each rank",
             allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
             remedy="use fewer workers, smaller batches, or drop_last=True",
@@ -308,8 +332,8 @@ class RankPlan:
         num_samples, options = self.num_samples, self.options
         if num_samples < options.world.world_size:
             raise EmptySamplesError(
-                "there is not a sample for each rank",
+                "there are fewer samples than ranks",
                 given=f"{num_samples} samples, world_size={options.world.world_size}",
-                allowed="at least one a rank",
+                allowed="at least one sample for each rank",
                 remedy="use fewer ranks, or a smaller stride",
             )

@@ -1,24 +1,14 @@
-"""One DataLoader worker of a rank, mostly in a process of its own: it makes its own batches.
-
-Also the predictions for a remainder of an epoch, in which some batches are made again.
-"""
+"""One DataLoader worker of a rank, mostly in a process of its own: it makes its own batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import Literal
+from collections.abc import Iterator
 
-from xloader.core.nans import warn_of_nans
+from xloader.core.nans import NanWarner
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.loader.job_factory import JobFactory
-from xloader.loader.padding import _has_padding_only, _Rewound, rest_of
 from xloader.loader.rank_plan import RankPlan
-from xloader.planning.epoch import Epoch
-from xloader.planning.explain import Cached, Explanation
-from xloader.planning.remainder import Remainder
 
 
 class Worker:
@@ -41,7 +31,7 @@ class Worker:
         self._number = number
         self._job_factory = JobFactory(rank_plan, num_ready=num_ready, num_cores=num_cores)
         self._run: Run | None = None
-        self._has_warned = False
+        self._nan_warner = NanWarner(rank_plan.options.on_nan)
 
     @property
     def is_foreign(self) -> bool:
@@ -66,7 +56,8 @@ class Worker:
             Number of the epoch.
         first_step : int, default 0
             The first step of the rank that is left. Earlier steps of this worker are not made,
-            and nothing is read for them. The one exception is described in `rest_of`.
+            and nothing is read for them. The one exception is described in
+            `Remainder.sublanes`.
 
         Yields
         ------
@@ -75,7 +66,8 @@ class Worker:
         """
         self.close()
         numbers = self._rank_plan.sublanes(self._number)
-        part, num_passed = rest_of(self._rank_plan.remainder(epoch, first_step), numbers)
+        part = self._rank_plan.remainder(epoch, first_step)
+        num_again = part.sublanes.num_again_of(numbers[0])
         if not part.sublanes.num_steps_of(numbers[0]):
             return
         job = self._job_factory.job(part, numbers)
@@ -84,82 +76,16 @@ class Worker:
             for index in range(job.walker.num_steps):
                 delivery = run.take()
                 assert delivery is not None, "a run delivers as many batches as it has steps"
-                if index >= num_passed:
-                    self._warn(delivery)
+                if index >= num_again:
+                    self._nan_warner.warn(delivery.nans)
                     yield delivery
                 # This reference would keep the memory in use for one more step.
                 del delivery
         finally:
             run.close()
 
-    def _warn(self, delivery: Delivery) -> None:
-        is_asked = self._rank_plan.options.on_nan == "warn"
-        if delivery.nans and is_asked and not self._has_warned:
-            self._has_warned = True
-            warn_of_nans(delivery.nans)
-
     def close(self) -> None:
         """Stop the run under way. It may be called more than once."""
         if self._run is not None:
             self._run.close()
         self._run = None
-
-
-def carried_out(
-    rank_plan: RankPlan, part: Epoch | Remainder, scope: Literal["rank", "world"] = "rank"
-) -> Epoch | Remainder:
-    """The rest of an epoch, including the batches that `rest_of` makes again.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The rank plan.
-    part : Epoch or Remainder
-        The epoch, or what is left of it.
-    scope : {"rank", "world"}
-        Whether the processes of this rank or of all ranks carry it out.
-
-    Returns
-    -------
-    Epoch or Remainder
-        ``part`` itself if no batch is made again.
-    """
-    if not isinstance(part, Remainder):
-        return part
-    own = [n for n in rank_plan.processes(scope) if _has_padding_only(part, n)]
-    if not own:
-        return part
-    return _Rewound(part.whole, part.first_step, part.footprint, frozenset(chain(*own)))
-
-
-def explain_rest(
-    rank_plan: RankPlan,
-    part: Epoch | Remainder,
-    scope: Literal["rank", "world"] = "rank",
-    cached: Sequence[Cached] = (),
-) -> Explanation:
-    """Predict what the remainder of an epoch will cost, summed over the workers.
-
-    Nothing is read.
-
-    Parameters
-    ----------
-    rank_plan : RankPlan
-        The rank plan.
-    part : Epoch or Remainder
-        The epoch, or what is left of it.
-    scope, cached
-        As for `RankPlan.explain`.
-
-    Returns
-    -------
-    Explanation
-        The prediction. It counts the reads of batches that are made again, but not their samples.
-    """
-    expected = rank_plan.explain(part, scope, cached)
-    carried = carried_out(rank_plan, part, scope)
-    if carried is part:
-        return expected
-    found = rank_plan.explain(carried, scope, cached)
-    # Batches that are made again are not delivered.
-    return replace(found, num_samples=expected.num_samples)

@@ -13,6 +13,7 @@ A lane is cut at whole batches into one sub-lane for each DataLoader worker of i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -36,6 +37,8 @@ class SubLanes:
         Number of steps of the whole epoch, equal on all ranks.
     first_step : int
         First step of the remainder of the epoch that is asked for.
+    made_again : frozenset of int
+        Numbers of the sub-lanes whose last step before ``first_step`` is made again.
 
     Examples
     --------
@@ -52,6 +55,7 @@ class SubLanes:
     share: int = 1
     num_steps: int = 0
     first_step: int = 0
+    made_again: frozenset[int] = frozenset()
 
     @property
     def num(self) -> int:
@@ -69,19 +73,31 @@ class SubLanes:
         return self.of_worker(0 if self.num_steps else self.workers - 1)
 
     def num_steps_of(self, number: int) -> int:
-        """Number of steps that the worker of a sub-lane makes, from ``first_step`` on."""
+        """Number of steps that the worker of a sub-lane makes, with one that is made again."""
         return self._num_steps_before(number, self.num_steps) - self.num_done_of(number)
 
+    def num_again_of(self, number: int) -> int:
+        """Number of steps that the worker of a sub-lane makes again: 0 or 1. They come first."""
+        return int(number in self.made_again)
+
     def num_done_of(self, number: int) -> int:
-        """Number of steps that the worker of a sub-lane makes before ``first_step``."""
-        return self._num_steps_before(number, self.first_step)
+        """Number of steps before those of `num_steps_of`."""
+        return self._num_steps_before(number, self.first_step) - self.num_again_of(number)
 
     def most_samples(self, number: int) -> int:
-        """Largest number of samples of a sub-lane in its steps from ``first_step`` on.
+        """Largest number of samples of a sub-lane in the steps of `num_steps_of`.
 
         Samples beyond that are left out of the epoch.
         """
         return self.num_steps_of(number) * self.share
+
+    def has_padding_only(self, numbers: Sequence[int]) -> bool:
+        """Whether a process has steps left, but none of its samples."""
+        num_done = self.num_done_of(numbers[0])
+        if not num_done or not self.num_steps_of(numbers[0]):
+            return False
+        spans = (self.span(number) for number in numbers)
+        return all(end - begin <= num_done * self.share for begin, end in spans)
 
     def span(self, number: int) -> tuple[int, int]:
         """Places of a sub-lane in the line of samples, as a half-open range ``(begin, end)``."""

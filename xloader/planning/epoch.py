@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -81,10 +81,6 @@ class Epoch:
             self.num_steps,
         )
 
-    def num_steps_of(self, numbers: Sequence[int]) -> int:
-        """Number of steps that a process makes, given the numbers of its sub-lanes."""
-        return self.sublanes.num_steps_of(numbers[0])
-
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """Make some sub-lanes, by their numbers in `sublanes`.
 
@@ -154,6 +150,7 @@ class Epoch:
         ascent = Ascent(self.footprint, self.plan.depth, self.sublanes, seed, epoch)
 
         def ascend(lane: int) -> Lane:
+            """One sub-lane in ascending order of ids."""
             order = ascent.lane(lane)
             return Lane(order, self._schedule(order, lane))
 

@@ -48,7 +48,7 @@ class Explanation(Figures):
     notes: tuple[str, ...] = ()
 
     def _title(self) -> str:
-        return "Explanation: a prediction, for which no data is read"
+        return "Explanation: a prediction, made without reading data"
 
     def _rows(self) -> list[tuple[str, str]]:
         by_path: dict[str, list[str]] = {}
@@ -57,7 +57,10 @@ class Explanation(Figures):
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
         if self.num_shared_reads:
             read.append(
-                ("shared", f"{self.num_shared_reads:,} reads of a chunk by another rank or worker")
+                (
+                    "shared",
+                    f"{self.num_shared_reads:,} extra reads of chunks that ranks or workers share",
+                )
             )
         if self.shared_chunks:
             named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
@@ -67,7 +70,7 @@ class Explanation(Figures):
             read.append(("note", f"{dim}: steps are irregular: {steps}; windows run across them"))
         read += [("note", note) for note in self.notes]
         if not self.is_exact:
-            read.append(("note", "counted on the first part of the order only"))
+            read.append(("note", "these numbers come from the first part of the order only"))
         return [*super()._rows(), *read]
 
 
@@ -83,6 +86,8 @@ def explain_epoch(
     batch_nbytes: int | None = None,
 ) -> Explanation:
     """Predict the reads and the memory of some processes in one epoch.
+
+    It counts the reads of batches that are made again for a remainder, but not their samples.
 
     Parameters
     ----------
@@ -209,7 +214,12 @@ def shared_blocks(
 def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
     sublanes = epoch.sublanes
     lanes = zip(numbers, epoch.lanes(numbers), strict=True)
-    return sum(min(lane.order.num_samples, sublanes.most_samples(n)) for n, lane in lanes)
+    return sum(
+        min(lane.order.num_samples, sublanes.most_samples(n))
+        for n, lane in lanes
+        # A step that is made again is not delivered, and only padding follows it.
+        if not sublanes.num_again_of(n)
+    )
 
 
 def _peak_nbytes(
@@ -217,7 +227,7 @@ def _peak_nbytes(
 ) -> int:
     """The most bytes that a process may have in memory at a time, given its sub-lanes."""
     plan = epoch.plan
-    num_steps = epoch.num_steps_of(numbers)
+    num_steps = epoch.sublanes.num_steps_of(numbers[0])
     needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes)
     return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
 

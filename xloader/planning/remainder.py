@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint
@@ -119,11 +120,14 @@ class Remainder:
         The first step of each rank that is left.
     footprint : Footprint
         The chunks that this rank reads. For a slab they differ from those of ``whole``.
+    processes : tuple of (sequence of int)
+        The numbers of each process's sub-lanes, over all ranks.
     """
 
     whole: Epoch
     first_step: int
     footprint: Footprint
+    processes: tuple[Sequence[int], ...]
 
     @property
     def plan(self) -> Plan:
@@ -140,14 +144,16 @@ class Remainder:
         """Steps that every rank has left."""
         return self.whole.num_steps - self.first_step
 
-    @property
+    @cached_property
     def sublanes(self) -> SubLanes:
-        """The division of the epoch's samples into sub-lanes, with the first step that is left."""
-        return replace(self.whole.sublanes, first_step=self.first_step)
+        """The division of the epoch's samples into sub-lanes, with the first step that is left.
 
-    def num_steps_of(self, numbers: Sequence[int]) -> int:
-        """Number of steps that a process has left, given the numbers of its sub-lanes."""
-        return self.sublanes.num_steps_of(numbers[0])
+        Padding repeats the last row of the process before it. A process that has only padding left
+        therefore makes its step before that again, without delivering it.
+        """
+        left = replace(self.whole.sublanes, first_step=self.first_step)
+        own = (numbers for numbers in self.processes if left.has_padding_only(numbers))
+        return replace(left, made_again=frozenset(chain.from_iterable(own)))
 
     def lanes(self, chosen: Iterable[int]) -> list[Lane]:
         """The rest of some sub-lanes, by their numbers in `sublanes`."""

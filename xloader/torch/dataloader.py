@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
+from xloader.core.keywords import PLAN_OPTIONS
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -21,15 +22,12 @@ from xloader.torch.map_dataset import MapDataset
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
-_OF_THE_PLAN = (
-    *("lanes", "max_amplification", "max_retries", "on_error", "rank", "read_timeout"),
-    *("seed", "spread", "threads", "world_size"),
-)
+_OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
 _NOT_YOURS = {
-    "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
+    "batch_sampler": "to use your own, make a DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",
-    "sampler": "leave out a DistributedSampler, as this deals by ranks; "
-    "for one of your own, DataLoader(MapDataset(samples), sampler=...)",
+    "sampler": "leave out a DistributedSampler, because data_loader divides samples among ranks; "
+    "to use your own sampler, make a DataLoader(MapDataset(samples), sampler=...)",
 }
 
 
@@ -59,17 +57,15 @@ def data_loader(
     samples : Samples
         The samples to read.
     batch_size : int or callable, default 32
-        Number of samples in a batch, on each rank; or a function that computes it from the
-        samples, such as :func:`batch_of` makes.
+        As for :class:`ChunkSampler`.
     num_workers : int, default 0
         Number of worker processes. With 0, threads of this process read.
     shuffle : bool, default True
-        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
-        part.
+        As for :class:`ChunkSampler`.
     memory : int or str, default "2GiB"
         Bytes that all workers of this rank may use together; each has an equal share.
     drop_last : bool, default False
-        Whether samples that do not fill a global batch are left out.
+        As for :class:`ChunkSampler`.
     collate_fn : callable, optional
         Makes a batch from a list of samples, each a tuple of arrays; :func:`collate` by default.
     transform, target_transform, transforms : callable, optional
@@ -77,9 +73,8 @@ def data_loader(
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **kwargs
-        ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
-        ``spread``, ``read_timeout``, ``max_retries`` and ``on_error``, as for
-        :meth:`Samples.loader`. All others are passed to the ``DataLoader``.
+        ``seed``, ``rank``, ``world_size`` and the further options of :class:`ChunkSampler`. All
+        others are passed to the ``DataLoader``.
 
     Returns
     -------
@@ -163,7 +158,7 @@ def _check_rest(kwargs: Mapping[str, Any]) -> None:
     for name, remedy in _NOT_YOURS.items():
         if name in kwargs:
             raise OptionError(
-                f"data_loader has a {name} of its own",
+                f"data_loader makes the {name} itself",
                 given=f"{name}={kwargs[name]!r}",
                 remedy=remedy,
             )
@@ -200,14 +195,13 @@ def batch_of(
     (32, 32)
     """
     if nbytes is None and num_elements is None:
-        raise OptionError(
-            "a batch is bounded by nothing", allowed="nbytes=, num_elements=, or both"
-        )
+        raise OptionError("batch_of needs a limit", allowed="nbytes=, num_elements=, or both")
     most_nbytes = None if nbytes is None else parse_nbytes(nbytes)
     if num_elements is not None:
         num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
 
     def size(samples: Samples) -> int:
+        """The largest batch size within all limits."""
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
         sizes = []
         if most_nbytes is not None:
@@ -226,11 +220,13 @@ class _ImportedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if _is_importing_script():
             raise WorkersError(
-                "a worker process imports the script anew, and would start workers of its own",
-                given=f"a DataLoader with num_workers={self.num_workers}, iterated over where "
-                "the script is imported",
-                allowed="imports, functions, samples and loaders, outside of the guard",
-                remedy='put what trains, writes or prints under if __name__ == "__main__":',
+                "a worker process imports the script again, and would start its own workers",
+                given=f"a DataLoader with num_workers={self.num_workers}, iterated over during "
+                "the import of the script",
+                allowed='outside of if __name__ == "__main__": imports, functions, samples and '
+                "loaders",
+                remedy="put the code that trains, writes or prints under "
+                'if __name__ == "__main__":',
             )
         return super().__iter__()
 
@@ -247,8 +243,8 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
         kwargs["multiprocessing_context"] = _start_method()
     if num_workers > 1 and not kwargs.get("in_order", True):
         warn_caller(
-            "with in_order=False any worker may make any batch, so chunks are read again and "
-            "again, through a cache: leave in_order out",
+            "with in_order=False any worker may make any batch, so each chunk may be read many "
+            "times, through a cache: leave in_order out",
             WorkersWarning,
         )
     return kwargs

@@ -15,20 +15,14 @@ from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
-from xloader.core.nans import OnNan, look_for_nans, warn_of_nans
+from xloader.core.nans import NanWarner, OnNan, look_for_nans
 from xloader.core.options import usable_cores
-from xloader.engine.block_reader import BlockReader
-from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
-from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batch import Batch
-from xloader.loader.job_factory import stored_variables
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.worker import Worker
-from xloader.planning.cache_budget import cache_budget
-from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.step_tags import PlanTag, StepTag
@@ -88,7 +82,7 @@ class WorkerReader:
         self._threads = threads
         self._on_nan = on_nan
         self._num_read = 0
-        self._has_warned_of_nans = False
+        self._nan_warner = NanWarner(on_nan)
         self._pid = os.getpid()
         end_in_time()
         info = get_worker_info()
@@ -138,7 +132,7 @@ class WorkerReader:
         place = step_tag.epoch, step_tag.pass_number, step_tag.step
         if way is None or (way.epoch, way.pass_number, way.next_step) != place:
             if not step_tag.is_first:
-                self._leave_plan(f"step {step_tag.step} came out of turn, as with in_order=False")
+                self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
                 return None
             way = self._begin(step_tag, number)
         # A part that raises is not continued, so its next step comes out of turn. After an error,
@@ -170,9 +164,7 @@ class WorkerReader:
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
         self._num_read += 1
-        if nans and self._on_nan == "warn" and not self._has_warned_of_nans:
-            self._has_warned_of_nans = True
-            warn_of_nans(nans)
+        self._nan_warner.warn(nans)
         return Batch(arrays.values(), arrays, ids)
 
     def close(self) -> None:
@@ -191,10 +183,10 @@ class WorkerReader:
             return
         if plan_tag.fingerprint != self._recipe.fingerprint:
             raise OptionError(
-                "a ChunkSampler deals ids of other samples than the dataset has",
-                given="a sampler and a dataset that were made of different samples",
-                allowed="the same samples for both, select and weighted included",
-                remedy="pass one samples to MapDataset and ChunkSampler, or use data_loader()",
+                "a ChunkSampler and its dataset have different samples",
+                given="a ChunkSampler and a MapDataset made from different samples",
+                allowed="the same samples for both, with the same select and weighted",
+                remedy="pass the same samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()
         self._plan_tag = plan_tag
@@ -205,16 +197,16 @@ class WorkerReader:
         if planned != self._num_workers:
             is_fine = planned % self._num_workers == 0
             self._warn(
-                f"a DataLoader has {self._num_workers} workers, and its ChunkSampler planned for "
+                f"a DataLoader has {self._num_workers} workers, but its ChunkSampler planned for "
                 f"{planned}: "
                 + (
-                    f"each chunk is still read once, with {planned // self._num_workers} parts of "
-                    "the memory in each"
+                    "each chunk is still read once, and each worker uses "
+                    f"{planned // self._num_workers} times the memory planned for one worker"
                     if is_fine
-                    else "batches come to other workers than planned, and chunks are read again "
-                    "and again"
+                    else "batches go to other workers than planned, and each chunk may be read "
+                    "many times"
                 )
-                + "; pass num_workers to both, or use data_loader()"
+                + "; pass the same num_workers to both, or use data_loader()"
             )
 
     def _begin(self, step_tag: StepTag, number: int) -> _Way:
@@ -252,8 +244,8 @@ class WorkerReader:
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(
-            f"a DataLoader does not take batches as planned ({reason}): they are read through a "
-            "cache, and chunks again and again; use data_loader()"
+            f"a DataLoader does not follow the plan ({reason}): batches are read through a cache, "
+            "and each chunk may be read many times; use data_loader()"
         )
 
     def _warn(self, message: str) -> None:
@@ -273,7 +265,14 @@ class WorkerReader:
         cache = self._cache
         if cache is None or batch_size > self._cache_size:
             try:
-                made = self._make_cache(batch_size)
+                made = CachedReader.of(
+                    self._recipe,
+                    self._memory_nbytes,
+                    batch_size,
+                    prefetch=PREFETCH,
+                    num_cores=self._num_cores,
+                    num_workers=self._num_workers,
+                )
             except MemoryBudgetError:
                 if cache is None:
                     raise
@@ -284,41 +283,13 @@ class WorkerReader:
             self._cache, self._cache_size, cache = made, batch_size, made
         return cache
 
-    def _make_cache(self, batch_size: int) -> CachedReader:
-        layouts = make_layouts(self._recipe)
-        footprint = make_footprint(self._recipe, layouts)
-        budget = cache_budget(
-            footprint,
-            layouts,
-            self._memory_nbytes,
-            batch_size,
-            PREFETCH,
-            num_workers=self._num_workers,
-        )
-        rows = min(batch_size, footprint.num_samples)
-        fields = Fields(layouts, rows, PREFETCH + 2)
-        stored = stored_variables(self._recipe, footprint)
-        in_flight = budget.in_flight_nbytes
-        num_threads = min(self._num_cores, in_flight // footprint.max_chunk_nbytes)
-        return CachedReader(
-            footprint,
-            BlockReader(self._recipe.source, stored, in_flight // num_threads),
-            Gatherer(footprint, layouts, fields, stored),
-            fields,
-            batch_size=rows,
-            capacity_nbytes=budget.lane_nbytes,
-            in_flight_nbytes=in_flight,
-            num_threads=num_threads,
-            retry_policy=self._recipe.retry_policy,
-        )
-
 
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
     """The reason why a list is not that of its step, as text; an empty text if it is."""
     if len(ids) != step_tag.num_rows:
-        return f"it has batches of {len(ids)}, and its ChunkSampler planned {step_tag.num_rows}"
+        return f"it has batches of {len(ids)}, but its ChunkSampler planned {step_tag.num_rows}"
     if not step_tag.is_of(ids):
-        return "its ids were dealt out anew, as by another sampler"
+        return "its ids were distributed again, as by another sampler"
     return ""
 
 

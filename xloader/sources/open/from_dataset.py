@@ -213,7 +213,7 @@ def _find(array: xr.DataArray) -> _ZarrView:
     decoded = xr.Dataset({name: stored})[name]
     own, seen = (np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype))
     if own != seen or view.shape != array.shape:
-        raise UnrecognisedError("of another dtype or shape than its array")
+        raise UnrecognisedError("its dtype or shape differs from the stored array")
     try:
         offered = make_variable(decoded, view.array, None)
         kind = make_route(decoded, view.array).kind
@@ -234,7 +234,7 @@ def _check_values(view: LazyView, packing: Packing | None) -> None:
         actual = native if packing is None else packing.unpack(native)
     is_float = expected.dtype.kind == "f"
     if not np.array_equal(expected, actual, equal_nan=is_float):
-        raise UnrecognisedError("decoded in another way than its encoding says")
+        raise UnrecognisedError("decoded differently from its encoding")
 
 
 def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
@@ -253,21 +253,23 @@ def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
 
 def _words(array: xr.DataArray, reason: str) -> str:
     """How a variable is read through xarray, and why. Warns if tasks are repeated often."""
-    held = "zarr" if reason else backing(array.variable)
+    held = backing(array.variable)
     words = f"block by block through xarray: {held}"
-    if array.variable.chunks is None:
-        return f"{words}, {reason}" if reason else words
+    if held == "numpy":
+        return words
+    if held != "dask":
+        return f"{words}, {reason}"
     effort = effort_of(array.data)
     num_blocks = math.prod(array.data.numblocks)
     if effort.num_repeats > _MOST_REPEATS:
         warnings.warn(
             f"each of the {num_blocks} blocks of variable {array.name!r} needs "
-            f"{effort.num_tasks} dask tasks, so that an epoch runs every task "
-            f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on what "
-            "all blocks need, such as a mean, before computing with it.",
+            f"{effort.num_tasks} dask tasks, so an epoch runs every task "
+            f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on "
+            "results that all blocks need, such as a mean, before you use them.",
             XloaderWarning,
             stacklevel=2,
         )
     noun = "task" if effort.num_tasks == 1 else "tasks"
     tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""
-    return f"block by block through xarray: dask{tasks}" + (f", {reason}" if reason else "")
+    return f"{words}{tasks}, {reason}"

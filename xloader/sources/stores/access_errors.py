@@ -7,12 +7,11 @@ them into a `SourceAccessError` that says what to do and shows no credential.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from xloader.errors import SourceAccessError
 from xloader.sources.stores.redaction import scrub
-from xloader.sources.transient_errors import is_timeout, status_of
+from xloader.sources.transient_errors import is_timeout, linked_errors, status_of
 
 _TEXT_SIZE: Final = 300
 """The most characters of a store's own message that an error quotes."""
@@ -29,7 +28,7 @@ _UNREACHABLE: Final = frozenset(
 """Names of error classes that mean that the store cannot be reached."""
 DENIED_REMEDY: Final = (
     "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
-    "a store that may not be listed answers so for what is absent, too"
+    "some stores also answer like this if an object does not exist"
 )
 """Advice for the user if a store refuses access."""
 
@@ -57,7 +56,7 @@ def access_error(
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     if is_denied(error):
-        what, remedy = "the store does not let this reader in", DENIED_REMEDY
+        what, remedy = "the store refuses access", DENIED_REMEDY
     elif is_timeout(error):
         what = "the store does not answer in time"
         remedy = "check the URL and the network, or pass a longer read_timeout= to xloader.open"
@@ -66,7 +65,7 @@ def access_error(
         remedy = "check the URL, the endpoint and the network"
     else:
         what = "the store cannot be opened"
-        remedy = "check the URL and what the store answers"
+        remedy = "check the URL, and the store's answer in this message"
     told = ", ".join(part for part in (name, tried) if part)
     return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=told, remedy=remedy)
 
@@ -114,22 +113,10 @@ def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseExcepti
     BaseException or None
         The error itself. None if its text, or that of an error before it, holds a credential.
     """
-    texts = (str(link) for link in _chain(error))
+    texts = (str(link) for link in linked_errors(error, with_contexts=True))
     return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
 
 
 def _without_answer(text: str) -> str:
     """A text up to the server's own answer, since S3 repeats a token that it refuses."""
     return re.split(r"<\?xml|<Error>|<html", text, maxsplit=1, flags=re.IGNORECASE)[0]
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and all errors that it was raised from, each once."""
-    seen: set[int] = set()
-    links: list[BaseException | None] = [error]
-    while links:
-        link = links.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            yield link
-            links += [link.__cause__, link.__context__]
