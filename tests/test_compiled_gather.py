@@ -38,7 +38,7 @@ def library() -> None:
 
 
 def with_numpy() -> mock._patch[object]:
-    return mock.patch.object(compiled_gather, "find_library", lambda: None)
+    return mock.patch.object(compiled_gather, "find_library", return_value=None)
 
 
 def batches(samples: Samples, **options: object) -> list[list[np.ndarray]]:

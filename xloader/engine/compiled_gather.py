@@ -150,7 +150,7 @@ def compile_copy(stack: Stack, spans: Access, example: Arrays) -> CompiledCopy |
     way, table = found
     # The second axis is that of the rows.
     outer = [at for at in range(num_outer) if at != 1]
-    layout = [
+    layout: list[int] = [
         *(way, first.stored.dtype.itemsize, view.dtype.itemsize),
         *(len(spans), len(outer), len(axes), view.strides[1]),
     ]
@@ -158,7 +158,7 @@ def compile_copy(stack: Stack, spans: Access, example: Arrays) -> CompiledCopy |
         layout += [view.shape[at], view.strides[at]]
     for axis, dim, stride in zip(axes, windowed, view.strides[num_outer:], strict=True):
         span = None if dim is None else spans[dim]
-        layout += [-1, 1, axis.size] if span is None else [dim, span[1], 0]
+        layout += [-1, 1, axis.size] if dim is None or span is None else [dim, span[1], 0]
         layout.append(stride)
     offset = address_of(view) - address_of(example[first.field])
     return CompiledCopy(
