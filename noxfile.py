@@ -1,8 +1,9 @@
-"""The tests at both ends of what is supported: `nox -s oldest newest`, or `make ends`.
+"""The tests with the oldest and the newest supported versions: `nox -s oldest newest`.
 
-``oldest``: the oldest Python found, with the oldest release of every dependency that pyproject.toml
-allows. ``newest``: the newest Python found, with the newest releases. `python -m noxfile` prints
-both interpreters. The interpreters of pyenv are found too, whether they are on PATH or not.
+`make ends` runs both sessions. ``oldest`` takes the oldest Python found, with the oldest release of
+every dependency that pyproject.toml allows. ``newest`` takes the newest Python found, with the
+newest releases. `python -m noxfile` prints both interpreters. Interpreters of pyenv are found too,
+whether they are on PATH or not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
 OLDEST = (3, 11)
-"""The first Python of ``requires-python``."""
+"""The oldest Python of ``requires-python``."""
 
 EXTRAS = ".[xbatcher,cloud,netcdf,viz,fast]"
 
@@ -36,14 +37,17 @@ DEPENDENT = (
     *("tests/test_xbatcher.py", "tests/test_cached_reader.py", "tests/test_golden.py"),
     *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
 )
-"""The tests of what calls a dependency: the others compute with NumPy alone."""
+"""Tests of code that calls a dependency. The other tests use NumPy alone."""
 
 OF_TORCH = ("tests/torch/test_doors.py", "tests/torch/test_collate.py", "tests/torch/test_batch.py")
-"""Those of PyTorch's doors that are run at both ends: all of them take as long as the rest."""
+"""The tests of PyTorch's doors that run here.
+
+Running all of them would take as long as the rest.
+"""
 
 
 def _candidates() -> Iterator[str]:
-    """Every interpreter on PATH, and all that pyenv has."""
+    """Yield every interpreter on PATH and in pyenv."""
     for minor in range(OLDEST[1], 30):
         yield from filter(None, [shutil.which(f"python3.{minor}")])
     yield from filter(None, [shutil.which("python3"), shutil.which("python")])
@@ -52,7 +56,10 @@ def _candidates() -> Iterator[str]:
 
 
 def _interpreters() -> dict[tuple[int, int], str]:
-    """By version, the interpreters that run: a name on PATH may be a shim with nothing behind."""
+    """Return the interpreters that run, by version.
+
+    A name on PATH may be a shim without an interpreter behind it.
+    """
     found: dict[tuple[int, int], str] = {}
     told = "import sys; v = sys.version_info; print(v[0], v[1], v.releaselevel)"
     for path in _candidates():
@@ -72,11 +79,11 @@ FIRST, LAST = FOUND[min(FOUND)], FOUND[max(FOUND)]
 
 
 def _torch_of(session: nox.Session) -> list[str]:
-    """What the extra "torch" asks for, without CUDA; nothing where the index has no such build."""
+    """Return the packages of the extra "torch" for the CPU; none if the index has no such build."""
     release = lower_bounds()["torch"]
     if sys.platform != "linux":
         return [f"torch=={release}", "tqdm"]
-    # Without its local version, the index's default would bring gigabytes of CUDA.
+    # Without the suffix "+cpu", pip would download gigabytes of CUDA libraries.
     wanted = f"torch=={release}+cpu"
     asked = ("python", "-m", "pip", "install", "-qq", "--dry-run", "--no-deps", wanted)
     run = subprocess.run([session.bin + "/python", *asked[1:]], capture_output=True, check=False)
@@ -111,7 +118,7 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session(python=LAST)
 def newest(session: nox.Session) -> None:
-    """Run the tests of what calls dependencies with the newest releases, PyTorch left as it is."""
+    """Run the tests that call dependencies with the newest releases; PyTorch keeps its version."""
     if len(FOUND) == 1:
         session.warn("only one Python was found: both ends are run on it")
     session.install("-qq", "--upgrade", "pip>=25.1")
@@ -123,7 +130,7 @@ def newest(session: nox.Session) -> None:
 @nox.session(python=LAST)
 @nox.parametrize("kind", ["wheel", "sdist"])
 def built(session: nox.Session, kind: str) -> None:
-    """Install what is published, far from the sources, and run the README's first example."""
+    """Install the built package away from the sources and run the README's first example."""
     session.install("-qq", "build")
     folder = Path(session.create_tmp()).resolve()
     session.run("python", "-m", "build", f"--{kind}", "--outdir", str(folder), silent=True)
@@ -137,7 +144,7 @@ def built(session: nox.Session, kind: str) -> None:
 
 
 def _first_example() -> str:
-    """The README's first two blocks of Python, with arrays in place of tensors."""
+    """Return the README's first two Python blocks, with NumPy arrays in place of tensors."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     given, wanted = 'memory="32MiB") as loader', 'memory="32MiB", output="numpy") as loader'
     text = "\n".join(blocks[:2])

@@ -1,1 +1,4 @@
-"""What xloader costs, beside the machine's limit and beside others: ``python -m benchmarks``."""
+"""Benchmarks of xloader against the machine's limit and other libraries:
+
+``python -m benchmarks``.
+"""

@@ -1,10 +1,10 @@
-"""What xloader costs, beside the machine's limit and beside others.
+"""Benchmarks of xloader against the machine's limit and against other libraries.
 
-python -m benchmarks                          # all of it, in less than ten minutes on two cores
+python -m benchmarks                          # everything, in less than ten minutes on two cores
 python -m benchmarks --only steps3,small      # some layouts
-python -m benchmarks --quick                  # small data, to see that it runs
+python -m benchmarks --quick                  # small data, to check that everything runs
 
-A whole run writes its tables to docs/benchmarks.md and its picture beside it.
+A full run writes its tables to docs/benchmarks.md and its plot beside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUICK = Effort(num_turns=1, seconds=0.1, most_batch=8)
 
 
 def main() -> None:
-    """Measure what was asked for, print it, and write it down where it is the whole."""
+    """Run the chosen benchmarks and print the results; a full run also writes them to the page."""
     options = _parse()
     begin = time.perf_counter()
     effort = QUICK if options.quick else Effort()
@@ -53,7 +53,7 @@ def main() -> None:
 def _measure_layouts(
     folder: Path, names: list[str], effort: Effort, *, is_quick: bool
 ) -> tuple[list[Result], list[str]]:
-    """The results, and what is to be said of layouts for which something is not installed."""
+    """Return the results, and a note for each layout that lacks an installed library."""
     chosen = [layout for layout in (*LAYOUTS, latency.LAYOUT) if layout.name in names]
     layouts = [layout.shrink() if is_quick else layout for layout in chosen]
     _tell("stores")
@@ -73,7 +73,7 @@ def _measure_layouts(
 def _measure(layout: Layout, path: Path, effort: Effort) -> Result:
     if layout.name == latency.LAYOUT.name:
         return latency.hold(layout, path, effort)
-    # What is in memory already is neither read nor decoded.
+    # Data that are in memory already are neither read nor decoded.
     limit = None if layout.is_in_memory else reference.play
     readers = [] if layout.is_in_memory else list(sequential.WAYS)
     return contest.hold(

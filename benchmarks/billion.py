@@ -1,10 +1,10 @@
-"""Plan, explain and begin an epoch of 10^9 samples in 10^6 chunks: seconds and memory.
+"""Plan, explain and start an epoch of 10^9 samples in 10^6 chunks: seconds and memory.
 
-python -m benchmarks.billion                                     # all of them
+python -m benchmarks.billion                                     # all samples
 python -m benchmarks.billion --samples 100000000 --share 0.01    # a random mask of 1 % of 10^8
-python -m benchmarks.billion --resume 1000000                    # go on from that step
+python -m benchmarks.billion --resume 1000000                    # continue from that step
 
-The store has metadata only, so what is measured is the planning.
+The store holds metadata only, so this measures the planning alone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from xloader.loader.state import sign
 
 
 def peak_nbytes() -> int:
-    """The most bytes that this process has had in memory."""
+    """Return the largest number of bytes that this process has had in memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def resume(stopped: Loader, loader: Loader, step: int) -> None:
-    """Go on from a step where a loader might have stopped."""
+    """Resume from a step at which a loader might have stopped."""
     state = json.dumps(sign({**stopped.state_dict(), "step": step}))
     begin = time.perf_counter()
     loader.load_state_dict(json.loads(state))

@@ -1,4 +1,4 @@
-"""One layout: ours, the machine's limit and everybody else, in turns."""
+"""One layout measured: xloader, the machine's limit and other libraries take turns."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ def hold(
     ----------
     layout : Layout
     place : str
-        Path or URL of its store.
+        Path or URL of the layout's store.
     effort : Effort
-    limit : callable, optional
-        The reference: `reference.play`, or one like it.
+    The reference that measures the machine's limit: `reference.play`, or a function like it.
     readers, makers : collection of str
-        Who reads the store from one end to the other, and who makes shuffled batches; by their
-        names in `rivals.sequential` and `rivals.shuffled`.
+        Names of the libraries that read the store sequentially (`rivals.sequential`) and of those
+        that make shuffled batches (`rivals.shuffled`).
 
     Raises
     ------
     AbsentError
-        If ours or the reference takes no part.
+        If xloader or the reference cannot run.
     """
     with ExitStack() as stack:
 

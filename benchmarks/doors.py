@@ -1,10 +1,10 @@
-"""PyTorch's doors against each other and against xbatcher's, in one run on one store.
+"""PyTorch's datasets and loaders over xloader and over xbatcher, in one run on one store.
 
 python -m benchmarks.doors                  # makes its store in the temporary folder
-python -m benchmarks.doors --folder DIR     # or finds it there
+python -m benchmarks.doors --folder DIR     # finds or makes its store in DIR
 
-Each way has a process of its own and takes one epoch, or some seconds of it, to warm up; then
-the best of three counts.
+Each way runs in a process of its own. It warms up for one epoch, or for some seconds of one. Then
+the best of three epochs counts.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from benchmarks.rivals.shuffled import open_dataset
 from benchmarks.stores import ensure_stores
 
 SECONDS = 6.0
-"""An epoch that takes longer is broken off: the rate of what came counts."""
+"""An epoch that takes longer is stopped. Its rate is computed from the batches that came."""
 
 NUM_TURNS = 3
 
 Epochs = Callable[[], Iterator[int]]
-"""A new epoch: gives the bytes of one batch after another."""
+"""Starts an epoch and yields the number of bytes of each batch."""
 
 
 def main() -> None:
-    """Run each way in turn, and print what came of it."""
+    """Run each way in turn and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "xbench")
     parser.add_argument("--layout", default="steps1", choices=[own.name for own in LAYOUTS])
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(way: str, layout: Layout, folder: Path) -> tuple[float, float]:
-    """GB/s of the best of three epochs, and seconds to the very first batch."""
+    """Return GB/s of the best of three epochs, and the seconds to the very first batch."""
     warnings.simplefilter("ignore")
     begin = time.perf_counter()
     epochs = WAYS[way](layout, folder / layout.store.folder_name)
@@ -150,7 +150,7 @@ def _random(layout: Layout, path: Path, num_workers: int) -> Epochs:
 
 
 class ToTensor:
-    """A Dataset of one window as one tensor: xbatcher's own way takes one variable."""
+    """A Dataset of one window as one tensor. xbatcher's own conversion takes one variable only."""
 
     def __call__(self, sample: xr.Dataset) -> Any:
         import torch

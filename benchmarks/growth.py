@@ -1,4 +1,4 @@
-"""How cost grows with the data, at a fixed budget."""
+"""How cost grows with the data while the memory budget stays fixed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.turns import Competitor
 TIMES: Final = (1, 4, 16)
 QUICK_TIMES: Final = (1, 2, 4)
 LEAST_SHARE: Final = 0.9
-"""Of the smallest data's GB/s, what the largest must come to."""
+"""Speed with the most data must be at least this share of the speed with the least data."""
 
 LAYOUTS: Final = (
     Layout(
@@ -39,12 +39,12 @@ LAYOUTS: Final = (
         memory_share=0.5,
     ),
 )
-"""Of the smallest data; the memory stays the same for all."""
+"""Layouts with the least data. The memory stays the same for all amounts of data."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """One layout on more and more data.
+    """The results of one layout on growing amounts of data.
 
     Parameters
     ----------
@@ -56,20 +56,20 @@ class Growth:
 
     @property
     def share(self) -> float:
-        """GB/s with the most data, as a share of that with the least."""
+        """Ratio of the speed with the most data to the speed with the least data."""
         speeds = [result.delivered.gb_per_second for result in self.results]
         return speeds[-1] / speeds[0]
 
     @property
     def is_held(self) -> bool:
-        """Whether more data make it hardly slower."""
+        """Whether more data hardly slow the layout down."""
         return self.share >= LEAST_SHARE
 
 
 def measure(
     folder: Path, layouts: Sequence[Layout], times: Sequence[int], effort: Effort
 ) -> list[Growth]:
-    """Measure each layout on so many times its data, the sizes in turns."""
+    """Measure each layout at several multiples of its data; the sizes take turns."""
     ensure_stores(folder, [layout.store for layout in layouts])
     return [_grow(folder, layout, times, effort) for layout in layouts]
 

@@ -1,9 +1,9 @@
-"""Decoding gzip and zlib: Intel's library (the extra "fast") beside Python's own, in one run.
+"""Decoding gzip and zlib: Intel's library (the extra "fast") against Python's own, in one run.
 
 python -m benchmarks.inflate
 
-Chunks of smooth float32 fields, rounded to 0.01, go through the same function that decodes chunks
-of a store, on one thread and on two. What is printed are ratios, and the speeds they come from.
+Chunks of smooth float32 fields, rounded to 0.01, go through the same function that decodes the
+chunks of a store, on one thread and on two. The output gives speeds and their ratios.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from xloader.sources.zarr import compressors
 NUM_CHUNKS = 12
 NUM_TURNS = 5
 SHAPE = (16, 181, 360)
-"""Steps, latitudes and longitudes of a chunk: 4 MB decoded."""
+"""Time steps, latitudes and longitudes of a chunk; it has 4 MB when decoded."""
 
 
 def make_chunk() -> np.ndarray:
-    """A chunk as weather is: smooth in space, with noise, kept to two digits."""
+    """Return a chunk like weather data: smooth in space, with noise, rounded to two decimals."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=SHAPE).cumsum(axis=1).cumsum(axis=2) / 100
     return np.asarray((280 + noise).round(2), "f4")
 
 
 def seconds_of(library: object, data: np.ndarray, nbytes: int, num_threads: int) -> float:
-    """How long some threads take to decode their shares of the chunks: the best of some turns."""
+    """Return the shortest time in which the threads decode their shares of the chunks."""
     compressors.ZLIB = library  # type: ignore[misc]  # the one place that says which is used
 
     def decode() -> None:

@@ -1,7 +1,7 @@
-"""A store behind a server that waits 50 ms before each answer, as an object store does.
+"""Benchmark of a store behind a server that waits 50 ms before each answer, as object stores do.
 
-The server runs in a process of its own and sends files as they are. The reference is the same
-keys fetched bare by obstore, with 64 requests under way and nothing decoded.
+The server runs in a process of its own and sends files unchanged. For the reference, obstore
+fetches the same keys with 64 requests at a time, and nothing is decoded.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ LAYOUT: Final = Layout(
     memory_share=0.6,
     targets=(Target("reference", 0.90),),
 )
-"""Its memory allows 64 requests under way, for a sixteenth of it is for reads."""
+"""The memory allows 64 requests at a time, because reads may use a sixteenth of it."""
 
 
 def hold(layout: Layout, path: Path, effort: Effort) -> Result:
     """Measure a layout whose store lies behind the server."""
     with Competitor("server", serve, path) as server:
         place = f"http://127.0.0.1:{server.require(server.ready())}"
-        # Sample by sample, a batch takes others many round trips.
+        # Other libraries read sample by sample, so a batch takes them many round trips.
         effort = dataclasses.replace(effort, most_batch=4)
         return contest.hold(layout, place, effort, limit=play, makers=["isel, 0 workers"])
 
 
 def play(layout: Layout, place: str, _: Plan) -> Generator[Limit | None, int, None]:
-    """For each turn be told how many chunks to fetch, and give the `Limit`."""
+    """In each turn, receive the number of chunks to fetch, fetch them and yield the `Limit`."""
     from obstore.store import HTTPStore
 
     options: Any = {"allow_http": True}
@@ -77,7 +77,7 @@ async def _fetch(store: Any, keys: list[str]) -> None:
 
 
 def serve(folder: Path) -> Generator[int, Any, None]:
-    """Serve a folder, and give the port."""
+    """Serve a folder and yield the port."""
     loop = asyncio.new_event_loop()
     open_ones: set[asyncio.Transport] = set()
     listening = loop.run_until_complete(
@@ -99,14 +99,14 @@ def serve(folder: Path) -> Generator[int, Any, None]:
 
 
 class _Connection(asyncio.Protocol):
-    """One client: GET and HEAD of HTTP/1.1, one request after another, each answered late.
+    """One client connection: HTTP/1.1 GET and HEAD, answered one at a time, each after a delay.
 
     Parameters
     ----------
     folder : pathlib.Path
     loop : asyncio.AbstractEventLoop
     open_ones : set of asyncio.Transport
-        Where it is while it is open.
+        Connections that are open. This one adds itself when it opens and removes itself at its end.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember where answers go."""
+        """Add the connection to the open ones."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._open_ones.add(transport)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from the open ones."""
         assert self._transport is not None
         self._open_ones.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer later, where a request is whole."""
+        """Collect data; when a request is complete, answer it after the delay."""
         self._heard += data
         if self._heard.endswith(b"\r\n\r\n"):
             method, path, *_ = self._heard.decode("latin-1").split(" ", 2)
@@ -149,5 +149,5 @@ class _Connection(asyncio.Protocol):
 
 
 def shrink(layout: Layout) -> Layout:
-    """The same in small."""
+    """Return the layout with less data."""
     return dataclasses.replace(layout.shrink(), memory_share=0.5)

@@ -1,4 +1,4 @@
-"""What is measured: how stores are laid out, the samples taken of them, and what must hold."""
+"""The layouts that are measured: how stores are chunked, the samples, and the targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUM_STEPS = 1440
 QUICK_STEPS = 192
 
 Sizes = tuple[int, int, int]
-"""Elements along time, lat and lon."""
+"""Numbers of elements along time, lat and lon."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class StoreSpec:
     Parameters
     ----------
     name : str
-        Names its folder, together with `num_steps`.
+        Names the store's folder, together with `num_steps`.
     chunks : tuple of int
-        The smallest part that can be read.
+        Shape of the smallest part that can be read.
     shards : tuple of int, optional
-        The stored objects, where they hold many chunks.
+        Shape of the stored objects, if these hold many chunks each.
     num_steps : int
         Size along time.
     variables : tuple of str
     is_packed : bool
-        Whether numbers are kept as 16-bit integers, by the CF conventions.
+        Whether values are stored as 16-bit integers by the CF conventions.
     digits : int
-        Decimals kept; more of them compress less.
+        Decimal places kept. Data with more decimals compress less.
     is_consolidated : bool
         Whether one object holds all metadata, for stores that cannot be listed.
     """
@@ -65,7 +65,7 @@ class StoreSpec:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number as it is kept."""
+        """Bytes of one stored number."""
         return 2 if self.is_packed else 4
 
     @property
@@ -76,44 +76,44 @@ class StoreSpec:
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure must be.
+    """A lower bound for a measured figure.
 
     Parameters
     ----------
     figure : str
-        Which one, by its name in `results.Result.figures`.
+        Name of the figure in `results.Result.figures`.
     bound : float
-        The least that it may be.
+        The smallest value allowed.
     """
 
     figure: str
     bound: float
 
     def is_held(self, value: float) -> bool:
-        """Whether the figure is what it must be."""
+        """Whether the figure reaches its bound."""
         return value >= self.bound
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A store, and the samples that are taken of it.
+    """A store and the samples taken from it.
 
     Parameters
     ----------
     name : str
-        As it is chosen on the command line.
+        Name on the command line.
     title : str
-        As it is shown.
+        Name in the tables.
     store : StoreSpec
     window : dict of str to int
-        Sizes by dimension; dimensions that are not named are taken whole.
+        Window sizes by dimension. Dimensions that are not named are taken whole.
     stride : dict of str to int
     batch_size : int
     memory_share : float
-        The loader's memory, as a share of the store's decoded bytes.
+        The loader's memory as a share of the store's decoded bytes.
     targets : tuple of Target
     is_in_memory : bool
-        Whether all of the data is in memory once an epoch has passed, for others as well.
+        Whether all data are in memory after one epoch, for the other libraries too.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Layout:
 
     @property
     def sample_nbytes(self) -> int:
-        """Bytes that a sample has in a batch."""
+        """Bytes of one sample in a batch."""
         return len(self.store.variables) * math.prod(self.window_sizes) * 4
 
     @property
@@ -169,18 +169,18 @@ class Layout:
         return math.prod(self.counts) * self.sample_nbytes
 
     def shrink(self) -> Layout:
-        """The same in small, to see that all of it runs."""
+        """Return the layout with less data, to check that everything runs."""
         store = dataclasses.replace(self.store, num_steps=QUICK_STEPS)
         if store.chunks[0] > QUICK_STEPS:
             store = dataclasses.replace(store, chunks=(QUICK_STEPS, *store.chunks[1:]))
         small = dataclasses.replace(self, store=store)
-        # Whole fields are as large as ever, and several batches must leave room for chunks.
+        # Fields keep their full size, so smaller batches must leave room for chunks.
         most = max(small.memory_nbytes // 16 // self.sample_nbytes, 1)
         return dataclasses.replace(small, batch_size=min(self.batch_size, most))
 
 
 BESIDE_ALL = (Target("xbatcher", 25.0),)
-"""Not where a chunk is a sample: whoever shuffles there reads each chunk once."""
+"""Not for layouts whose chunks are single samples: any shuffle reads each chunk once there."""
 
 _FIELDS = (Target("reference", 0.90),)
 _WHOLE = (*_FIELDS, *BESIDE_ALL)
@@ -255,4 +255,4 @@ LAYOUTS = (
     ),
     Layout("packed", "time-chunked, int16 packed, window 1", PACKED, {"time": 1}, targets=_WHOLE),
 )
-"""Those of the local disk; `latency.LAYOUT` lies behind a server."""
+"""Layouts on the local disk. `latency.LAYOUT` is behind a server."""

@@ -1,4 +1,4 @@
-"""What a process has used: time, pages, memory."""
+"""The resources that a process has used: time, pages, memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class Usage:
-    """What this process has used up to a moment.
+    """The resources that this process has used up to a moment.
 
     Parameters
     ----------
     seconds : float
-        On a clock of no particular beginning.
+        Time on a clock whose zero is arbitrary.
     cpu_seconds : float
-        Of all threads, the system's on their behalf included.
+        CPU time of all threads, including the time that the system spends for them.
     num_faults : int
-        Pages that it had to be given, without reading a disk.
+        Page faults that needed no disk read.
     """
 
     seconds: float
@@ -34,7 +34,7 @@ class Usage:
 
     @classmethod
     def now(cls) -> Usage:
-        """Up to now."""
+        """Return the usage up to now."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return cls(time.perf_counter(), used.ru_utime + used.ru_stime, used.ru_minflt)
 
@@ -48,7 +48,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Speed:
-    """How much came in how long.
+    """A number of bytes and the time that they took.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Speed:
 
     @property
     def gb_per_second(self) -> float:
-        """In units of 10^9 bytes."""
+        """Speed in units of 10^9 bytes per second."""
         return self.nbytes / self.seconds / 1e9
 
 
@@ -72,11 +72,12 @@ class Effort:
     Parameters
     ----------
     num_turns : int
-        Turns that count; the best of them does. One more goes before, to warm up.
+        Number of turns that count; the best one is reported. One more turn before these warms up.
     seconds : float
-        For how long others read in each turn.
+        How long other libraries read in each turn.
     most_batch : int
-        Samples of a batch that others make: theirs cost the same sample by sample.
+        Largest batch of other libraries. They read sample by sample, so smaller batches cost as
+        much per sample.
     """
 
     num_turns: int = 3
@@ -85,10 +86,10 @@ class Effort:
 
 
 class PeakMemory:
-    """The most bytes that this process has in memory, over those at the start.
+    """The peak of this process's memory since the start, minus the memory at the start.
 
-    Linux is asked to forget the peak so far. Elsewhere, and where it may not be asked, what was
-    used before counts as well.
+    On Linux the kernel resets its record of the peak at the start. Elsewhere, or without the
+    permission to do so, the peak before the start counts as well.
     """
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class PeakMemory:
 
     @property
     def nbytes(self) -> int:
-        """The peak up to now."""
+        """The peak up to now in bytes."""
         return _peak_nbytes() - self._begin
 
 

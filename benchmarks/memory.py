@@ -1,9 +1,9 @@
-"""Memory of PyTorch's workers over six epochs: ours, and a dataset that keeps a list of samples.
+"""Memory of PyTorch's workers over six epochs: xloader against a dataset with a list of samples.
 
-python -m benchmarks.memory                 # every cell, each in a process of its own
+python -m benchmarks.memory                 # every combination, each in a process of its own
 
-What is measured is what a worker costs: memory of its own (USS), after the first batch and after
-each epoch. Resident memory would count what it shares with its parent.
+The benchmark measures the memory that belongs to each worker alone (USS), after the first batch and
+after each epoch. Resident memory would include what a worker shares with its parent.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NUM_WORKERS = 2
 NUM_EPOCHS = 6
 BATCH_SIZE = 512
 MEMORY_NBYTES = 4 << 20
-"""Less than the data: with more, workers would keep chunks from epoch to epoch."""
+"""Less memory than the data take. With more, workers would keep chunks from epoch to epoch."""
 MIB = 1 << 20
 KINDS = ("data_loader", "IterableDataset", "list of samples")
 CONTEXTS = ("fork", "forkserver", "spawn")
 
 
 class ListDataset(Dataset[Any]):
-    """The control: a dictionary for each sample, as xbatcher and others have it."""
+    """The control: a dataset that keeps a dictionary for each sample, as xbatcher and others do."""
 
     def __init__(self, num_samples: int) -> None:
         self.items = [{"time": i, "name": f"sample {i}"} for i in range(num_samples)]
@@ -54,7 +54,7 @@ class ListDataset(Dataset[Any]):
 
 @dataclass(frozen=True)
 class Cell:
-    """One way, and what its workers took."""
+    """One combination of dataset, start method and number of samples, with its workers' memory."""
 
     kind: str
     context: str
@@ -65,18 +65,18 @@ class Cell:
 
     @property
     def growth_nbytes(self) -> int:
-        """From the first batch to the end of the first epoch, all workers together."""
+        """Growth from the first batch to the end of the first epoch, summed over the workers."""
         return self.epoch_nbytes[0] - self.first_nbytes
 
     @property
     def slope_nbytes(self) -> float:
-        """Growth an epoch after the first: the median of all pairs' slopes (Theil and Sen)."""
+        """Growth per epoch after the first: the median slope of all pairs of epochs (Theil-Sen)."""
         pairs = itertools.combinations(enumerate(self.epoch_nbytes[1:]), 2)
         return float(np.median([(b - a) / (j - i) for (i, a), (j, b) in pairs]))
 
 
 def main() -> None:
-    """Measure all cells, each in a process of its own, and hold them to the gates."""
+    """Measure every combination in a process of its own and check its limits."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cell", nargs=3, metavar=("KIND", "CONTEXT", "NUM_SAMPLES"))
     options = parser.parse_args()
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def measure(kind: str, context: str, num_samples: int) -> Cell:
-    """Run six epochs, and look at the workers after each."""
+    """Run six epochs and measure the workers' memory after each."""
     with tempfile.TemporaryDirectory() as folder:
         loader, pickled_nbytes = _make(kind, context, num_samples, Path(folder))
         gc.collect()
@@ -113,7 +113,7 @@ def measure(kind: str, context: str, num_samples: int) -> Cell:
 
 
 def missed(once: Cell, twice: Cell) -> list[str]:
-    """The gates that a dataset does not pass, given cells of so many samples and twice as many."""
+    """Return the limits that a dataset exceeds, from its cells with n and with 2 n samples."""
     found = []
     if max(once.growth_nbytes, twice.growth_nbytes) > MEMORY_NBYTES + NUM_WORKERS * 8 * MIB:
         found.append("growth in epoch 1")
@@ -147,7 +147,7 @@ def _make(kind: str, context: str, num_samples: int, folder: Path) -> tuple[Data
 
 
 def _workers_nbytes(loader: DataLoader[Any]) -> int:
-    """Memory that the workers have to themselves, in bytes."""
+    """Return the bytes that belong to the workers alone."""
     workers = loader._iterator._workers  # type: ignore[union-attr]
     return sum(_own_nbytes(worker.pid) for worker in workers)
 

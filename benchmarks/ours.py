@@ -1,4 +1,4 @@
-"""xloader's turn: epochs of one loader."""
+"""xloader's part in the benchmark: epochs of one loader."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from benchmarks.stores import store_at
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known before anything is read.
+    """The plan's figures, known before any value is read.
 
     Parameters
     ----------
     seconds : float
-        For the plan and its explanation; the best of three.
+        Seconds to plan and explain; the best of three.
     num_tiles : int
-        How many the plan puts in order.
+        Number of tiles that the plan puts in order.
     memory_nbytes, pool_nbytes : int
-        The loader's memory, and of it what is for decoded chunks.
+        The loader's memory, and the part of it for decoded chunks.
     num_batches : int
-        Batches in memory at a time.
+        Number of batches in memory at the same time.
     num_reads : int
-        Chunks that the first epoch will read.
+        Number of chunks that the first epoch will read.
     """
 
     seconds: float
@@ -42,18 +42,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch has cost.
+    """The measured cost of one epoch.
 
     Parameters
     ----------
     used : Usage
     first_seconds : float
-        Until the first batch came.
+        Seconds until the first batch.
     num_samples, delivered_nbytes : int
     num_reads, amplification, mixing, full_mixing
-        As the loader's report has them.
+        The values of the loader's report.
     peak_nbytes : int
-        The most memory, over that after ``explain()``, in this and all epochs before it.
+        The largest memory in this and all earlier epochs, minus the memory after ``explain()``.
     """
 
     used: Usage
@@ -68,7 +68,7 @@ class Epoch:
 
 
 def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
-    """Plan, and give the `Plan`; then for each turn run an epoch, and give the `Epoch`."""
+    """Yield the `Plan`; then run one epoch in each turn and yield its `Epoch`."""
     seconds = []
     for _ in range(3):
         samples = xloader.open(store_at(place)).window(layout.window, stride=layout.stride)

@@ -1,4 +1,4 @@
-"""The page of results: what was measured on which machine, written between two markers."""
+"""The page of results: measurements and the machine, written between two markers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LIBRARIES = (
 
 
 def write_between(text: str, made: str) -> str:
-    """A page with what was made in the place of what lies between its markers.
+    """Return the page with the text between its markers replaced by ``made``.
 
     Raises
     ------
     ValueError
-        If the page has not each marker once, in their order.
+        If the page does not hold each marker exactly once and in order.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -50,7 +50,7 @@ def write_between(text: str, made: str) -> str:
 
 
 def make_page(about: str, results: Sequence[Result], grown: Sequence[Growth]) -> str:
-    """What lies between the markers, after what `describe_run` has to say."""
+    """Return the text between the markers: ``about``, then the tables."""
     parts = [
         about,
         table.show_ratios(results),
@@ -65,7 +65,7 @@ def make_page(about: str, results: Sequence[Result], grown: Sequence[Growth]) ->
 
 
 def describe_run(command: str, seconds: float) -> str:
-    """How, where, when and with what it was measured."""
+    """Describe the run: command, duration, date, machine and versions."""
     nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     machine = f"{count_cores()} cores of {_processor()}, {nbytes / 1e9:.0f} GB of memory"
     libraries = ", ".join(f"{name} {_version_of(name)}" for name in _LIBRARIES)

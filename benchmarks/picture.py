@@ -1,4 +1,4 @@
-"""How cost grows, drawn: planning, memory and speed against the size of the data."""
+"""A plot of how cost grows: planning, memory and speed against the size of the data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DPI = 150
 
 
 def draw(grown: Sequence[Growth], path: Path) -> None:
-    """Write a PNG of three graphs, one line a layout; grey is what is allowed."""
+    """Write a PNG of three graphs with one line for each layout; grey marks what is allowed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,9 +1,10 @@
 """The machine's limit: every chunk decoded and every byte copied once, and nothing else.
 
-Two times are added up. First all cores read and decode as many chunks as the plan reads, with the
-bare codec, into a ring of buffers as large as the loader's pool. Then all cores copy as many bytes
-as the epoch delivers, from that ring into as many batches as the loader has, in pieces like those
-that samples take of chunks: neighbours first, so that no cache is missed for the sake of a shuffle.
+The reference adds two times. First all cores read and decode as many chunks as the plan reads, with
+the bare codec, into a ring of buffers as large as the loader's pool. Then all cores copy as many
+bytes as the epoch delivers, from that ring into as many batches as the loader has. The pieces are
+like those that samples take of chunks. Neighbours are copied first, so that no cache misses arise
+from a shuffle.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from benchmarks.layouts import Layout
 from benchmarks.ours import Plan
 
 Decoder = Callable[[Any, Any], object]
-"""Fills memory of the right size from compressed bytes."""
+"""Decompresses bytes into a buffer of the right size."""
 
 T = TypeVar("T")
 
@@ -43,13 +44,13 @@ _CRC_NBYTES: Final = 4
 
 @dataclass(frozen=True)
 class Limit:
-    """How long it takes at best.
+    """The shortest possible time for an epoch.
 
     Parameters
     ----------
     read_seconds, copy_seconds : float
     num_decoded : int
-        Chunks.
+        Number of chunks that were decoded.
     """
 
     read_seconds: float
@@ -58,18 +59,18 @@ class Limit:
 
     @property
     def seconds(self) -> float:
-        """Reading, then copying."""
+        """Seconds for reading and for copying together."""
         return self.read_seconds + self.copy_seconds
 
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """Where a chunk's bytes lie.
+    """The place of a chunk's bytes on disk.
 
     Parameters
     ----------
     path : str
-        The file.
+        The file that holds the chunk.
     offset, nbytes : int
     """
 
@@ -79,7 +80,7 @@ class StoredChunk:
 
 
 def play(layout: Layout, place: str, plan: Plan) -> Generator[Limit | None, int, None]:
-    """Set up; then for each turn be told how many chunks to read, and give the `Limit`."""
+    """In each turn, receive the number of chunks to read, read and copy, and yield the `Limit`."""
     num_cores = count_cores()
     chunks = find_chunks(Path(place), layout.store.variables)
     decode = find_decoder(Path(place) / layout.store.variables[0])
@@ -98,13 +99,16 @@ def play(layout: Layout, place: str, plan: Plan) -> Generator[Limit | None, int,
 
 
 def count_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     is_told = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
 def find_chunks(path: Path, variables: tuple[str, ...]) -> list[StoredChunk]:
-    """Every chunk of a Zarr v3 store on disk, those of shards by their indexes."""
+    """List every chunk of a Zarr v3 store on disk.
+
+    Shard indexes give the places of chunks in shards.
+    """
     chunks: list[StoredChunk] = []
     for name in variables:
         metadata = json.loads((path / name / "zarr.json").read_text())
@@ -133,7 +137,7 @@ def _chunks_of_shard(file: Path, num_chunks: int) -> Iterator[StoredChunk]:
 
 
 def find_decoder(path: Path) -> Decoder:
-    """What decompresses the chunks of an array, straight into memory that it is given."""
+    """Return the function that decompresses an array's chunks directly into a given buffer."""
     codecs = json.loads((path / "zarr.json").read_text())["codecs"]
     if codecs[0]["name"] == "sharding_indexed":
         codecs = codecs[0]["configuration"]["codecs"]
@@ -150,11 +154,11 @@ def decode_all(
     chunk_nbytes: int,
     num_cores: int,
 ) -> int:
-    """Read and decode chunks into a ring of buffers, and give how many were decoded."""
+    """Read and decode chunks into a ring of buffers; return the number of decoded chunks."""
     num_slots = ring.size // chunk_nbytes
     slots = ring[: num_slots * chunk_nbytes].reshape(num_slots, chunk_nbytes)
     most_nbytes = max(chunk.nbytes for chunk in chunks)
-    # Counting is one step of the interpreter, so no two threads get the same number.
+    # In CPython, `next` on a count is atomic, so no two threads get the same number.
     coming = itertools.count()
 
     def work(_: int) -> int:
@@ -173,16 +177,16 @@ def decode_all(
 
 
 def find_pieces(layout: Layout, ring: NDArray[np.uint8]) -> NDArray[Any]:
-    """The ring, as pieces like those that samples take of chunks.
+    """Return the ring as a view of pieces, each like the part of a chunk that a sample takes.
 
-    A piece is as much of a window as lies in one chunk. Along time the pieces follow each other;
-    along the other dimensions there are as many as a chunk has room for.
+    A piece is the part of a window that lies in one chunk. Along time the pieces follow each other.
+    Along the other dimensions there are as many pieces as fit into a chunk.
 
     Returns
     -------
     numpy.ndarray
-        A view of shape (places along time, along lat, along lon, time, lat, lon of a piece), of
-        the dtype in which the chunks are kept.
+        A view of shape (places along time, along lat, along lon, time, lat, lon of a piece). Its
+        dtype is that of the stored chunks.
     """
     dtype = np.dtype(np.int16 if layout.store.is_packed else np.float32)
     times, lats, lons = map(min, layout.window_sizes, layout.store.chunks)
@@ -197,7 +201,7 @@ def find_pieces(layout: Layout, ring: NDArray[np.uint8]) -> NDArray[Any]:
 def copy_pieces(
     pieces: NDArray[Any], batches: Sequence[NDArray[np.float32]], nbytes: int, num_cores: int
 ) -> None:
-    """Copy that many bytes of pieces into batches, neighbours first, from the ring's start on."""
+    """Copy ``nbytes`` bytes of neighbouring pieces into batches, from the start of the ring on."""
     per_copy = len(batches[0])
     coming = itertools.count()
 
@@ -216,11 +220,11 @@ def copy_pieces(
 def make_batches(
     layout: Layout, pieces: NDArray[Any], num_batches: int
 ) -> list[NDArray[np.float32]]:
-    """Buffers about as large as batches, each for as many places along time as fill it."""
+    """Return buffers of about the size of a batch, each filled by whole places along time."""
     place_nbytes = 4 * math.prod(pieces.shape[1:])
     batch_nbytes = layout.batch_size * layout.sample_nbytes
     per_copy = min(max(batch_nbytes // place_nbytes, 1), len(pieces))
-    # Ones, so that every page is there before the clock runs.
+    # Writing ones touches every page before the clock starts.
     return [np.ones((per_copy, *pieces.shape[1:]), np.float32) for _ in range(num_batches)]
 
 

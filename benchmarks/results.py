@@ -1,4 +1,4 @@
-"""What came of a layout: figures, ratios, and whether they are what they must be."""
+"""The results for a layout: figures, ratios, and whether its targets were met."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from benchmarks.measure import MIB, PAGE_NBYTES, Speed
 from benchmarks.ours import Epoch, Plan
 
 ALWAYS = (Target("memory", 1.0), Target("plan", 1.0))
-"""What is allowed over what was used must be at least 1, for memory and for planning."""
+"""The ratio of allowed to used must be at least 1, for memory and for planning time."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a target was held; None where its figure was not measured.
+    """Whether a target was met; None if its figure was not measured.
 
     Parameters
     ----------
     target : Target
     value : float or None
-        The figure.
+        The value of the figure.
     """
 
     target: Target
@@ -29,7 +29,7 @@ class Verdict:
 
     @property
     def is_held(self) -> bool | None:
-        """Whether it was held."""
+        """Whether the target was met; None if its figure was not measured."""
         return None if self.value is None else self.target.is_held(self.value)
 
     def __str__(self) -> str:
@@ -42,20 +42,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a layout.
+    """All measurements of one layout.
 
     Parameters
     ----------
     layout : Layout
     plan : Plan
     first : Epoch
-        The first, which warms up.
+        The first epoch, which warms up.
     epochs : tuple of Epoch
-        Those that count.
+        The epochs that count.
     limit_seconds : float, optional
-        What the reference needs at best.
+        The shortest time that the reference needs.
     shuffled, sequential : mapping of str to (Speed or str)
-        By name, the best speed of others, or why there is none.
+        The best speed of each other library by name, or the reason why there is none.
     """
 
     layout: Layout
@@ -73,50 +73,50 @@ class Result:
 
     @property
     def delivered(self) -> Speed:
-        """How fast batches came."""
+        """The speed at which batches came."""
         return Speed(self.best.delivered_nbytes, self.best.used.seconds)
 
     @property
     def decoded(self) -> Speed:
-        """How fast chunks were read and decoded meanwhile."""
+        """The speed at which chunks were read and decoded in the fastest epoch."""
         nbytes = self.best.num_reads * self.layout.store.chunk_nbytes
         return Speed(nbytes, self.best.used.seconds)
 
     @property
     def cpu_seconds_per_gb(self) -> float:
-        """CPU seconds for each 10^9 bytes delivered."""
+        """CPU seconds per 10^9 delivered bytes."""
         return self.best.used.cpu_seconds / (self.best.delivered_nbytes / 1e9)
 
     @property
     def fault_share(self) -> float:
-        """Pages that had to be given in the last epoch, as a share of those delivered."""
+        """Page faults in the last epoch, as a share of the delivered pages."""
         last = self.epochs[-1]
         return last.used.num_faults * PAGE_NBYTES / last.delivered_nbytes
 
     @property
     def peak_nbytes(self) -> int:
-        """The most memory over that after ``explain()``."""
+        """The largest memory in use, minus the memory after ``explain()``."""
         return max(epoch.peak_nbytes for epoch in self.epochs)
 
     @property
     def allowed_nbytes(self) -> int:
-        """The most memory that it may be."""
+        """The largest memory allowed."""
         return int(1.1 * self.plan.memory_nbytes) + 32 * MIB
 
     @property
     def allowed_plan_seconds(self) -> float:
-        """The longest that planning may take."""
+        """The longest planning time allowed."""
         return 0.05 + 1e-6 * self.plan.num_tiles
 
     @property
     def fastest_sequential(self) -> tuple[str, Speed] | None:
-        """Who reads the store fastest from one end to the other."""
+        """The library that reads the store sequentially at the highest speed, and its speed."""
         speeds = [(name, s) for name, s in self.sequential.items() if isinstance(s, Speed)]
         return max(speeds, key=lambda item: item[1].gb_per_second, default=None)
 
     @property
     def figures(self) -> dict[str, float]:
-        """By name, what targets are set for: ratios of ours to others, the more the better."""
+        """The figures that have targets, by name: ratios of xloader to others; more is better."""
         figures = {
             "samples/s": self.best.num_samples / self.best.used.seconds,
             "memory": self.allowed_nbytes / max(self.peak_nbytes, 1),
@@ -134,7 +134,7 @@ class Result:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Whether each target of the layout was held."""
+        """A verdict for each target of the layout."""
         figures = self.figures
         targets = (*self.layout.targets, *ALWAYS)
         return [Verdict(target, figures.get(target.figure)) for target in targets]

@@ -1,7 +1,7 @@
-"""Making the stores that are measured: smooth noise, rounded as packed data are.
+"""The stores that are measured: smooth noise, rounded as packed data are.
 
-It compresses about as weather does. A store is written beside its place and renamed when whole,
-so that a run that is killed leaves no half store.
+The noise compresses about as well as weather data. A store is written beside its final place and
+renamed when it is complete, so that a killed run leaves no partial store.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PACKING = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -32768}
 
 
 def ensure_stores(folder: Path, specs: Sequence[StoreSpec]) -> dict[StoreSpec, Path]:
-    """Where the stores lie, made now if they are not there."""
+    """Return the path of each store; make the stores that do not exist yet."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {spec: folder / spec.folder_name for spec in specs}
     missing = [spec for spec in paths if not paths[spec].is_dir()]
     partial = {spec: folder / f"{spec.folder_name}.partial" for spec in missing}
     for path in partial.values():
         shutil.rmtree(path, ignore_errors=True)
-    # One field after another: noise for all stores costs as much as for one.
+    # One random field is used for all stores, because noise takes long to make.
     for number, name in enumerate(dict.fromkeys(n for spec in missing for n in spec.variables)):
         wanted = [spec for spec in missing if name in spec.variables]
         values = make_noise(max(spec.num_steps for spec in wanted), seed=number)
@@ -42,7 +42,7 @@ def ensure_stores(folder: Path, specs: Sequence[StoreSpec]) -> dict[StoreSpec, P
 
 
 def make_noise(num_steps: int, seed: int) -> NDArray[np.float32]:
-    """A random walk along time at each place, shape (num_steps, lat, lon)."""
+    """Return a random walk along time at each grid point, shape (num_steps, lat, lon)."""
     rng = np.random.default_rng(seed)
     steps = rng.standard_normal((num_steps, LATS, LONS), dtype=np.float32)
     steps *= 0.01
@@ -64,9 +64,9 @@ def _write(path: Path, spec: StoreSpec, name: str, values: NDArray[np.float32]) 
 
 
 def ensure_grown(folder: Path, spec: StoreSpec, times: int) -> tuple[StoreSpec, Path]:
-    """A store so many times as long as another, its chunks repeated along time.
+    """Return a store that is ``times`` as long as another, with its chunks repeated along time.
 
-    That takes no longer than copying files, and each chunk is a file of its own.
+    This takes no longer than copying files. Each chunk is a file of its own.
     """
     grown = dataclasses.replace(spec, num_steps=times * spec.num_steps)
     base, path = folder / spec.folder_name, folder / grown.folder_name
@@ -88,7 +88,7 @@ def ensure_grown(folder: Path, spec: StoreSpec, times: int) -> tuple[StoreSpec, 
 
 
 def store_at(place: str) -> Any:
-    """What xloader and xarray open: a path as it is, a URL as a store of obstore's."""
+    """Return the argument for opening a store: the path itself, or an obstore store for a URL."""
     if "://" not in place:
         return place
     from obstore.store import HTTPStore

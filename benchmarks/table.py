@@ -1,4 +1,4 @@
-"""Results as the tables of a page in Markdown."""
+"""The results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ NOTHING = "-"
 
 
 def show_ratios(results: Sequence[Result]) -> str:
-    """Ours over each other's, one row a layout; more than 1 is faster."""
+    """Return a table of xloader's speed relative to others, one row per layout.
+
+    More than 1 means that xloader is faster.
+    """
     heads = ["layout", "reference", "fastest sequential", *shuffled.WAYS, "targets"]
     return _table(heads, map(_ratios, results))
 
@@ -38,7 +41,7 @@ def _show_verdicts(result: Result) -> str:
 
 
 def show_figures(results: Sequence[Result]) -> str:
-    """What ours has cost, one row a layout."""
+    """Return a table of xloader's costs, one row per layout."""
     heads = [
         "layout",
         "delivered, GB/s",
@@ -79,7 +82,7 @@ def _show_memory(result: Result) -> str:
 
 
 def show_sequential(results: Sequence[Result]) -> str:
-    """How fast others read each store from one end to the other, and ours shuffled beside it."""
+    """Return a table of sequential reading by others, with xloader's shuffled speed beside it."""
     heads = ["store", *sequential.WAYS, "xloader, shuffled"]
     rows = []
     for result in results:
@@ -94,7 +97,7 @@ def _show_speed(speed: Speed | str) -> str:
 
 
 def show_growth(grown: Sequence[Growth]) -> str:
-    """Figures by size of the data, and whether the largest is as fast as the smallest."""
+    """Return a table of the figures by data size, and whether speed stays the same."""
     heads = ["layout", "data", "tiles", "plan, s", "peak of allowed, MiB", "GB/s", "targets"]
     rows = []
     for growth in grown:

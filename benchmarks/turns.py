@@ -1,7 +1,7 @@
 """Competitors take turns, each in a process of its own.
 
-So all of them meet the same drift of the machine, none has another's caches, and whoever waits
-for its turn does nothing::
+So all of them meet the same drift in the machine's speed, none uses another's caches, and each is
+idle while it waits::
 
     set up       reference | xloader | zarr | ...        all at once
     first turn   reference, xloader, zarr, ...           one by one, to warm up
@@ -21,25 +21,27 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 Play = Callable[..., Generator[Any, Any, None]]
-"""Sets up and gives what is to be known before; then gives the figures of one turn after another,
-and is sent whatever a turn needs to know."""
+"""Yields the result of its setup first, then the figures of each turn.
+
+Each turn is sent the data that it needs.
+"""
 
 NOT_INSTALLED = "not installed"
 
 PRELOADED = ("benchmarks.contest", "torch.utils.data", "xbatcher")
-"""Modules that every process begins with, where they are installed."""
+"""Modules that every process imports at its start, if they are installed."""
 
 
 @dataclass(frozen=True)
 class Absence:
-    """Why a competitor takes no part.
+    """The reason why a competitor cannot run.
 
     Parameters
     ----------
     reason : str
-        In few words.
+        The reason in few words.
     details : str
-        Where it went wrong.
+        The traceback, or the missing module.
     """
 
     reason: str
@@ -47,7 +49,7 @@ class Absence:
 
 
 class AbsentError(RuntimeError):
-    """Somebody takes no part without whom there is nothing to compare.
+    """A competitor is missing without which there is nothing to compare.
 
     Parameters
     ----------
@@ -61,20 +63,20 @@ class AbsentError(RuntimeError):
 
 
 class Competitor:
-    """A process that works when it is its turn.
+    """A process that works only in its turn.
 
     Parameters
     ----------
     name : str
     play : callable
-        What it does; a function of a module, as the process must find it.
+        The work, a function of a module, because the process must be able to import it.
     args : tuple
-        What it is told at the start.
+        Arguments of ``play``.
 
     Attributes
     ----------
     absence : Absence or None
-        Why it takes no part any more.
+        Why the competitor cannot run; None while it can.
     """
 
     def __init__(self, name: str, play: Play, *args: object) -> None:
@@ -87,7 +89,7 @@ class Competitor:
         theirs.close()
 
     def ready(self) -> Any:
-        """Wait until it is set up, and give what it says then; None if it takes no part."""
+        """Wait for the next answer and return it; None if the competitor cannot run."""
         try:
             said = self._pipe.recv()
         except EOFError:
@@ -98,19 +100,19 @@ class Competitor:
         return said
 
     def turn(self, told: object = None) -> Any:
-        """Let it take its turn, and give the figures; None if it takes no part."""
+        """Let the competitor take its turn and return its figures; None if it cannot run."""
         if self.absence is not None:
             return None
         self._pipe.send((True, told))
         return self.ready()
 
     def require(self, said: Any) -> Any:
-        """What it said.
+        """Return the answer ``said``, or raise if the competitor cannot run.
 
         Raises
         ------
         AbsentError
-            If it takes no part.
+            If the competitor cannot run.
         """
         if self.absence is not None:
             raise AbsentError(self.name, self.absence)
@@ -120,7 +122,7 @@ class Competitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # It may have ended already.
+        # The process may have ended already.
         with contextlib.suppress(OSError):
             self._pipe.send((False, None))
         self._pipe.close()
@@ -141,7 +143,7 @@ def _serve(pipe: Connection, play: Play, args: tuple[object, ...]) -> None:
     except ModuleNotFoundError as error:
         pipe.send(Absence(NOT_INSTALLED, f"there is no module {error.name}"))
     except EOFError:
-        # Whoever asked is gone.
+        # The process that asked has ended.
         pass
     except Exception as error:
         pipe.send(Absence(f"failed: {type(error).__name__}", traceback.format_exc()))
@@ -150,8 +152,8 @@ def _serve(pipe: Connection, play: Play, args: tuple[object, ...]) -> None:
 
 
 def _fresh_processes() -> Any:
-    """A context whose processes begin as copies of one that has only imported modules."""
-    # With threads of its own that process could not be copied safely.
+    """Return a context whose processes are copies of one that has only imported modules."""
+    # A process that has threads cannot be forked safely.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED])

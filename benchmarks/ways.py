@@ -1,4 +1,4 @@
-"""The same data kept in many ways: how fast a shuffled epoch comes from each, in one run.
+"""Speed of a shuffled epoch over the same data, stored and opened in many ways, in one run.
 
 python -m benchmarks.ways
 """
@@ -37,7 +37,7 @@ def with_dask(path: Path) -> xr.Dataset:
 
 @dataclass(frozen=True)
 class Way:
-    """How the data are kept, and how they are opened."""
+    """One way to store and open the data."""
 
     zarr_format: int = 3
     encoding: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ WAYS = {
 
 
 def make_hundredths() -> np.ndarray:
-    """Smooth noise in hundredths, that packs into 16 bits without loss."""
+    """Return smooth noise in hundredths, which packs into 16 bits without loss."""
     rng = np.random.default_rng(0)
     steps = rng.standard_normal(tuple(SHAPE.values()), dtype=np.float32)
     return np.cumsum(steps, axis=0, out=steps).round().clip(-32000, 32000)
@@ -78,7 +78,7 @@ def write(path: Path, values: np.ndarray, way: Way) -> None:
 
 
 def time_epochs(samples: xloader.Samples, num_epochs: int) -> tuple[list[float], Any]:
-    """GB/s of shuffled epochs, and the report of the last."""
+    """Return GB/s of each shuffled epoch, and the report of the last one."""
     speeds = []
     with samples.loader(batch_size=16, memory=MEMORY, output="numpy") as loader:
         for _ in range(num_epochs):

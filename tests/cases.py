@@ -1,4 +1,4 @@
-"""Made-up loading jobs, and what plain xarray says that each sample must be."""
+"""Random loading jobs, and each sample's values computed with plain xarray."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Offsets = dict[str, int | list[int]]
 Chunks = Mapping[str, tuple[int | tuple[int, ...], ...]]
 
 HAS_RECTILINEAR = Version(zarr.__version__) >= Version("3.2")
-"""Whether zarr reads chunks of several sizes along a dimension."""
+"""Whether the installed zarr reads chunks of several sizes along a dimension."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """A window along each dimension: elements, elements between windows, between elements."""
+    """A window along each dimension: its size, stride and dilation."""
 
     sizes: Mapping[str, int]
     strides: Mapping[str, int]
@@ -37,7 +37,10 @@ class Spans:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The window of each sample id, its weight, and how many are drawn; None where all are."""
+    """A subset of the windows: the window of each sample id, its weight, and the number drawn.
+
+    A value of None means that all windows are taken, each once.
+    """
 
     windows: list[int] | None = None
     weights: list[float] | None = None
@@ -46,7 +49,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Case:
-    """A dataset in a store that counts, the samples made of it, and options for a loader."""
+    """A dataset in a counting store, samples over it, and options for a loader."""
 
     dataset: xr.Dataset = field(repr=False)
     chunks: Chunks
@@ -73,7 +76,7 @@ class Case:
         return self.samples.loader(**{**self.options, "rank": rank, **changes})
 
     def sample(self, index: int) -> list[np.ndarray]:
-        """What sample ``index`` is, in plain xarray."""
+        """Return the arrays of sample ``index``, computed with plain xarray."""
         ds = self.dataset.isel(self.selection)
         spans = self.spans
         counts = [
@@ -112,7 +115,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Case:
-    """Any dataset, chunks, selection, windows, fields and options; ``fixed`` of the latter."""
+    """Draw dataset, chunks, selection, windows, fields and options; ``fixed`` sets options."""
     dataset, chunks = draw(datasets(max_size=20))
     if HAS_RECTILINEAR:
         chunks = draw(_rectilinear(dataset, chunks))
@@ -138,7 +141,7 @@ def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Cas
 
 @st.composite
 def _rectilinear(draw: st.DrawFn, dataset: xr.Dataset, chunks: Chunks) -> Chunks:
-    """Chunks of several sizes along some dimensions of some variables."""
+    """Draw chunks of several sizes along some dimensions of some variables."""
     drawn = {name: list(sizes) for name, sizes in chunks.items()}
     for name, sizes in drawn.items():
         for axis, size in enumerate(dataset[name].shape):
@@ -168,7 +171,7 @@ def _fields(
 ) -> tuple[tuple[tuple[str, tuple[str, ...], Offsets], ...], Samples]:
     fields: list[tuple[str, tuple[str, ...], Offsets]] = []
     for number in range(draw(st.integers(0, 2))):
-        # The first field has v0, which has every dimension: some field has a windowed one.
+        # The first field has v0, which has every dimension, so some field has a windowed one.
         names = list(draw(st.permutations(sorted(map(str, dataset)))))
         names = names[: draw(st.integers(1, len(names)))]
         if number == 0 and "v0" not in names:
@@ -234,14 +237,14 @@ def _options(draw: st.DrawFn, num_samples: int) -> dict[str, Any]:
 
 @st.composite
 def _memory(draw: st.DrawFn, case: Case) -> int:
-    """From the least that will do to more than all the data."""
+    """Draw a memory between the smallest possible and more than all data."""
     nbytes = case.dataset.nbytes
     more = [0, 0, 0, nbytes // 16, nbytes // 8, nbytes // 4, 3 * nbytes]
     return least_memory(case) + draw(st.sampled_from(more))
 
 
 def least_memory(case: Case) -> int:
-    """What a loader says would do when it is given a single byte."""
+    """Return the smallest sufficient memory, which the error for a single byte names."""
     try:
         case.loader(memory=1)
     except MemoryBudgetError as error:

@@ -1,4 +1,4 @@
-"""What all tests share: leaks fail, real data is optional, chance is fixed."""
+"""Settings of all tests: leaked threads fail, real data are optional, chance is fixed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 hypothesis.settings.register_profile(
     "ci",
-    # The same examples in every run, so that a change turns red for its own fault only.
+    # Every run tries the same examples, so a test fails only because of a change in the code.
     derandomize=True,
     deadline=None,
     max_examples=50,
@@ -21,17 +21,17 @@ hypothesis.settings.register_profile(
     print_blob=True,
 )
 hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)
-# With the oldest and the newest dependencies the same laws are tried on fewer examples.
+# The runs with the oldest and the newest dependencies try the same properties on fewer examples.
 hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=15)
 _PROFILE = "end" if "XLOADER_END" in os.environ else "ci"
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _PROFILE))
 
 JOIN_SECONDS = 5.0
-"""How long a thread that was told to stop may take to do so."""
+"""Seconds that a stopping thread may take to end."""
 
 
 def leaked_threads(before: set[threading.Thread], join_seconds: float) -> list[str]:
-    """Names of xloader's threads that are alive, were not before, and do not end in time."""
+    """Return the names of xloader's threads that are new and do not end in time."""
     started = [t for t in threading.enumerate() if t not in before and t.name.startswith("xloader")]
     for thread in started:
         thread.join(join_seconds)
@@ -44,7 +44,8 @@ def _no_leaked_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     names = leaked_threads(before, 0.0)
     if names:
-        # An abandoned iterator stops its threads when it is collected, which a cycle may delay.
+        # An abandoned iterator stops its threads when it is collected, and a reference cycle delays
+        # that.
         gc.collect()
         names = leaked_threads(before, JOIN_SECONDS)
     if names:
@@ -53,7 +54,10 @@ def _no_leaked_threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """A folder of real data, from ``XLOADER_TEST_DATA`` or beside the repository; else a skip."""
+    """The folder of real data: ``XLOADER_TEST_DATA``, or one beside the repository.
+
+    The test is skipped if there is no such folder.
+    """
     given = os.environ.get("XLOADER_TEST_DATA")
     root = Path(__file__).resolve().parents[1]
     folder = Path(given) if given else root.parent / "shared" / "data"

@@ -1,6 +1,6 @@
-"""Reads a package's source and says where it breaks the rules of its house.
+"""Parse the package's source and report where it breaks the rules of the tower.
 
-A file is given as its module name and its text, so that the rules can be tried on made-up files.
+A file is given as module name and text, so that the rules can be tested on made-up files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_FILE_LINES = 350
-"""Without docstrings: the more of them, the better."""
+"""Lines of a file without its docstrings, so that nobody shortens these to keep a file short."""
 MAX_FUNCTION_LINES = 60
 
 TOWER = (
@@ -31,21 +31,24 @@ TOWER = (
     ("core",),
     ("errors",),
 )
-"""The rooms, floor by floor from the top. What a file imports lies further down, or in its room."""
+"""The rooms, floor by floor from the top.
+
+A file imports only from its own room and lower floors.
+"""
 
 PURE = ("errors", "core", "order", "planning")
 """Rooms with no I/O, no PyTorch and no clock."""
 PURE_NEIGHBOURS = ("xloader.recipe.", "xloader.sources.base.")
-"""What they may name besides each other: frozen data and a protocol, nothing that reads."""
+"""Modules outside the pure rooms that these may import: frozen data and a protocol, no I/O."""
 IMPURE_IMPORTS = frozenset(
     {"xarray", "zarr", "dask", "torch", "time", "datetime", "os", "io", "pathlib", "random"}
     | {"threading", "asyncio", "multiprocessing", "subprocess"}
 )
 ALLOWED_IMPORTS = {
-    # They read the environment of a launcher, and count the cores of this process.
+    # These modules read a launcher's environment and count the cores of this process.
     "xloader.core.ranks": frozenset({"os"}),
     "xloader.core.options": frozenset({"os"}),
-    # A function that parses text, imported where it is called.
+    # A function of dask that parses text; it is imported where it is called.
     "xloader.core.nbytes": frozenset({"dask"}),
 }
 ONLY_UNDER = {
@@ -58,12 +61,12 @@ ONLY_UNDER = {
     "zarr": ("xloader.sources", "xloader.testing", "xloader.demo"),
     "matplotlib": ("xloader.demo",),
 }
-"""The libraries that only some parts of the house may import."""
+"""Libraries that only some rooms may import, and these rooms."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the package: its dotted name, its syntax tree and its number of lines."""
+    """One file of the package: its dotted name, syntax tree and number of lines."""
 
     name: str
     tree: ast.Module
@@ -90,7 +93,7 @@ def read_package(folder: Path) -> dict[str, Module]:
 
 
 def imports_of(module: Module) -> Iterator[str]:
-    """Every name that a file imports, wherever in it: ``a.b`` of ``from a import b``."""
+    """Yield every name that a file imports, at any place; ``a.b`` for ``from a import b``."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -98,14 +101,15 @@ def imports_of(module: Module) -> Iterator[str]:
             base = node.module or ""
             if node.level:
                 package = module.name.split(".")
-                # A package's own dots begin at itself, a file's at the folder it lies in.
+                # Leading dots count from the package itself in an ``__init__``, and from its folder
+                # elsewhere.
                 kept = len(package) - node.level + module.is_package
                 base = ".".join([*package[:kept], *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def edges_between(modules: dict[str, Module]) -> dict[str, set[str]]:
-    """For every file the files of the same package that it imports."""
+    """Return, for each file, the files of the same package that it imports."""
     edges: dict[str, set[str]] = {}
     for name, module in modules.items():
         edges[name] = set()
@@ -117,7 +121,7 @@ def edges_between(modules: dict[str, Module]) -> dict[str, set[str]]:
 
 
 def find_cycle(edges: dict[str, set[str]]) -> list[str]:
-    """Some ring of files that import each other, or an empty list."""
+    """Return one circle of files that import each other, or an empty list."""
     done: set[str] = set()
 
     def walk(name: str, above: list[str]) -> list[str]:
@@ -142,12 +146,12 @@ def _root_of(name: str) -> str:
 
 
 def room_of(name: str) -> str:
-    """The room of a file: the part of its dotted name after the package's."""
+    """Return the room of a file: the part of its dotted name after the package's."""
     return [*name.split("."), "__init__"][1]
 
 
 def upward_imports(modules: dict[str, Module]) -> list[str]:
-    """Imports of a room that does not lie further down, and rooms that are in no floor."""
+    """Return the imports of rooms that are not on a lower floor, and rooms that are on no floor."""
     floor_of = {room: floor for floor, rooms in enumerate(TOWER) for room in rooms}
     found = [f"{name} is in no room" for name in modules if room_of(name) not in floor_of]
     for name, imported in edges_between(modules).items():
@@ -160,10 +164,10 @@ def upward_imports(modules: dict[str, Module]) -> list[str]:
 
 
 def edges_between_folders(modules: dict[str, Module]) -> dict[str, set[str]]:
-    """For every folder, at any depth, the folders whose files its own files import."""
+    """Return, for each folder at any depth, the folders whose files its own files import."""
 
     def folder_of(name: str) -> str:
-        # Files at the top are rooms of their own.
+        # Files at the top level count as rooms of their own.
         at_top = modules[name].is_package or name.count(".") < 2
         return name if at_top else name.rpartition(".")[0]
 
@@ -174,7 +178,7 @@ def edges_between_folders(modules: dict[str, Module]) -> dict[str, set[str]]:
 
 
 def impure_imports(module: Module) -> list[str]:
-    """What a file of a pure room imports although it must not."""
+    """Return the imports of a file in a pure room that are not allowed there."""
     if room_of(module.name) not in PURE:
         return []
     banned = IMPURE_IMPORTS - ALLOWED_IMPORTS.get(module.name, frozenset())
@@ -187,7 +191,7 @@ def impure_imports(module: Module) -> list[str]:
 
 
 def misplaced_imports(module: Module) -> list[str]:
-    """Imports of a library outside the parts of the house that may know it."""
+    """Return the imports of a library outside the rooms that may import it."""
     found = []
     for root in sorted({_root_of(name) for name in imports_of(module)}):
         homes = ONLY_UNDER.get(root, (module.name,))
@@ -197,17 +201,17 @@ def misplaced_imports(module: Module) -> list[str]:
 
 
 def classes_of(module: Module) -> Iterator[str]:
-    """The names of all classes of a file, those within classes and functions too."""
+    """Yield the names of all classes in a file, including nested ones."""
     yield from (node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
 
 
 def riddles_of(module: Module) -> list[str]:
-    """Docstrings that begin with "What": they say what is meant by way of something else."""
+    """Return the docstrings that begin with "What", because these name a thing indirectly."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = []
     for node in ast.walk(module.tree):
         text = ast.get_docstring(node) if isinstance(node, kinds) else None
-        # Constants have theirs behind them.
+        # The docstring of a constant follows the constant.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             text = node.value.value if isinstance(node.value.value, str) else None
         if text is not None and text.startswith("What "):
@@ -216,7 +220,7 @@ def riddles_of(module: Module) -> list[str]:
 
 
 def file_size(module: Module) -> int:
-    """Number of lines of a file, all docstrings left out."""
+    """Return the number of lines of a file without all docstrings."""
     size = module.num_lines
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -226,7 +230,7 @@ def file_size(module: Module) -> int:
 
 
 def function_size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Number of lines of a function, its decorators and its docstring left out."""
+    """Return the number of lines of a function without its decorators and docstring."""
     first, last = node.lineno, node.end_lineno or node.lineno
     size = last - first + 1
     if ast.get_docstring(node, clean=False) is not None:
@@ -236,7 +240,7 @@ def function_size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def oversized(module: Module) -> list[str]:
-    """The file, if it is too long, and every function of it that is."""
+    """Return the file and its functions that are too long."""
     found = []
     size = file_size(module)
     if size > MAX_FILE_LINES:

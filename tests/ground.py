@@ -1,4 +1,4 @@
-"""Small footprints, and the slow and plain answers that the fast code is held to."""
+"""Small footprints, and slow plain computations that the fast code must match."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Span = tuple[int, int, int]
 def line_footprint(
     num_steps: int, chunk: int, window: int, *, stride: int = 1, spans: tuple[Span, ...] = ()
 ) -> Footprint:
-    """One variable of bytes along one dimension, by default each window taken whole."""
+    """Return one variable of bytes along one dimension; by default each window is taken whole."""
     windows = Windows(("time",), (num_steps,), (window,), (stride,), (1,))
     accesses = frozenset((span,) for span in spans or ((0, 1, window),))
     demand = Demand("x", (Axis(num_steps, chunk, range(num_steps)),), (), 1, accesses)
@@ -32,7 +32,7 @@ def line_footprint(
 def box_footprint(
     sizes: tuple[int, ...], chunks: tuple[int, ...], window: tuple[int, ...], *, itemsize: int = 1
 ) -> Footprint:
-    """One variable in n-d, windows at stride 1, each taken whole."""
+    """Return one variable in n dimensions, with whole windows at stride 1."""
     dims = ("time", "lat", "lon")[: len(sizes)]
     windows = Windows(dims, sizes, window, (1,) * len(sizes), (1,) * len(sizes))
     axes = tuple(Axis(n, chunk, range(n)) for n, chunk in zip(sizes, chunks, strict=True))
@@ -41,7 +41,7 @@ def box_footprint(
 
 
 def even_cohorts(sizes: list[int]) -> Cohorts:
-    """Tiles of their own cohort each, along one dimension, that nothing straddles."""
+    """Return cohorts of one tile each along one dimension, with no straddling windows."""
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     home = np.arange(len(sizes))
     pieces = Pieces(
@@ -61,7 +61,7 @@ def shuffle_of(footprint: Footprint, pace: Pace, seed: int, epoch: int) -> Shuff
 
 
 def plan_of(pace: Pace, *, batch: int = 16, pool: int = 1 << 40, depth: int = 0) -> Plan:
-    """A plan with a pool of so many bytes a lane, whatever the memory would say."""
+    """Return a plan whose pool has ``pool`` bytes a lane, independent of the memory."""
     budget = Budget(1 << 44, batch, 4, 1, pace.lanes)
     return Plan(pace, depth, budget, batch, 1.05, pool, 0, False)
 
@@ -71,13 +71,13 @@ def all_ids(order: LaneOrder, begin: int = 0) -> list[int]:
 
 
 def every_box(windows: Windows) -> Boxes:
-    """Each sample as a box of its own."""
+    """Return each sample as a box of its own."""
     positions = windows.positions_of(np.arange(len(windows)))
     return Boxes(tuple(positions.T), tuple(positions.T + 1))
 
 
 def slow_stored_chunk(axis: Axis) -> list[int]:
-    """The stored chunk of each selected element."""
+    """Return the stored chunk of each selected element."""
     if isinstance(axis.chunks, int):
         return [element // axis.chunks for element in axis.selection]
     chunk_of = [i for i, size in enumerate(axis.chunks) for _ in range(size)]
@@ -85,7 +85,7 @@ def slow_stored_chunk(axis: Axis) -> list[int]:
 
 
 def slow_block(axis: Axis) -> list[int]:
-    """The block of each selected element: its chunk's rank among the chunks touched."""
+    """Return the block of each selected element: its chunk's rank among the chunks touched."""
     chunks = slow_stored_chunk(axis)
     rank = {chunk: i for i, chunk in enumerate(sorted(set(chunks)))}
     return [rank[chunk] for chunk in chunks]
@@ -97,7 +97,7 @@ def span_offsets(span: Span) -> list[int]:
 
 
 def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
-    """The blocks that one sample touches, element by element."""
+    """Return the blocks that one sample touches, found element by element."""
     position = np.unravel_index(sample, windows.num_positions)
     found = set()
     for demand in group.demands:
@@ -117,7 +117,7 @@ def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
 
 @st.composite
 def axes(draw: st.DrawFn, size: int) -> Axis:
-    """A dimension of which ``size`` elements are selected, chunked and selected somehow."""
+    """Draw a dimension of ``size`` selected elements, with random chunks and selection."""
     kind = draw(st.sampled_from(["whole", "slice", "step", "picked"]))
     if kind == "whole":
         stored, kept = size, range(size)
@@ -138,7 +138,7 @@ def axes(draw: st.DrawFn, size: int) -> Axis:
 
 @st.composite
 def footprints(draw: st.DrawFn, max_dims: int = 2, max_size: int = 24) -> Footprint:
-    """Several variables, each with some of the dims, chunked and taken in its own way."""
+    """Draw several variables, each with some of the dimensions and its own chunks and accesses."""
     num_dims = draw(st.integers(1, max_dims))
     sizes, window_sizes, strides, dilations = [], [], [], []
     for _ in range(num_dims):

@@ -1,6 +1,7 @@
-"""Stores that never answer for some key, and a program that reads one.
+"""Stores that never answer for one key, and a program that reads such a store.
 
-Run with the kind of store, the door and what is done meanwhile, it prints what came of it.
+Its arguments are the kind of store, the door, the event to test and a folder. It prints the
+outcome.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ import xloader
 from xloader.testing import write_store
 
 FOR_EVER = 1e6
-"""Seconds."""
+"""A wait in seconds, longer than any test."""
 
 released = [threading.Event()]
-"""Set by tests once they are over, so that no thread outlives them."""
+"""Each test has an event of its own and sets it at its end, so that stuck threads can end."""
 
 KEY = "t/c/3/0"
 STEPS = 100
 
 
 class HangingSync(WrapperStore[Store]):
-    """Read on the calling thread, which never returns."""
+    """A store read on the calling thread; a read of the key never returns."""
 
     def get_sync(self, key: str, **kwargs: Any) -> Any:
         self._hang(key)
@@ -49,7 +50,7 @@ class HangingSync(WrapperStore[Store]):
 
 
 class HangingAsync(WrapperStore[Store]):
-    """Read on an event loop, which goes on."""
+    """A store read on an event loop; a read of the key waits, and the loop keeps running."""
 
     _supports_sync_io = False
 
@@ -68,7 +69,7 @@ class HangingAsync(WrapperStore[Store]):
 
 
 class HangingLoop(WrapperStore[Store]):
-    """Read on an event loop, which stands still."""
+    """A store read on an event loop; a read of the key blocks the whole loop."""
 
     _supports_sync_io = False
 
@@ -99,7 +100,7 @@ def say(text: str) -> None:
 
 
 def main(kind: str, door: str, what: str, folder: str) -> None:
-    # What is started in the background ignores Ctrl-C.
+    # Programs that are started in the background ignore Ctrl-C by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = {"read_timeout": 0.3, "max_retries": 1} if what == "error" else {}
     samples = make_samples(kind, Path(folder), **options)
@@ -123,7 +124,7 @@ def main(kind: str, door: str, what: str, folder: str) -> None:
         return
 
     def interrupt() -> None:
-        # While the main thread waits for the batch that never comes.
+        # By then the main thread waits for the batch that never comes.
         time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -122,7 +122,7 @@ def test_a_dimension_of_billions_of_chunks_is_arithmetic(step: int) -> None:
 
 def test_what_would_have_to_be_listed_says_what_would_do() -> None:
     axis = Axis(2**33, 4, range(2**33))
-    told = r"more chunks than can be planned for. Given: 2147483648 chunks of 4 .*chunks of 86 "
+    told = r"too many chunks to plan for. Given: 2147483648 chunks of 4 .*chunks of 86 "
     for attempt in (lambda: axis.edges, lambda: axis.read_sizes):
         with pytest.raises(OptionError, match=told):
             attempt()

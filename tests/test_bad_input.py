@@ -1,4 +1,4 @@
-"""Bad input is refused before anything is read: what, what was given, what would do, the remedy."""
+"""Bad input is refused before any value is read, and errors have all four parts."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "an unknown variable": (
         UnknownNameError, KeyError,
         lambda s: windowed(s).inputs("tt"),
-        r"no variable of that name. Given: 'tt'. Allowed: .*'t', .*To mend it: did you mean 't'",
+        r"no variable with this name. Given: 'tt'. Allowed: .*'t', .*To mend it: did you mean 't'",
     ),
     "an unknown dimension": (
         UnknownNameError, KeyError,
         lambda s: s.window(tine=3),
-        r"no dimension of that name. Given: 'tine'. Allowed: 'time'.*did you mean 'time'",
+        r"no dimension with this name. Given: 'tine'. Allowed: 'time'.*did you mean 'time'",
     ),
     "an unknown dimension of a selection": (
         UnknownNameError, KeyError,
         lambda s: s.isel(level=0),
-        r"no dimension of that name. Given: 'level'. Allowed: 'time', .*To mend it: ",
+        r"no dimension with this name. Given: 'level'. Allowed: 'time', .*To mend it: ",
     ),
     "an unknown label": (
         UnknownNameError, KeyError,
@@ -83,7 +83,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "a stride for a dimension without windows": (
         UnknownNameError, KeyError,
         lambda s: s.window(time=3, stride={"lat": 1}),
-        r"the stride is for a dimension without windows. Given: 'lat'. Allowed: .*To mend it: add",
+        r"given for a dimension without windows. Given: 'lat'. Allowed: .*To mend it: add 'lat' to",
     ),
     "a window larger than its dimension": (
         WindowError, ValueError,
@@ -113,7 +113,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "a window of half an element": (
         OptionError, ValueError,
         lambda s: s.window(time=2.5),  # type: ignore[arg-type]
-        r"no whole number. Given: 2.5. Allowed: a whole number of elements >= 1. To mend it: ",
+        r"not a whole number. Given: 2.5. Allowed: a whole number of elements >= 1. To mend it: ",
     ),
     "nothing left of a selection": (
         EmptySamplesError, ValueError,
@@ -142,7 +142,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     ),
     "lanes that do not divide the batch": (
         LanesError, ValueError,
-        # Ranks that come later may mend it, so it waits for the first use.
+        # Ranks that are found later may fit the lanes, so the check waits for the first use.
         lambda s: len(windowed(s).loader(batch_size=8, lanes=3, output="numpy")),
         r"do not divide the global batch. Given: lanes=3.* of 8. Allowed: one of \[1, 2, 4, 8\]",
     ),
@@ -161,7 +161,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "memory that is no number": (
         OptionError, ValueError,
         lambda s: windowed(s).loader(memory="lots", output="numpy"),
-        r"memory is no number of bytes. Given: 'lots'. Allowed: .*512MiB",
+        r"memory is not a number of bytes. Given: 'lots'. Allowed: .*512MiB",
     ),
     "too little memory": (
         MemoryBudgetError, ValueError,
@@ -171,7 +171,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "no windows": (
         OptionError, ValueError,
         lambda s: s.loader(output="numpy"),
-        r"no samples without windows. Allowed: .*To mend it: call .window",
+        r"the windows are not set. Allowed: .*To mend it: call .window",
     ),
 }  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_refusals(
     attempt: Attempt,
     words: str,
 ) -> None:
-    """Each is of its own class and of the builtin that a caller would catch."""
+    """Every refusal has its own error class, which is also a fitting builtin error."""
     with pytest.raises(kind, match=words) as caught:
         attempt(samples)
     assert type(caught.value) is kind
@@ -195,7 +195,7 @@ def test_refusals(
 
 @pytest.mark.parametrize("name", ["words", "dates"])
 def test_what_holds_no_numbers_is_refused(name: str) -> None:
-    """Where it is asked for by name; else it is no field."""
+    """A variable without numbers is refused if it is named, and otherwise left out."""
     dataset = make_dataset()
     pattern = rf"{name}.*Given: .*Allowed: .*To mend it: "
     with pytest.raises(UnsupportedDataError, match=pattern):
@@ -206,7 +206,7 @@ def test_what_holds_no_numbers_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("filters", [None, [{"id": "vlen-utf8"}], [{"id": "pickle"}]])
 def test_a_store_of_objects_is_refused(tmp_path: Path, filters: Any) -> None:
-    """Its decoding may run code that the store brings along."""
+    """Arrays of objects are refused, because decoding them may run code from the store."""
     write_store(make_dataset()[["t"]], {"t": (5, 4, 3)}, tmp_path / "old.zarr", zarr_format=2)
     metadata = tmp_path / "old.zarr" / "t" / ".zarray"
     changed = json.loads(metadata.read_text()) | {"dtype": "|O", "filters": filters}
@@ -229,7 +229,7 @@ def test_a_store_that_is_not_there(tmp_path: Path, name: str) -> None:
 
 
 def test_nothing_is_read_by_a_refusal() -> None:
-    """Labels are: to refuse those that are not there, they must be known."""
+    """A refusal reads labels at most: they must be known to refuse a missing one."""
     numeric = make_dataset()[["t", "turned", "series"]]
     chunks = {"t": (5, 4, 3), "turned": (4, 5, 3), "series": (7,)}
     store = CountingStore(write_store(numeric, chunks))
@@ -242,7 +242,7 @@ def test_nothing_is_read_by_a_refusal() -> None:
 
 @pytest.mark.parametrize("num_points", [1, 30, 30_000])
 def test_too_little_memory_is_told_in_a_unit_that_fits(num_points: int) -> None:
-    """And the memory= that the remedy names will do, whether bytes, KiB or MiB."""
+    """The error names a sufficient memory in bytes, KiB or MiB, whichever fits."""
     ds = xr.Dataset({"t": (("time", "x"), np.zeros((24, num_points), np.float32))})
     samples = xloader.open(write_store(ds, {"t": (4, num_points)})).window(time=2)
     with pytest.raises(MemoryBudgetError) as caught:
@@ -250,7 +250,7 @@ def test_too_little_memory_is_told_in_a_unit_that_fits(num_points: int) -> None:
     told = str(caught.value)
     unit = {1: "B", 30: "KiB", 30_000: "MiB"}[num_points]
     assert re.search(rf"Allowed: at least \d+ bytes( \([1-9][\d.]* {unit}\))?\.", told)
-    found = re.search(rf'To mend it: pass memory="(\d+{unit})", or a smaller batch', told)
+    found = re.search(rf'To mend it: pass memory="(\d+{unit})", or use a smaller batch', told)
     assert found is not None
     with samples.loader(batch_size=4, output="numpy", memory=found[1]) as loader:
         assert sum(len(batch.ids) for batch in loader) == 12
@@ -266,7 +266,7 @@ MIXED = pytest.mark.filterwarnings(
 @MIXED
 @given(case=cases())
 def test_the_memory_that_a_refusal_names_will_do(case: Case) -> None:
-    """The whole epoch, on every rank; and 5 % less is refused with the same number."""
+    """The named memory suffices for a whole epoch on every rank, and 5 % less is refused."""
     with pytest.raises(MemoryBudgetError) as caught:
         case.loader(memory=1)
     least = caught.value.minimum_nbytes

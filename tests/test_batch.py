@@ -75,7 +75,9 @@ def test_to_moves_every_field_and_keeps_the_rest() -> None:
 def test_errors() -> None:
     with pytest.raises(UnsupportedDataError, match=r'cannot move.*ndarray.*output="torch"'):
         _batch().to("cuda")
-    with pytest.raises(UnknownNameError, match=r"no field of that name. Given: 'input'.*'inputs'"):
+    with pytest.raises(
+        UnknownNameError, match=r"no field with this name. Given: 'input'.*'inputs'"
+    ):
         _batch()["input"]
     with pytest.raises(AttributeError, match=r"no attribute or field 'input'"):
         _ = _batch().input

@@ -1,4 +1,4 @@
-"""The benchmarks run, count what they claim to count, and show what was missed as missed."""
+"""The benchmarks run, count correctly, and show missed targets as missed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def layout_of(spec: StoreSpec, **changes: object) -> Layout:
     return dataclasses.replace(layout, **changes)
 
 
-# --- all of it
+# --- the whole program
 
 
 def test_a_quick_run_prints_its_tables(tmp_path):
@@ -57,7 +57,7 @@ def test_a_quick_run_prints_its_tables(tmp_path):
     assert f"of {num_targets} held" in ratios[-1]
     assert float(ratios[1]) > 0
     assert ratios[4].endswith(" x")
-    # 4 variables in 12 chunks along time, and 192 samples.
+    # 4 variables in 12 chunks along time make 48 reads; there are 192 samples.
     assert figures[4:6] == ["48", "1.000"]
     assert len(in_turn) == 2 + len(sequential.WAYS)
     assert page.PAGE.read_bytes() == before
@@ -113,7 +113,7 @@ def test_the_reference_decodes_every_chunk(paths, spec):
     ring = np.zeros(spec.nbytes, np.uint8)
     num_decoded = reference.decode_all(chunks, decode, ring, spec.chunk_nbytes, num_cores=2)
     assert num_decoded == len(chunks)
-    # The ring has room for all of them, so each one's values are in it, in whatever order.
+    # The ring has room for all chunks, so it holds every value, in any order.
     ds = xr.open_zarr(paths[spec], consolidated=False, mask_and_scale=False)
     expected = np.sort(np.concatenate([ds[name].values.ravel() for name in spec.variables]))
     np.testing.assert_array_equal(np.sort(ring.view(expected.dtype)), expected)
@@ -130,7 +130,7 @@ def test_a_codec_that_the_reference_does_not_know_is_refused(tmp_path):
     [
         (PATCHES, (20, 1, 1, 1, 60, 60)),
         ({"time": 1, "lat": 30, "lon": 30}, (20, 3, 3, 1, 30, 30)),
-        # What lies in one chunk, of windows that are larger.
+        # Of a window larger than a chunk, a piece is the part in one chunk.
         ({"time": 3}, (10, 1, 1, 2, 90, 90)),
     ],
 )
@@ -154,7 +154,7 @@ def test_the_reference_copies_every_byte():
     )
 
 
-# --- ours and others
+# --- xloader and others
 
 
 def test_an_epoch_of_ours_is_whole(paths):
@@ -279,7 +279,7 @@ def test_peak_memory_is_seen():
     assert peak.nbytes - before > 1 << 25
 
 
-# --- what came of it
+# --- results
 
 
 def result_of(*targets: Target, **changes: object) -> Result:

@@ -1,4 +1,4 @@
-"""Batches of any ids, read through a least-recently-used cache."""
+"""Batches of arbitrary ids, read through a least-recently-used cache."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from zarr.storage import ZipStore
 
 import xloader
 from tests.cases import Case, cases
+from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
-from xloader.engine.readers import Readers
+from xloader.engine.parts import EngineParts, stored_variables
+from xloader.engine.readers import Readers, ReadTask
 from xloader.engine.sample_reader import read_samples
-from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
@@ -41,7 +42,6 @@ from xloader.errors import (
     MissingChunkWarning,
     SampleIndexError,
 )
-from xloader.loader.job_factory import stored_variables
 from xloader.planning.cache_budget import least_nbytes
 from xloader.planning.lru_simulation import simulate
 from xloader.recipe.demands import make_footprint
@@ -58,22 +58,22 @@ def make_reader(
     num_threads: int = 1,
     in_flight: int = 1 << 20,
 ) -> CachedReader:
-    """A reader with room for so many bytes; by default, for the neediest sample."""
+    """Make a reader with a cache of ``capacity`` bytes; by default it holds one sample's chunks."""
     recipe = samples.recipe
     layouts = make_layouts(recipe)
     footprint = make_footprint(recipe, layouts)
     stored = stored_variables(recipe, footprint)
     fields = Fields(layouts, batch_size, 2)
-    return CachedReader(
+    parts = EngineParts(
         footprint,
+        fields,
         BlockReader(recipe.source, stored, in_flight // num_threads),
         Gatherer(footprint, layouts, fields, stored),
-        fields,
-        batch_size=batch_size,
-        capacity_nbytes=least_nbytes(footprint) if capacity is None else capacity,
-        in_flight_nbytes=in_flight,
-        num_threads=num_threads,
+        num_threads,
+        in_flight,
+        RetryPolicy(),
     )
+    return CachedReader(parts, least_nbytes(footprint) if capacity is None else capacity)
 
 
 def plain(samples: Samples, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -89,7 +89,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def line(num_steps: int = 24, chunk: int = 4, window: int = 2, **kwargs: Any) -> Samples:
-    """Windows over a line of steps, each of 3 numbers."""
+    """Make windows over a line of steps with 3 numbers each."""
     values = np.arange(num_steps * 3, dtype=np.float32).reshape(num_steps, 3)
     dataset = xr.Dataset({"a": (("time", "x"), values)})
     store = write_store(dataset, {"a": (chunk, 3)})
@@ -97,10 +97,10 @@ def line(num_steps: int = 24, chunk: int = 4, window: int = 2, **kwargs: Any) ->
 
 
 BLOCK = 4 * 3 * 4
-"""Bytes of a chunk of `line`."""
+"""Bytes of a chunk in `line`."""
 
 
-# The law: what is read is what was said, and values are those of the samples
+# Predicted reads and correct values
 
 
 @given(cases(may_be_weighted=False), st.data())
@@ -205,24 +205,69 @@ def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
     assert do.call_args_list[0].args[2] == MOST_REQUESTS
 
 
-def test_where_the_system_gives_no_thread_the_caller_does_it_all() -> None:
-    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
-    with patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads")):
-        worker_threads.do([partial(done.append, number) for number in range(5)], 3)
-    worker_threads.close()
+def noting(done: list[int], number: int) -> ReadTask:
+    """A task that notes its number when it is done."""
+    return ReadTask((), lambda _: done.append(number))
+
+
+def test_where_the_system_gives_no_more_threads_those_there_do_it_all() -> None:
+    done, start = list[int](), threading.Thread.start
+    # One thread checks the time limits, and one does the tasks.
+    num_asked, num_given = 0, 2
+
+    def begin(thread: threading.Thread) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked > num_given:
+            raise RuntimeError("no more threads")
+        start(thread)
+
+    with Readers(RetryPolicy(), "test") as readers, patch.object(threading.Thread, "start", begin):
+        readers.do([noting(done, number) for number in range(5)], 3)
+    assert num_asked > num_given
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_after_a_task_that_fails_the_others_never_begin() -> None:
-    worker_threads, done = WorkerThreads("xloader-test"), list[int]()
+def test_where_the_system_gives_no_thread_at_all_it_is_an_error() -> None:
+    done = list[int]()
+    with Readers(RetryPolicy(), "test") as readers:
+        refused = patch.object(threading.Thread, "start", side_effect=RuntimeError("no threads"))
+        with refused, pytest.raises(RuntimeError, match="no threads"):
+            readers.do([noting(done, 0)], 3)
+        readers.do([noting(done, 1)], 3)
+    assert done == [1]
 
-    def fail() -> None:
+
+def test_after_a_task_that_fails_the_others_never_begin() -> None:
+    done = list[int]()
+
+    def fail(_: object) -> None:
         raise ValueError("the second")
 
-    with pytest.raises(ValueError, match="the second"):
-        worker_threads.do([partial(done.append, 0), fail, partial(done.append, 2)], 1)
-    worker_threads.close()
+    tasks = [noting(done, 0), ReadTask((), fail), noting(done, 2)]
+    with (
+        Readers(RetryPolicy(), "test") as readers,
+        pytest.raises(ValueError, match="the second"),
+    ):
+        readers.do(tasks, 1)
     assert done == [0]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_reader_made_for_a_memory_budget_works_with_the_least_memory(num_workers: int) -> None:
+    samples = line()
+    make = partial(
+        CachedReader.of, samples.recipe, prefetch=2, num_cores=3, num_workers=num_workers
+    )
+    with pytest.raises(MemoryBudgetError) as caught:
+        make(num_workers * BLOCK, 64)
+    least = caught.value.minimum_nbytes
+    with pytest.raises(MemoryBudgetError):
+        make(least - 1, 64)
+    with make(least, 64) as reader:
+        ids = np.random.default_rng(0).permutation(len(samples))
+        assert_same(reader.read(ids), plain(samples, ids))
+        assert reader.tally.peak_nbytes == 2 * BLOCK
 
 
 # Refusals and faults
@@ -284,7 +329,7 @@ def test_an_interrupt_leaves_nothing_half_done(num_threads: int) -> None:
 
 
 class _Interrupted(SourceRecorder):
-    """A source that is interrupted at the third read."""
+    """A source that raises an interrupt at the third read."""
 
     def fetch(self, reads: Any) -> Any:
         if self.num_reads == 2:
@@ -297,7 +342,7 @@ def replace_source(samples: Samples, source: Any) -> Any:
     return replace(samples.recipe, source=source)
 
 
-# Processes, threads, ends
+# Processes, threads, and the end of a reader
 
 
 def test_a_closed_reader_reads_no_more_and_has_no_threads() -> None:
@@ -354,7 +399,7 @@ def test_it_pickles_as_nothing() -> None:
 
 @contextmanager
 def in_the_midst_of_a_read(reader: CachedReader) -> Iterator[None]:
-    """Another thread holds the reader's lock."""
+    """Hold the reader's lock on another thread."""
     is_held, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -371,13 +416,13 @@ def in_the_midst_of_a_read(reader: CachedReader) -> Iterator[None]:
 
 
 def in_memory() -> Samples:
-    """Three variables in plain memory, which a forked child may read."""
+    """Return three variables in plain memory, which a forked child may read."""
     values = {name: (("time", "x"), np.ones((24, 3)) * i) for i, name in enumerate("abc")}
     return xloader.open(xr.Dataset(values)).window(time=2, stride=1)
 
 
 def in_a_zip_file(path: str) -> Samples:
-    """A zip file that is open already: a child would share its place with its parent."""
+    """Return samples of an open zip file, whose file position a forked child would share."""
     folder = Path(path)
     values = np.arange(24 * 3, dtype=np.float32).reshape(24, 3)
     write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (4, 3)}, folder / "a.zarr")
@@ -387,7 +432,7 @@ def in_a_zip_file(path: str) -> Samples:
 
 
 def run_forked(body: str, samples: str) -> subprocess.CompletedProcess[str]:
-    """A program that forks while a thread reads and others wait for work."""
+    """Run a program that forks while one thread reads and others wait for work."""
     program = f"""
 import os, sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""How much is tried before a plan is chosen: counted, as no test may depend on a clock."""
+"""The work of a search for a plan is bounded: it is counted, because no test may use a clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_ENTRIES = 100_000
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """The entries of each order whose schedule is made meanwhile."""
+    """Record the number of entries of each schedule that is made."""
     found: list[int] = []
     make = Epoch._schedule
 
@@ -80,7 +80,7 @@ def test_without_straddling_nothing_is_tried() -> None:
 
 
 def test_no_tiling_is_tried_twice() -> None:
-    """With two blocks along a dimension, four of them are all of it."""
+    """If a dimension has two blocks, a tile of four blocks is the whole dimension."""
     footprint = box_footprint((400, 16, 64), (8, 8, 8), (1, 3, 3))
     tried: list[tuple[int, ...]] = []
     make = ReducedModel.__init__
@@ -96,7 +96,7 @@ def test_no_tiling_is_tried_twice() -> None:
 
 
 def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
-    """Few of a million tiles are on the model: runs in proportion read less at run ends."""
+    """The model has a few of a million tiles. Longer real runs read less at run ends."""
 
     def plan_of(num_tiles: int) -> Plan:
         footprint = line_footprint(16 * num_tiles, 16, 3)
@@ -109,7 +109,7 @@ def test_runs_of_many_tiles_are_longer_than_the_models() -> None:
 
 @pytest.mark.parametrize("num_tiles", [90, 2000])
 def test_no_line_of_runs_is_drawn_twice_in_a_row(num_tiles: int) -> None:
-    """What was seen to fit is measured as it is, and a second draw begins with the second line."""
+    """An order that was found to fit is measured without being drawn again."""
     drawn: list[tuple[object, ...]] = []
     make = Shuffle.lane
 

@@ -1,4 +1,4 @@
-"""Numbers of random functions: each sample's own, whatever makes its batch."""
+"""Random numbers belong to the sample, independent of the batch and of the reader that makes it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ pytestmark = [
 ]
 
 Draw = tuple[int, int]
-"""A sample's id, and which of its times in the epoch it is."""
+"""A sample's id and its occurrence in the epoch."""
 
 
 def noise(frame: xr.Dataset, rng: Rng) -> xr.Dataset:
-    """Nothing but numbers: of a batch, and of one sample."""
+    """Return random numbers only, for a batch or for one sample."""
     numbers = np.concatenate([rng.uniform(2), rng.normal(2, name="noise")], axis=1)
     if "sample" in frame.dims:
         return xr.Dataset({"noise": (("sample", "k"), numbers)})
@@ -51,13 +51,13 @@ def rank_plan_of(samples: Samples, workers: int, **options: Any) -> RankPlan:
 
 
 def deliveries(rank_plan: RankPlan, epoch: int) -> Iterator[Delivery]:
-    """All batches of all workers of a rank."""
+    """Yield all batches of all workers of a rank."""
     for number in range(rank_plan.plan.workers):
         yield from Worker(rank_plan, number, num_ready=1, num_cores=2).steps(epoch)
 
 
 def drawn(case: Case, epoch: int) -> dict[Draw, int]:
-    """What an epoch draws, with no plan: each sample so many times, and told apart."""
+    """Return the ids and occurrences of an epoch, computed without a plan."""
     subset = case.samples.recipe.subset
     ids = np.arange(len(case.samples))
     if subset is not None:
@@ -105,7 +105,7 @@ def test_numbers_are_a_samples_own(
             flags = delivery.is_padding.tolist()
             found.update(d for d, is_padding in zip(draws, flags, strict=True) if not is_padding)
             if any(flags) and not all(flags):
-                # What fills a batch up is its last sample once more, at the same time.
+                # Padding repeats the last sample of the batch, with the same occurrence.
                 real = draws[: flags.index(True)]
                 assert set(draws[len(real) :]) == {real[-1]}
     left_out = len(expected) - sum(found.values())
@@ -207,7 +207,7 @@ def test_functions_have_numbers_of_their_own_but_by_name() -> None:
     for name in ("c", "d"):
         samples = samples.map(add(name, lambda rng: rng.uniform(name="same")), random=True)
     batch = samples[:]
-    # Those of the first are what a user's own Rng gives, whatever follows.
+    # The first function's numbers equal those of a user's own Rng, whichever functions follow.
     np.testing.assert_array_equal(batch.a, Rng(range(5)).uniform())
     np.testing.assert_array_equal(batch.a, alone)
     assert not np.any(batch.a == batch.b)

@@ -1,4 +1,4 @@
-"""The command line: what it offers, and how it refuses."""
+"""The command line: its commands, and its errors."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from xloader.order.cohorts import cut_cohorts, digit_order, leading_axis, spread
 
 
 def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:
-    """The tile of each element along a dimension."""
+    """Return the tile of each element along a dimension."""
     axis = leading_axis(footprint, dim)
     if axis is None or num_blocks == 0:
         return [0] * footprint.windows.dim_sizes[dim]
@@ -24,7 +24,7 @@ def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:
 def slow_touch(
     footprint: Footprint, dim: int, num_blocks: int
 ) -> tuple[list[tuple[tuple[int, ...], ...]], list[int]]:
-    """Along a dimension, the tiles between the ends of each access of each position; and homes."""
+    """Return the tiles of each access at each position along a dimension, and the homes."""
     windows = footprint.windows
     tile = slow_tile(footprint, dim, num_blocks)
     spans = sorted(
@@ -57,7 +57,7 @@ def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
         assert pieces.num_homes == len(dense)
         reaches = [max(max(t) for t in row) - min(min(t) for t in row) for row in touches]
         assert pieces.reach == max(reaches)
-        # Where no piece reaches beyond its home, nothing is kept of what each touches.
+        # If no piece reaches beyond its home, the touched tiles are not stored.
         assert len(pieces.touch_lo) == len(pieces.touch_hi)
         assert (len(pieces.touch_lo) == 0) == (pieces.reach == 0)
         for piece, first in enumerate(firsts):
@@ -70,7 +70,7 @@ def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
 
 @given(footprints(max_dims=3, max_size=14))
 def test_cohorts_part_the_samples(footprint: Footprint) -> None:
-    """Boxes cover every position once, and a cohort's samples have one home."""
+    """Cohorts cover every position once, and all samples of a cohort have the same home."""
     cohorts = cut_cohorts(footprint, (1,) * len(footprint.windows.dims))
     boxes = cohorts.boxes(np.arange(len(cohorts)))
     assert boxes.num_samples.tolist() == cohorts.num_samples.tolist()

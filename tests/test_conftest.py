@@ -1,4 +1,4 @@
-"""The checks that every test is under find what they are there for."""
+"""The checks around every test find the faults that they look for."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from xloader.core.counter_rng import bijection, derive_key, draw, draw_below, pe
 NUM_KEYS = 20_000
 KEYS = draw(derive_key(2024), np.arange(NUM_KEYS))
 MOST_DEVIATIONS = 6.0
-"""Keys are fixed, so that nothing here is left to luck: a good hash stays far below this."""
+"""A good hash stays far below this bound. The keys are fixed, so the result is always the same."""
 
 
 def deviations(cells: Ints, num_cells: int) -> float:
-    """Chi-square of cells that should be equally likely, in standard deviations from its mean."""
+    """Return chi-square of equally likely cells, in standard deviations from its mean."""
     counts = np.bincount(cells, minlength=num_cells)
     expected = len(cells) / num_cells
     chi_square = float(((counts - expected) ** 2).sum() / expected)
@@ -26,7 +26,7 @@ def deviations(cells: Ints, num_cells: int) -> float:
 
 
 def images(size: int, *ranks: int) -> list[Ints]:
-    """Where ranks stand in the permutations of every key."""
+    """Return the places of the given ranks in the permutations of every key."""
     sizes = np.full(NUM_KEYS, size)
     return [bijection(KEYS, sizes, np.full(NUM_KEYS, rank)) for rank in ranks]
 
@@ -35,7 +35,7 @@ def images(size: int, *ranks: int) -> list[Ints]:
 def test_any_two_places_of_a_bijection_are_equally_likely(size: int) -> None:
     first, second, last = images(size, 0, 1, size - 1)
     for other in (second, last):
-        # The second of two is any number but the first.
+        # The second place is any number except the first, so it has size - 1 possible values.
         pair = first * (size - 1) + other - (other > first)
         assert abs(deviations(pair, size * (size - 1))) < MOST_DEVIATIONS
 
@@ -78,7 +78,7 @@ def test_bijections_of_huge_sizes_stay_within_and_apart(size: int) -> None:
     assert found.min() >= 0
     assert found.max() < size
     assert len(set(found.tolist())) == len(ranks)
-    # Not some narrow part of the range.
+    # The numbers spread over the whole range.
     assert abs(deviations(found // -(-size // 16), 16)) < MOST_DEVIATIONS
 
 
@@ -105,7 +105,7 @@ def test_every_word_of_a_key_matters_and_so_does_their_order() -> None:
 
 
 def test_each_bit_of_a_draw_follows_each_bit_of_its_counter() -> None:
-    """A flipped bit of the counter flips half of the bits drawn."""
+    """A flipped bit of the counter flips half of the bits of the draw."""
     counters = draw(derive_key(9), np.arange(2000))
     before = draw(derive_key(1), counters)
     for bit in range(64):
@@ -115,11 +115,11 @@ def test_each_bit_of_a_draw_follows_each_bit_of_its_counter() -> None:
         assert max(flips) < 0.58
 
 
-# Saved states and published runs rely on these: a change here is a change of every order.
+# Saved states and published runs rely on these numbers: a change here changes every order.
 
 
 def test_golden_keys() -> None:
-    # The second is the first number of SplitMix64 from 0, as published.
+    # The second number is the first of SplitMix64 from 0, as published.
     assert [derive_key(), derive_key(0)] == [0, 0xE220A8397B1DCDAF]
     assert [derive_key(7), derive_key(3, 1, 4, 1)] == [14232521865600346940, 10385229043298405788]
 

@@ -1,4 +1,4 @@
-"""The demo: its waves, its store, its climate, its scores, its network, and all of it at once."""
+"""The demo: its waves, store, climatology, scores and network, and a whole run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def test_waves_can_be_forecast_for_hours_and_not_for_months():
 
 
 def test_wind_blows_along_the_height_lines():
-    """In the northern storm track v grows where height rises eastwards; in the south it falls."""
+    """Height rising eastwards gives a positive v in the north and a negative v in the south.
+
+    This holds in the storm track of each hemisphere.
+    """
     spec = WaveSpec(num_steps=64, num_lats=37, num_lons=72)
     block = Waves(spec).block(0, 64)
     slope = np.roll(block["z500"], -1, axis=2) - np.roll(block["z500"], 1, axis=2)
@@ -91,7 +94,7 @@ def test_store_holds_the_waves_in_chunks_of_whole_maps(tmp_path):
         assert set(dataset.data_vars) == set(VARIABLE_ATTRS)
         assert dataset["time"].values[4] == np.datetime64("2000-01-02T00:00")
         assert dataset["t2m"].attrs["units"] == "K"
-        # The last chunk is ragged, and its noise is keyed by where it starts.
+        # The last chunk is shorter, and its noise is keyed by its first step.
         block = Waves(SMALL).block(32, 40)
         for name in VARIABLE_ATTRS:
             np.testing.assert_array_equal(dataset[name].values[32:], block[name])
@@ -365,7 +368,7 @@ def test_network_starts_from_the_climatology_of_the_target():
 
 
 def test_a_periodic_network_has_no_seam():
-    """Turning the world turns the forecast, once what it knows of single points is left out."""
+    """Rotating the input in longitude rotates the forecast, if features of points are zero."""
     torch = pytest.importorskip("torch")
     net = make_net(8, 16)
     torch.nn.init.normal_(net.head.conv.weight)
@@ -426,7 +429,7 @@ def test_picture_is_written(tmp_path):
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-# ---------------------------------------------------------------- all of it
+# --- the whole demo
 
 
 @pytest.mark.xfail(
@@ -447,7 +450,7 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
             memory="8MiB",
             batch_size=8,
             steps=35,
-            # It is steps that count: a busy machine takes longer, and does no worse.
+            # The steps bound this run: a busy machine takes longer but trains as well.
             seconds=3600.0,
             plain_seconds=0.5,
         )
@@ -474,7 +477,7 @@ def test_the_whole_demo_on_a_small_world(tmp_path, capsys):
 
 
 class Clock:
-    """A clock that a training looks at after each step, which takes so many seconds."""
+    """A clock that advances by a fixed number of seconds each time a training looks at it."""
 
     def __init__(self, seconds: float) -> None:
         self._now, self._seconds = 0.0, seconds

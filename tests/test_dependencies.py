@@ -1,4 +1,4 @@
-"""What pyproject.toml says of dependencies is what the tests were run with."""
+"""The dependencies in pyproject.toml are those that the tests ran with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages say is so: their examples run, their links and commands lead somewhere."""
+"""The pages are correct: their examples run, and their links and commands exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def python_blocks(text: str) -> list[tuple[int, str]]:
-    """The line on which each Python example begins, and the example."""
+    """Return each Python example and the line on which it begins."""
     return [
         (text.count("\n", 0, match.start(2)) + 1, match[2])
         for match in FENCE.finditer(text)
@@ -22,7 +22,7 @@ def python_blocks(text: str) -> list[tuple[int, str]]:
 
 
 def run_blocks(page: str, text: str) -> None:
-    """Run a page's examples one after another, as one reader would type them."""
+    """Run a page's examples in order, in one namespace, as a reader would type them."""
     names: dict[str, object] = {"__name__": "__main__"}
     for line, block in python_blocks(text):
         # Blank lines above make a traceback point at the line of the page.
@@ -32,7 +32,7 @@ def run_blocks(page: str, text: str) -> None:
 PAGES_WITH_EXAMPLES = [
     page
     for page in PAGES
-    # That of trainers runs with their tests, where they are installed.
+    # The page on training needs trainers, so its examples run with their tests.
     if page.name != "training.md" and python_blocks(page.read_text("utf-8"))
 ]
 
@@ -53,7 +53,7 @@ def test_a_broken_example_is_found_at_its_line():
     assert [line for line, _ in python_blocks(text)] == [4, 12]
     with pytest.raises(AttributeError, match="nothing") as caught:
         run_blocks("page.md", text)
-    # A traceback entry counts lines from 0.
+    # Entries of a traceback count lines from 0.
     assert caught.traceback[-1].lineno + 1 == 12
 
 

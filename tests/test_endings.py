@@ -1,4 +1,4 @@
-"""An epoch that is left half way leaves nothing behind that the next one would wait for."""
+"""An epoch that is left half way leaves nothing that delays the next one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def make_loader(fn: Any = None) -> xloader.Loader:
 
 
 def test_an_iterator_collected_on_a_thread_of_its_own_run() -> None:
-    """That thread cannot wait for itself, so the next epoch waits for it, and has all memory."""
+    """A run's own thread may collect its iterator; the next epoch waits for that thread to end.
+
+    The thread cannot wait for itself. The next epoch has all memory.
+    """
     iterators: list[Any] = []
 
     def collect(ds: xr.Dataset) -> xr.Dataset:
@@ -34,7 +37,7 @@ def test_an_iterator_collected_on_a_thread_of_its_own_run() -> None:
             gc.collect()
         return ds
 
-    # What earlier tests left behind is not for that thread to collect: it may take long to close.
+    # Collect the leftovers of earlier tests first: closing them on that thread may take long.
     gc.collect()
     with make_loader(collect) as loader:
         gc.disable()
@@ -60,7 +63,7 @@ def test_an_iterator_collected_on_a_thread_of_its_own_run() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_loader_of_plain_memory_begins_anew_in_a_forked_child() -> None:
-    """Blocks that were on their way at the fork take no room in the child."""
+    """Blocks that were being read at the fork take no room in the child."""
     samples = xloader.open(make_dataset(4000)).window(time=1)
     loader = samples.loader(batch_size=16, memory="13MiB", output="numpy")
     iterator = iter(loader)
@@ -75,7 +78,7 @@ def test_a_loader_of_plain_memory_begins_anew_in_a_forked_child() -> None:
 
 
 def test_a_closed_loader_holds_no_memory() -> None:
-    """What it has read is let go at once, and the report stays."""
+    """Closing a loader frees its chunks at once and keeps the report."""
     import tracemalloc
 
     loader = make_loader()

@@ -1,4 +1,4 @@
-"""The engine from within: what is decoded where, what is in flight, and what ends a run."""
+"""The engine from inside: where chunks are decoded, bytes in flight, and the end of a run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pytestmark = [
 ]
 
 GUARD = 20.0
-"""Seconds after which what waits is taken to wait for ever."""
+"""Seconds after which a waiting task counts as stuck."""
 
 
 def steps(num_steps: int, size: int = 500) -> xr.Dataset:
-    """Two variables, of which a step is a chunk."""
+    """Make two variables with one step per chunk."""
     values = np.arange(num_steps * size, dtype="f4").reshape(num_steps, size)
     return xr.Dataset({"t": (("time", "x"), values), "u": (("time", "x"), -values)})
 
@@ -45,13 +45,13 @@ def store_of(ds: xr.Dataset, num_steps: int = 1, **encoding: Any) -> Store:
 
 
 def recorded(samples: xloader.Samples) -> tuple[xloader.Samples, SourceRecorder]:
-    """The same samples, what is read for them recorded."""
+    """Return the same samples over a source that records its reads."""
     recorder = SourceRecorder(samples.recipe.source)
     return replace(samples, recipe=replace(samples.recipe, source=recorder)), recorder
 
 
 def ends(task: Callable[[], object]) -> bool:
-    """Whether a task comes to an end."""
+    """Return whether a task ends in time."""
     thread = threading.Thread(target=task, daemon=True)
     thread.start()
     thread.join(GUARD)
@@ -67,7 +67,7 @@ def threads_of_runs() -> list[str]:
 
 
 def check(loader: xloader.Loader, ds: xr.Dataset) -> int:
-    """Every batch of single steps against the dataset; how many there were."""
+    """Compare every batch of single steps with the dataset; return the number of batches."""
     num_batches = 0
     for batch in loader:
         num_batches += 1
@@ -129,7 +129,7 @@ def test_an_error_in_such_a_chunk_ends_at_its_batch(is_waiting: bool) -> None:
 
 
 class Crowd(LatencyStore):
-    """Counts the requests that wait at a time, and answers none before as many as expected wait."""
+    """Counts waiting requests, and answers none before the expected number of them wait."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, 0.005)
@@ -160,7 +160,7 @@ def test_many_are_fetched_at_a_time_and_no_more_than_allowed() -> None:
 
 @pytest.mark.parametrize("step", [1, 10])
 def test_fetched_bytes_stay_within_what_is_in_flight(step: int) -> None:
-    """Of a chunk that is cut down, all that is stored counts."""
+    """If a chunk is cut down, all its stored bytes count as in flight."""
     ds = steps(200, size=4000)
     store = LatencyStore(store_of(ds, compressors=None), 0.0)
     samples = xloader.open(store).isel(x=slice(None, None, step)).window(time=1)
@@ -199,7 +199,7 @@ def test_a_bug_on_a_fetching_thread_ends_the_iteration(monkeypatch: pytest.Monke
 
 
 def outcome_of(code: str) -> tuple[str, int, str]:
-    """What a process of its own prints, and how it ends."""
+    """Run code in a process of its own; return its output, exit code and errors."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
@@ -232,7 +232,10 @@ def test_a_thread_iterates_on_after_the_main_thread_has_ended() -> None:
 
 
 def test_an_iterator_that_is_left_in_the_midst_of_fetching_lets_the_process_end() -> None:
-    """Also where finalizers were first made before zarr was there, to be called after its end."""
+    """The process ends although requests are under way.
+
+    One finalizer is registered before zarr is imported, so that it runs after zarr's own end.
+    """
     code = """
         import weakref
         class Early: ...
@@ -255,7 +258,7 @@ def test_an_iterator_that_is_left_in_the_midst_of_fetching_lets_the_process_end(
 
 
 def test_an_old_iterator_leaves_the_next_epoch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where blocks stay, they are the next epoch's while the old iterator is closed once more."""
+    """Closing an old iterator twice leaves the resident blocks to the next epoch."""
     ds = steps(100)
     gate, is_inside, decode = threading.Event(), threading.Event(), SingleChunks.decode
 

@@ -1,6 +1,7 @@
-"""Loaders over every kind of source: samples are xarray's, reads are those that were predicted.
+"""Loaders over every kind of source give xarray's values with the predicted reads.
 
-The laws are tried on any dataset in plain Zarr; here it is one dataset, kept in any way.
+Other tests try the same laws on random datasets in plain Zarr. Here one dataset is stored in every
+way.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Kept = tuple[SourceRecorder, xr.Dataset]
 
 @pytest.fixture(scope="module")
 def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    """A source of one kind, made once for all examples, and its values in memory."""
+    """Return a source of one kind and its values in memory; each is made once for all examples."""
     name = request.param
     if name in KINDS:
         opened = KINDS[name](tmp_path_factory.mktemp("kept"), kinds.make_dataset())
@@ -54,7 +55,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @st.composite
 def jobs(draw: st.DrawFn, samples: Samples, oracle: xr.Dataset) -> tuple[Samples, Any]:
-    """Samples of the variable ``t``, and which part of it each id is."""
+    """Draw samples of the variable ``t``, and the part of it that belongs to each id."""
     array = oracle["t"]
     for dim, size in array.sizes.items():
         if draw(st.integers(0, 3)) == 0:
@@ -149,12 +150,12 @@ def test_indexes_of_shards_are_part_of_the_budget() -> None:
         loader = xloader.open(store).window(time=1).loader(batch_size=4, output="numpy")
         fixed[name] = loader.plan.budget.fixed_nbytes
         loader.close()
-    # The offset and the size of each chunk, in 8 bytes each.
+    # The index holds an offset and a size for each chunk, in 8 bytes each.
     assert fixed["sharded"] - fixed["plain"] == 4096 // 8 * 16
 
 
 def test_views_have_room_for_the_chunks_that_they_thin_out() -> None:
-    """Of a chunk of 80 000 bytes one element in a hundred is kept, and all are decoded."""
+    """The budget has room for a whole decoded chunk, although a view keeps 1 % of its elements."""
     store = MemoryStore()
     group = zarr.create_group(store, zarr_format=3)
     group.create_array(

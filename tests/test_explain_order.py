@@ -33,7 +33,7 @@ def explain(footprint: Footprint, plan: Plan, ids: list[int]) -> Explanation:
 
 
 def slow_reads(footprint: Footprint, ids: list[int]) -> int:
-    """Reads where memory has room for one sample's chunks only."""
+    """Count the reads if memory holds the chunks of one sample only."""
     num_reads = 0
     for group in footprint.groups:
         before: set[int] = set()
@@ -95,14 +95,14 @@ def test_figures_of_an_order(pool: int, num_reads: int) -> None:
     assert found.is_exact
     assert (found.run, found.streams, found.spread, found.lanes) == (1, 1, 0, 1)
     held = 16 if pool < 32 else 32
-    # Four batches of two bytes; all that is read may be in flight, where so much is allowed.
+    # Four batches of two bytes, and all reads in flight, because the budget allows as many.
     assert found.peak_nbytes == 4 * 2 + 16 * num_reads + held
 
 
 def test_mixing_of_an_order() -> None:
     footprint = line_footprint(640, 16, 1)
     plan = plan_of(Pace((1,), spread=2), batch=4)
-    # Regions are of 64 elements here: the batches have 1, 2 and 4 of them; the rest is no batch.
+    # A region has 64 elements here. The batches have 1, 2 and 4 regions; the rest fills no batch.
     ids = [0, 63, 5, 6, 0, 64, 1, 65, 0, 64, 128, 192, 400, 500]
     assert explain(footprint, plan, ids).mixing == pytest.approx((1 + 2 + 4) / 3)
 
@@ -117,33 +117,34 @@ def test_a_long_order_is_counted_in_part_and_says_so() -> None:
     assert "first part" in str(found)
 
 
-# Through the caches of workers
+# Workers with caches
 
 
 def make_samples(**kwargs: Any) -> xloader.Samples:
-    """320 samples in 20 chunks of 64 bytes."""
+    """Make 320 samples in 20 chunks of 64 bytes."""
     line = xr.Dataset({"a": ("time", np.arange(320, dtype=np.float32))})
     return xloader.open(write_store(line, {"a": (16,)}), **kwargs).window(time=1)
 
 
 def test_figures_of_an_order_through_caches() -> None:
-    # Each worker has 64 bytes for each of two reads in flight, 32 for batches, and 128 more.
+    # Each worker has 64 bytes for each of two reads in flight, 32 for batches, and 128 for its
+    # cache.
     options = {"memory": 2 * 288, "batch_size": 2, "prefetch": 2, "num_workers": 2}
     order = [0, 16, 32, 1, 2, 17, 33, 48, 0, 32, 0, 34, 18]
-    # The samples of one worker lie in chunks 0 1 0 1 0 2 1, those of the other in 2 0 2 3 0 2.
+    # The chunks of one worker's samples are 0 1 0 1 0 2 1, those of the other's 2 0 2 3 0 2.
     found = make_samples().explain(order, cache="lru", **options)
     assert (found.num_samples, found.num_steps) == (13, 7)
     assert found.num_reads == 4 + 5
     assert found.read_nbytes == 64 * found.num_reads
     assert found.read_amplification == found.num_reads / 4
     assert found.num_shared_reads == 6 - 4
-    # One worker makes three batches only, of eight bytes each.
+    # One worker makes only three batches of eight bytes each.
     assert found.peak_nbytes == 2 * 288 - 8
     assert found.is_exact
     assert found.tile == {"time": 16}
     assert (found.run, found.streams, found.spread, found.lanes) == (1, 1, 0, 1)
     assert set(found.paths) == {"a"}
-    assert "another rank or worker" in str(found)
+    assert "extra reads of chunks that ranks or workers share" in str(found)
 
 
 def test_a_cache_mixes_as_the_order_does() -> None:
@@ -183,11 +184,17 @@ def test_subsets_are_told_by_their_own_ids() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"cache": "fifo", "order": [0]}, r"cache is none of the choices.*'fifo'.*cache=\"lru\""),
+        (
+            {"cache": "fifo", "order": [0]},
+            r"cache is not one of the choices.*'fifo'.*cache=\"lru\"",
+        ),
         ({"cache": "lru"}, r"an order of your own.*pass order="),
         ({"cache": "lru", "order": [0], "num_workers": -1}, r"num_workers is too small.*-1.*>= 0"),
-        ({"cache": "lru", "order": [0], "num_workers": 1.5}, r"num_workers is no number.*1\.5"),
-        ({"cache": "lru", "order": []}, r"names no samples"),
+        (
+            {"cache": "lru", "order": [0], "num_workers": 1.5},
+            r"num_workers is not a whole number.*1\.5",
+        ),
+        ({"cache": "lru", "order": []}, r"the order is empty"),
         ({"cache": "lru", "order": [0], "batchsize": 4}, r"did you mean 'batch_size'"),
         ({"cache": "lru", "order": [0], "memory": 100}, r"chunks of one sample.*memory=100"),
         ({"order": [0], "num_workers": 2}, r"no option 'num_workers'"),
@@ -200,5 +207,5 @@ def test_what_no_cache_can_do_is_refused(options: dict[str, Any], text: str) -> 
 
 def test_an_order_of_nothing_is_refused() -> None:
     plan = plan_of(Pace((1,), spread=2), batch=2)
-    with pytest.raises(EmptySamplesError, match=r"names no samples.*To mend it: pass at least"):
+    with pytest.raises(EmptySamplesError, match=r"the order is empty.*To mend it: pass at least"):
         explain(line_footprint(64, 16, 1), plan, [])

@@ -1,4 +1,4 @@
-"""The house stands: files import downwards only, stay small, and importing them is cheap."""
+"""The tower holds: files import downwards only, stay small, and importing them is cheap."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_ring_of_folders_is_found_at_any_depth():
     }
     modules = {name: Module.parse(name, text) for name, text in texts.items()}
     assert floors.find_cycle(floors.edges_between_folders(modules)) == []
-    # No ring of files, and one of folders all the same.
+    # The files form no circle, but their folders do.
     for text, name in (
         ("import xloader.sources.zarr.a", "xloader.sources.stores.c"),
         ("import xloader.sources.stores.c", "xloader.sources.other"),

@@ -34,7 +34,7 @@ def test_needs_of_each_sample(footprint: Footprint) -> None:
 
 @given(footprints(), st.data())
 def test_needs_of_boxes(footprint: Footprint, data: st.DataObject) -> None:
-    """A box needs what its samples need, and nothing that only others step into."""
+    """A box needs exactly the blocks that its samples need."""
     windows = footprint.windows
     bounds = []
     for count in windows.num_positions:
@@ -88,7 +88,7 @@ def test_bytes_of_blocks(footprint: Footprint) -> None:
                 if axis is not None:
                     num_kept *= axis.edges[i + 1] - axis.edges[i]
                     num_read *= _chunk_size(axis, int(i))
-            # Whole dimensions are of 5 elements, all of them kept and read.
+            # Whole dimensions have 5 elements, and all of them are kept and read.
             unit = sum(4 * 5 ** len(demand.whole_axes) for demand in group.demands)
             assert (kept[block], read[block]) == (unit * num_kept, unit * num_read)
         assert sum(kept) == sum(demand.selected_nbytes for demand in group.demands)

@@ -1,8 +1,7 @@
-"""The order of an epoch, pinned: the same on every machine and with every version of NumPy.
+"""The order of an epoch is pinned: the same on every machine and with every version of NumPy.
 
-States saved in the middle of an epoch rely on it, and so does whoever repeats a training run.
-A change of ``golden_order.json`` breaks both: it needs a new version of the state, and a line
-in the changelog. To write the file anew::
+Saved states and repeated training runs rely on this order. A change of ``golden_order.json`` breaks
+both. It needs a new version of the state and a line in the changelog. To write the file again::
 
     python -m tests.test_golden
 """
@@ -59,7 +58,7 @@ CASES: dict[str, tuple[Footprint, Plan]] = {
 
 
 def orders(footprint: Footprint, plan: Plan) -> list[list[dict[str, Any]]]:
-    """Per epoch and lane, the first ids and a digest of all of them."""
+    """Return, for each epoch and lane, the first ids and a digest of all ids."""
     found = []
     for number in EPOCHS:
         epoch = Epoch(footprint, plan, SEED, number)
@@ -93,7 +92,7 @@ def test_the_golden_file_holds_these_cases_and_no_two_alike() -> None:
 
 def _write() -> None:
     golden = {name: orders(*case) for name, case in CASES.items()}
-    # Lists of numbers on one line each, so that a change shows as a few lines.
+    # A list of numbers takes one line, so that a change shows as a few changed lines.
     lines = [
         f"{json.dumps(name)}: [\n    "
         + ",\n    ".join(json.dumps(lane) for lane in epochs)

@@ -1,4 +1,4 @@
-"""A read that never returns holds nobody up: not the loop, not close(), not the end."""
+"""A read that never returns does not hold up the loop, close() or the end of the process."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, Sourc
 from xloader.testing import write_store
 
 ENDS_WITHIN = 120.0
-"""Seconds: far more than anything here takes, and far less than the reads that hang."""
+"""Seconds, far more than any test here takes and far less than the hanging reads."""
 
-# A loop that stands still does so for all of its process.
+# A blocked event loop would block all tests of this process, so that kind runs elsewhere.
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @pytest.fixture(autouse=True)
 def _release() -> Iterator[None]:
-    """Let stuck threads go on after each test: they end by themselves then."""
+    """Release stuck threads after each test, so that they end."""
     released.append(threading.Event())
     yield
     released[-1].set()
@@ -88,7 +88,7 @@ def test_the_error_comes_without_a_plan(kind: str) -> None:
     for read in (samples.__getitem__, samples.to_xarray, dataset.__getitem__):
         with pytest.raises(ReadTimeoutError, match=r"chunk \(3, 0\)"):
             read(17)
-        # Others are there.
+        # Other chunks can still be read.
         read(40)
     dataset.close()
 
@@ -141,7 +141,7 @@ def test_another_epoch_begins_while_a_read_of_the_last_one_hangs(
         iterator = iter(loader)
         next(iterator)
         wait_until(lambda: is_waited_for(loader))
-        # The store answers again, and the one read that hangs still hangs.
+        # New reads are answered, and the one read that hangs still hangs.
         monkeypatch.setattr(KINDS["sync"], "_hang", lambda self, key: None)
         for _ in range(2):
             values = {i: v for b in loader for i, v in zip(b.ids.tolist(), b.t, strict=True)}
@@ -150,7 +150,7 @@ def test_another_epoch_begins_while_a_read_of_the_last_one_hangs(
 
 
 def test_what_comes_back_late_is_written_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first attempt gives other bytes, long after the second has given the right ones."""
+    """An attempt that is answered late, with other bytes, changes no batch."""
     ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0).reshape(100, 4))})
     go_on, has_come = threading.Event(), threading.Event()
     hung: list[str] = []
@@ -197,7 +197,7 @@ def test_who_does_not_wait_long_is_told_nothing() -> None:
 
 
 def test_shards_whose_index_never_comes() -> None:
-    """Others that wait for the same index neither wait for ever nor for a reader that is gone."""
+    """Threads that wait for the same shard index get an error in time, whoever was reading it."""
     ds = xr.Dataset({"t": (("time", "x"), np.arange(400.0).reshape(100, 4))})
     encoding = {"t": {"shards": (25, 4)}}
     store = KINDS["sync"](write_store(ds, {"t": (5, 4)}, encoding=encoding))
@@ -219,7 +219,7 @@ def test_shards_whose_index_never_comes() -> None:
     ],
 )
 def test_the_process_ends(kind: str, door: str, what: str, tmp_path: Path) -> None:
-    """At its end, and at one Ctrl-C, with a read under way that never returns."""
+    """The process ends, normally or after one Ctrl-C, while a read never returns."""
     folder = str(tmp_path / "store.zarr")
     make_samples(kind, Path(folder))
     done = subprocess.run(
@@ -236,7 +236,7 @@ def test_the_process_ends(kind: str, door: str, what: str, tmp_path: Path) -> No
 
 @pytest.fixture
 def _interruptible() -> Iterator[None]:
-    """Tests that were started in the background ignore Ctrl-C otherwise."""
+    """Tests that run in the background would otherwise ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -337,7 +337,7 @@ def run_together(target: Any, count: int) -> None:
 
 
 def is_waited_for(loader: xloader.Loader) -> bool:
-    """Whether some thread waits for the chunk that never comes."""
+    """Return whether some thread waits for the chunk that never comes."""
     run = loader._run
     return run is not None and any(
         own.key == KEY and own.since is not None for own in list(run._deadlines._under_way)
@@ -352,9 +352,9 @@ def wait_until(is_so: Any) -> None:
 
 
 def test_labels_that_never_come_are_an_error_of_the_store() -> None:
-    """Of a store that was handed in, as of a URL."""
+    """A store object whose labels never come raises the same error as a URL."""
     ds = xr.Dataset({"t": (("time",), np.arange(20.0))}, {"time": np.arange(20)})
     store = HangingAsync(write_store(ds, {"t": (5,)}), "time/c/0")
     samples = xloader.open(store, read_timeout=0.2, max_retries=1)
-    with pytest.raises(SourceAccessError, match=r"2 attempts of 0\.2 s.*its labels were asked"):
+    with pytest.raises(SourceAccessError, match=r"2 attempts of 0\.2 s.*while reading its labels"):
         samples.sel(time=5)

@@ -1,4 +1,4 @@
-"""An order against its definition: every key computed one by one, and sorted."""
+"""An order equals its definition: every key computed one by one, and sorted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def paces(draw: st.DrawFn, num_dims: int) -> Pace:
 
 @st.composite
 def lane_orders(draw: st.DrawFn) -> list[LaneOrder]:
-    """All lanes of some epoch of some footprint."""
+    """Draw all lanes of an epoch of a random footprint."""
     footprint = draw(footprints())
     pace = draw(paces(len(footprint.windows.dims)))
     shuffle = shuffle_of(footprint, pace, draw(st.integers(0, 9)), draw(st.integers(0, 9)))
@@ -44,14 +44,14 @@ def lane_orders(draw: st.DrawFn) -> list[LaneOrder]:
 
 
 def slow_keys(order: LaneOrder, entry: int) -> list[float]:
-    """``start + length * (rank + phase) / count``, rank by rank."""
+    """Return ``start + length * (rank + phase) / count`` for each rank."""
     start, length = int(order.start[entry]), int(order.length[entry])
     count, phase = int(order.count[entry]), int(order.phase[entry]) / PHASE_STEPS
     return [start + length * ((rank + phase) / count) for rank in range(count)]
 
 
 def slow_line(order: LaneOrder) -> list[tuple[float, int, int, int]]:
-    """(key, cohort, rank, entry) of every sample, sorted: the definition of the order."""
+    """Return (key, cohort, rank, entry) of every sample, sorted: the definition of the order."""
     return sorted(
         (key, int(order.cohort[entry]), rank, entry)
         for entry in range(len(order.cohort))
@@ -71,7 +71,7 @@ def test_every_sample_exactly_once(lanes: list[LaneOrder]) -> None:
 
 @given(lane_orders(), st.integers(1, 40))
 def test_an_order_is_its_samples_sorted_by_key(lanes: list[LaneOrder], segment_size: int) -> None:
-    # Short segments, so that small cases have many edges too.
+    # With short segments, small cases have many edges too.
     with patch.object(xloader.order.lane_order, "_SEGMENT_SIZE", segment_size):
         for lane in lanes:
             expected = [(entry, rank) for _, _, rank, entry in slow_line(lane)]
@@ -134,14 +134,14 @@ def test_how_many_come_before_a_key(lanes: list[LaneOrder], data: st.DataObject)
     lane = data.draw(st.sampled_from([lane for lane in lanes if lane.num_samples] or lanes))
     keys = [slow_keys(lane, entry) for entry in range(len(lane.cohort))]
     some = [key for row in keys for key in row] or [0.0]
-    # The keys themselves are the hard case: one more or less by rounding.
+    # The keys of samples are the hard case, because rounding can miscount by one.
     key = data.draw(st.sampled_from(some) | st.floats(-1, 40) | st.just(float("inf")))
     found = lane.num_before(np.arange(len(keys)), key)
     assert found.tolist() == [sum(k < key for k in row) for row in keys]
 
 
 def test_how_many_come_before_a_key_is_not_one_off_by_rounding() -> None:
-    """At the keys of samples, a plain estimate is one off every third time."""
+    """The count is exact at the keys of samples, where a plain estimate is often wrong by one."""
     size = 300
     some, numbers = shuffle_of(line_footprint(800, 2, 2), Pace((1,)), 0, 0), np.arange(size)
     lane = replace(

@@ -1,4 +1,4 @@
-"""Lanes and their sublanes: places dealt to workers at whole batches."""
+"""Lanes and their sub-lanes: each worker gets whole batches of consecutive places."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_steps_of_parts_are_the_steps_of_their_lane(
         end = lane * num_samples // lanes
         for number in numbers:
             begin, last = sublanes.span(number)
-            # They follow each other without a gap.
+            # Spans follow each other without a gap.
             assert begin == end <= last
             end = last
             steps = range(number % workers, num_steps, workers)

@@ -1,6 +1,8 @@
-"""The loader's laws, on any dataset: what comes, what it holds, what it reads and keeps.
+"""The laws of the loader on random datasets; ``docs/design.md`` states the seven laws.
 
-Law 5 is with the loader's other tests; law 6 waits for a state that can be saved.
+These tests cover laws 1 to 4 and 6. Law 5, on stopping and on numbers of ranks, is tested in
+test_state and test_loader_batches. Law 7, on permutations, is a rule for tests, which test_shuffle
+follows.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from xloader.loader.report import Report
 from xloader.planning.explain import Explanation
 from xloader.testing import CountingStore, write_store
 
-# Budgets are as small as can be, so that both are the rule here.
+# Budgets are as small as possible, so poor mixing and extra reads are normal here.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
@@ -43,7 +45,7 @@ def real_ids(batches: list[Batch]) -> list[int]:
 @MANY
 @given(case=cases(), epoch=st.integers(0, 3))
 def test_each_sample_comes_once(case: Case, epoch: int) -> None:
-    """Laws 1 and 7: over all ranks together, in as many steps as promised."""
+    """Laws 1 and 6: each sample comes once over all ranks, in the promised number of steps."""
     global_batch = case.options["batch_size"] * case.world_size
     delivered: list[int] = []
     steps = set()
@@ -72,7 +74,10 @@ def test_each_sample_comes_once(case: Case, epoch: int) -> None:
 def _check_occurrences(
     case: Case, delivered: list[int], num_samples: int, num_left_out: int
 ) -> None:
-    """Each id as often as its weight says, give or take one; once where there are none."""
+    """Check that each id occurs as often as its weight says, give or take one.
+
+    Without weights each id occurs once.
+    """
     weights = np.array(case.chosen.weights or [1.0] * len(case.samples))
     wanted = weights * num_samples / weights.sum()
     counts = np.bincount(delivered, minlength=len(wanted))
@@ -100,7 +105,7 @@ def _check_padding(case: Case, batches: list[Batch]) -> None:
 
 
 def test_a_batch_of_nothing_but_padding() -> None:
-    """Law 7: of three samples on two ranks, one rank has a single one, and repeats it."""
+    """Law 6: with three samples on two ranks, one rank has a single sample and repeats it."""
     dataset = xr.Dataset({"a": (("time", "x"), np.arange(6.0).reshape(3, 2))})
     samples = xloader.open(write_store(dataset, {"a": (1, 2)})).window(time=1)
     padded = []
@@ -117,7 +122,7 @@ def test_a_batch_of_nothing_but_padding() -> None:
 @MANY
 @given(case=cases())
 def test_values_are_those_of_isel(case: Case) -> None:
-    """Law 2: bit for bit, whatever the chunks, the threads and the memory."""
+    """Law 2: values equal xarray's bit for bit, for all chunks, threads and memory sizes."""
     for rank in range(case.world_size):
         with case.loader(rank) as loader:
             for batch in loader:
@@ -134,7 +139,7 @@ def test_values_are_those_of_isel(case: Case) -> None:
 @MANY
 @given(case=cases(), rank=st.integers(0, 2))
 def test_reads_are_as_predicted(case: Case, rank: int) -> None:
-    """Laws 3 and 4: exactly, chunk by chunk, in every epoch; never more memory than given."""
+    """Laws 3 and 4: reads are as predicted in every epoch, and the peak stays within the memory."""
     with case.loader(rank % case.world_size) as loader:
         for epoch in range(3):
             expected = loader.explain()
@@ -145,7 +150,7 @@ def test_reads_are_as_predicted(case: Case, rank: int) -> None:
             assert case.store.num_reads == expected.num_reads == report.num_reads
             _check_plan_tag(expected, report)
             assert report.peak_nbytes <= expected.peak_nbytes <= case.options["memory"]
-            # On several ranks, and where a rest is dropped, epochs differ in what they need.
+            # With several ranks or a dropped last batch, epochs need different chunks.
             is_same = case.world_size == 1 and not case.options["drop_last"]
             is_same &= case.chosen.weights is None
             assert not (loader.plan.is_resident and epoch and is_same and case.store.num_reads)
@@ -162,7 +167,7 @@ def _check_plan_tag(expected: Explanation, report: Report) -> None:
 
 
 def test_a_batch_that_is_dropped_does_not_mix() -> None:
-    """Lanes of 26, 25 and 25 samples make 25 batches of 3, though one has another sample."""
+    """Mixing leaves out dropped batches: lanes of 26, 25 and 25 samples make 25 batches of 3."""
     dataset = xr.Dataset({"a": ("time", np.arange(76.0))})
     samples = xloader.open(write_store(dataset, {"a": (2,)})).window(time=1)
     with samples.loader(batch_size=3, lanes=3, drop_last=True, output="numpy") as loader:
@@ -175,7 +180,7 @@ def test_a_batch_that_is_dropped_does_not_mix() -> None:
 @MANY
 @given(case=cases(may_be_weighted=False, world_size=1, drop_last=False, shuffle=True))
 def test_memory_for_all_is_read_once(case: Case) -> None:
-    """Law 3: where the budget holds the selection, each chunk once and then never."""
+    """Law 3: if the budget holds the selection, each chunk is read once and never again."""
     memory = least_memory(case) + 3 * case.dataset.nbytes
     with case.loader(memory=memory) as loader:
         expected = loader.explain()
@@ -194,7 +199,7 @@ def test_memory_for_all_is_read_once(case: Case) -> None:
 
 @given(data=st.data())
 def test_one_grid_and_no_straddling_is_one_read(data: st.DataObject) -> None:
-    """Law 3: amplification 1.00 in every epoch from the least memory on, on one lane."""
+    """Law 3: without straddling, each chunk is read once, even with the least memory."""
     chunk = data.draw(st.integers(1, 4), label="windows a chunk")
     window = data.draw(st.integers(1, 3), label="window")
     num_chunks = data.draw(st.integers(1, 12), label="chunks")
@@ -222,7 +227,7 @@ def test_one_grid_and_no_straddling_is_one_read(data: st.DataObject) -> None:
 
 
 def test_variables_in_other_chunks_are_counted_apart() -> None:
-    """Law 3 where a pair of (variable, chunk) is what counts, whole dimensions included."""
+    """Law 3: each pair of variable and chunk counts as one read, whole dimensions included."""
     dataset = xr.Dataset(
         {
             "t": (("time", "x"), np.arange(96.0).reshape(24, 4)),
@@ -243,7 +248,7 @@ def test_variables_in_other_chunks_are_counted_apart() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_what_is_held_at_a_time(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law 4, by what is allocated: a loop that drops its batches makes do with those planned."""
+    """Law 4: if the loop drops its batches, the planned buffers suffice."""
     values = np.arange(40 * 500, dtype=np.float32).reshape(40, 500)
     dataset = xr.Dataset({"a": (("time", "x"), values)})
     samples = xloader.open(write_store(dataset, {"a": (4, 500)})).window(time=1)
@@ -291,7 +296,7 @@ print("peak", peak - before, report.peak_nbytes)
 
 
 def test_resident_memory_stays_within_the_budget(tmp_path: Path) -> None:
-    """Law 4, as the kernel counts it: 200 MB through 64 MiB."""
+    """Law 4: resident memory stays within the budget when 200 MB pass through 64 MiB."""
     rng = np.random.default_rng(0)
     shape = (768, 180, 180)
     dataset = xr.Dataset(
@@ -300,7 +305,7 @@ def test_resident_memory_stays_within_the_budget(tmp_path: Path) -> None:
     write_store(dataset, dict.fromkeys("ab", (16, 180, 180)), tmp_path / "store")
     budget = 64 * 2**20
     command = [sys.executable, "-W", "ignore", "-c", MEASURE, tmp_path / "store", str(budget)]
-    # One arena, so that what malloc keeps for each thread is not counted as ours.
+    # With one malloc arena, memory that malloc keeps per thread is not counted as the loader's.
     environ = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=100, check=False, env=environ
@@ -311,5 +316,5 @@ def test_resident_memory_stays_within_the_budget(tmp_path: Path) -> None:
     growth, reported = map(int, match.groups())
     assert reported <= budget
     assert growth <= 1.1 * budget + 32 * 2**20
-    # A peak that the watcher missed would prove nothing: decoded chunks must be in it.
+    # The watcher must have seen the peak, so it must include the decoded chunks.
     assert growth >= reported // 2

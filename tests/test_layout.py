@@ -1,4 +1,4 @@
-"""Layouts: what a field's array looks like, and the views that chunks are copied into."""
+"""Layouts: the shape of a field's array, and the views that chunks are copied into."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ CASES = {
 def test_views_have_the_stored_dims_and_cover_the_field(
     variables: tuple[str, ...], offsets: dict[str, int]
 ) -> None:
-    """Each part writes its number through its view: every element is then some part's."""
+    """Each part writes its number through its view, and together they write every element."""
     ds = _dataset()
     layout = _layout(*variables, **offsets)
     array = np.full((2, *layout.shape), -1.0)
@@ -195,12 +195,12 @@ def test_a_dimension_called_channel_that_is_kept() -> None:
 def test_dates_are_no_numbers() -> None:
     source = _NoNumbers(xloader.open(_dataset()[["co2"]]).recipe.source)
     samples = xloader.Samples(xloader.Recipe(source)).window(time=3)
-    with pytest.raises(UnsupportedDataError, match=r"'co2' holds no real numbers.*datetime64"):
+    with pytest.raises(UnsupportedDataError, match=r"'co2' does not hold real numbers.*datetime64"):
         samples.inputs("co2")
 
 
 class _NoNumbers:
-    """A source that offers dates, which those of xloader never do."""
+    """A source that offers dates, unlike any source of xloader."""
 
     def __init__(self, source: Any) -> None:
         from dataclasses import replace

@@ -1,4 +1,4 @@
-"""An order that is a list of ids, against the list."""
+"""An order given by a list of ids equals that list."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Listing = tuple[Footprint, list[int]]
 
 @st.composite
 def listings(draw: st.DrawFn) -> Listing:
-    """Some ids of a footprint, in any order and any of them more than once."""
+    """Draw some ids of a footprint, in any order and with repeats."""
     footprint = draw(footprints())
     some_ids = st.integers(0, len(footprint.windows) - 1)
     return footprint, draw(st.lists(some_ids, min_size=1, max_size=30))
 
 
 def slow_visits(footprint: Footprint, ids: list[int]) -> list[int]:
-    """The visit of each place: a new one where the needs of any group change."""
+    """Return the visit of each place; a new one begins where the needs of any group change."""
     needs = [[slow_needs(footprint.windows, group, i) for group in footprint.groups] for i in ids]
     return [0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(needs))]
 
@@ -46,14 +46,14 @@ def test_the_picture_of_the_module() -> None:
 
 
 def test_a_visit_ends_with_the_last_need_of_a_chunk_as_with_the_first_of_another() -> None:
-    # Windows of 2 on chunks of 4: the one at 3 needs two chunks, those after it the second alone.
+    # The window at 3 needs two chunks; the windows after it need the second chunk only.
     order = ListedOrder.of(line_footprint(12, 4, 2), np.arange(2, 7))
     assert order.count.tolist() == [1, 1, 3]
 
 
 @given(listings())
 def test_samples_of_a_visit_need_the_same(listing: Listing) -> None:
-    """Where needs differ there is a new visit."""
+    """A new visit begins where the needs differ."""
     footprint, ids = listing
     order = ListedOrder.of(footprint, np.array(ids))
     found = np.repeat(np.arange(order.num_slots), order.count)
@@ -71,7 +71,7 @@ def test_ids_come_as_they_are_listed_from_any_place(
     visits = np.repeat(np.arange(order.num_slots), order.count)
     ranks = np.arange(len(ids)) - order.begins[visits]
     segments = list(order.segments(begin))
-    # Short pieces, so that small cases have many of them too.
+    # With short pieces, small cases have many of them too.
     places = list(order.places(begin, segment_size))
     assert [i for found, _ in segments for i in found.tolist()] == ids[begin:]
     assert [v for _, found in segments for v in found.tolist()] == visits[begin:].tolist()
@@ -100,12 +100,12 @@ def test_a_list_of_nothing_has_no_visits() -> None:
 
 @pytest.mark.parametrize("share", [2, 5])
 def test_mixing_looks_at_each_sample_of_a_visit(share: int) -> None:
-    """Those with the same needs may lie in two regions, if another variable's element is first."""
+    """Samples of one visit may lie in two regions, if another variable has the first element."""
     windows = Windows(("time",), (64,), (4,), (1,), (1,))
     leading = Demand("x", (Axis(64, 4, range(64)),), (), 8, frozenset({((3, 1, 1),)}))
     other = Demand("y", (Axis(64, 64, range(64)),), (), 1, frozenset({((0, 1, 1),)}))
     footprint = Footprint.of(windows, (leading, other))
-    # Four chunks, 16 elements, make a region; a visit begins at 13, 17, 21 and so on.
+    # A region has four chunks of 4 elements. Visits begin at 13, 17, 21 and so on.
     ids = np.array([13, 14, 15, 16, 17, 18, 29, 32, 40, 41])
     order = ListedOrder.of(footprint, ids)
     assert order.count.tolist() == [4, 2, 2, 1, 1]

@@ -1,4 +1,4 @@
-"""Epochs of a loader: which comes next, what ends one, and that nothing is left running."""
+"""Epochs of a loader: which epoch comes next, when it ends, and that no thread stays."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from xloader.errors import ClosedError, OptionError
 from xloader.loader.epoch_iterator import EpochIterator
 from xloader.testing import write_store
 
-# Memory for a few chunks is what makes threads wait for each other, and mixes less.
+# With memory for a few chunks, threads wait for each other, and mixing is poor.
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
 
 STEPS = 40
 
 
 def make_samples() -> Samples:
-    """Forty samples of 400 bytes in ten chunks, whose values tell their ids."""
+    """Make forty samples of 400 bytes in ten chunks; the values are the ids."""
     values = np.arange(STEPS, dtype=np.float32)[:, None].repeat(100, axis=1)
     dataset = xr.Dataset({"t": (("time", "x"), values)})
     return xloader.open(write_store(dataset, {"t": (4, 100)})).window(time=1)
@@ -57,7 +57,7 @@ def test_epochs_move_on_by_themselves() -> None:
 
 
 def test_the_last_batch_ends_the_epoch() -> None:
-    """A loop that counts its steps never asks for one batch more."""
+    """The epoch ends with its last batch, because a loop that counts steps never asks for more."""
     with make_loader() as loader:
         iterator = iter(loader)
         for _ in range(len(loader) - 1):
@@ -90,7 +90,7 @@ def test_an_epoch_chosen_while_another_runs_comes_next() -> None:
 
 
 def test_a_new_iterator_ends_the_one_before() -> None:
-    """Loudly: a loop that went on with the old one would otherwise take its epoch for done."""
+    """The old iterator raises an error, so that its loop does not take the epoch for complete."""
     with make_loader() as loader:
         old = iter(loader)
         next(old)
@@ -103,14 +103,14 @@ def test_a_new_iterator_ends_the_one_before() -> None:
 
 
 def test_a_loop_within_a_loop_over_the_same_loader_says_what_happened() -> None:
-    """The inner loop runs whole; the outer one is told that a loader has one at a time."""
+    """The inner loop runs to its end; the outer one gets an error that names the cause."""
     with make_loader() as loader:
         words = (
             r"^this iteration has ended, because another one of the same loader began. Given: .*"
             r"nested loops. Allowed: one iteration of a loader at a time. To mend it: "
             r"make a second loader with samples.loader\(...\), and iterate over that one"
         )
-        # As nested loops do it: a whole inner one within each turn of the outer one.
+        # Nested loops run a whole inner loop within each turn of the outer one.
         nested = (ids_of(loader) for _ in loader)
         assert sorted(next(nested)) == list(range(STEPS))
         with pytest.raises(ClosedError, match=words):
@@ -128,13 +128,13 @@ def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
 
 
 def test_explain_says_nothing_untrue_of_what_was_read() -> None:
-    """After a batch there has been reading, and the prediction of it is still one."""
+    """After a batch was read, the text of explain() is still that of a prediction."""
     with make_loader() as loader:
         batches = iter(loader)
         next(batches)
         for told in (str(loader.explain()), loader.explain()._repr_html_()):
             assert "has been read" not in told
-            assert "Explanation: a prediction, for which no data is read" in told
+            assert "Explanation: a prediction, made without reading data" in told
 
 
 def test_explain_speaks_of_what_comes_next() -> None:
@@ -213,7 +213,7 @@ def test_a_context_closes_however_it_is_left() -> None:
 
 
 def test_an_abandoned_iterator_leaves_no_thread() -> None:
-    """Without a context, and without a garbage collection: reference counts alone."""
+    """Dropping the last reference stops the threads, without garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -239,7 +239,7 @@ def test_a_loader_made_in_the_loop_lives_as_long_as_it() -> None:
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_an_error_in_the_training_loop(kind: type[BaseException]) -> None:
-    """The next loop begins the epoch anew, with all of its samples."""
+    """After an error in the training loop, the next loop repeats the epoch with all its samples."""
     loader = make_loader(memory="12kB", batch_size=4)
     with pytest.raises(kind):
         fail_at_the_third_step(loader, kind)
@@ -250,7 +250,7 @@ def test_an_error_in_the_training_loop(kind: type[BaseException]) -> None:
 
 
 def test_an_interrupt_while_waiting_closes() -> None:
-    """Ctrl-C arrives in the consumer's wait: raised as it is, with nothing left running."""
+    """Ctrl-C while waiting for a batch is raised unchanged, and no thread stays."""
     go_on = threading.Event()
 
     def block(dataset: xr.Dataset) -> xr.Dataset:
@@ -278,7 +278,7 @@ def test_an_interrupt_while_waiting_closes() -> None:
 
 
 def _forked(body: str) -> subprocess.CompletedProcess[str]:
-    """A program that forks at the worst moment: while a worker holds the lock."""
+    """Run a program that forks at the worst moment, while a worker holds the lock."""
     program = f"""
 import os, sys, threading
 from tests.test_loader import make_loader
@@ -305,7 +305,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 def test_an_iterator_is_of_no_use_in_a_forked_child() -> None:
-    """It says so, and does not wait for threads that are not there; the parent goes on."""
+    """In a forked child the iterator raises an error at once, and the parent continues."""
     done = _forked("""
 if pid == 0:
     try:

@@ -1,4 +1,4 @@
-"""What a loader delivers: the same values as one sample at a time, in memory that is whose."""
+"""Batches of a loader: the values of single samples, and the memory that they own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xloader.testing import CountingStore, write_store
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    # What is missing has to come as it is.
+    # NaN must come through unchanged.
     pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
 ]
 
@@ -96,7 +96,7 @@ RECIPES: dict[str, Callable[[Samples], Samples]] = {
 @pytest.mark.parametrize("make", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("threads", [1, 4])
 def test_batches_equal_samples(store: CountingStore, make: Any, threads: int) -> None:
-    """Bit for bit, with the least memory and on two ranks."""
+    """Batches equal single samples bit for bit, with the least memory and on two ranks."""
     samples = make(xloader.open(store))
     options = {"batch_size": 5, "output": "numpy", "threads": threads, "prefetch": 1}
     memory = least_memory(samples, **options, rank=0, world_size=2)
@@ -118,7 +118,7 @@ def make_samples(store: CountingStore) -> Samples:
 
 
 def collected(samples: Samples, **options: Any) -> list[tuple[np.ndarray, ...]]:
-    """Copies of all that comes, ids first."""
+    """Return copies of all batches as tuples with the ids first."""
     with samples.loader(**{"batch_size": 4, "output": "numpy", **options}) as loader:
         return [(batch.ids.copy(), *(array.copy() for array in batch)) for batch in loader]
 
@@ -132,7 +132,7 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
 
 @pytest.mark.parametrize("memory", ["6kB", "2GiB"])
 def test_threads_and_prefetch_change_nothing(store: CountingStore, memory: str) -> None:
-    """Law 5: for one plan, that is. Prefetch takes memory, so plenty of it is needed for that."""
+    """Threads never change batches, and prefetch changes none if the memory is plenty."""
     samples = make_samples(store)
     once = collected(samples, threads=1, memory=memory)
     assert_same(once, collected(samples, threads=4, memory=memory))
@@ -142,7 +142,7 @@ def test_threads_and_prefetch_change_nothing(store: CountingStore, memory: str) 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_any_world_gives_the_same_global_batches(store: CountingStore, shuffle: bool) -> None:
-    """Law 5: ranks' rows, put together, are those of one rank that has all the lanes."""
+    """Law 5: the ranks' rows together equal the batches of one rank that has all lanes."""
     samples = make_samples(store)
     worlds = []
     for world_size in (1, 2, 4):
@@ -164,11 +164,11 @@ def test_any_world_gives_the_same_global_batches(store: CountingStore, shuffle: 
 
 
 def test_kept_batches_are_left_alone(store: CountingStore) -> None:
-    """A buffer in use is never written to again, however many of them are kept."""
+    """A buffer in use is never written again, however many batches are kept."""
     samples = make_samples(store)
     with samples.loader(batch_size=4, output="numpy", memory="6kB") as loader:
         batches = [*loader, *loader]
-        # What is left of a batch keeps its memory too: a view of one row.
+        # A view of one row keeps the memory of its batch, too.
         rows = [batch.inputs[1:2] for batch in loader if len(batch.ids) > 1]
         ids = [int(i) for batch in collected_ids(samples, epoch=2) for i in batch[1:2]]
     addresses = {array.ctypes.data for batch in batches for array in batch}
@@ -221,7 +221,7 @@ def test_without_pytorch_tensors_are_refused(
 
 
 def test_collate_fn_is_given_samples(store: CountingStore) -> None:
-    """As PyTorch does: a list of tuples, one for each sample, with one array for each field."""
+    """collate_fn gets a list of tuples, one per sample with one array per field, as in PyTorch."""
     samples = make_samples(store)
 
     def collate(rows: list[tuple[np.ndarray, ...]]) -> dict[str, np.ndarray]:
@@ -252,7 +252,7 @@ def test_what_a_report_says(store: CountingStore) -> None:
         assert (half.num_steps, half.num_samples) == (3, 12)
         assert half.delivered_nbytes == sum(sizes)
         assert not loader.plan.is_resident
-        # Else it might read on after the count begins anew.
+        # Otherwise the iterator might still read after the counts are reset.
         iterator.close()  # type: ignore[attr-defined]
         store.reset()
         for _ in loader:
@@ -274,7 +274,7 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
     store.reset()
     with make_samples(store).loader(batch_size=4, output="numpy", memory="6kB") as loader:
         explanation = loader.explain()
-    # The labels of what is windowed, to see whether windows run across gaps; and no value.
+    # Only labels of windowed dimensions are read, to find gaps that windows run across.
     assert {key.split("/")[0] for key in store.reads} == {"time"}
     figures = explanation.to_dict()
     for name in ("num_samples", "num_steps", "num_reads", "read_nbytes", "read_amplification",
@@ -282,7 +282,7 @@ def test_what_an_explanation_says(store: CountingStore) -> None:
                  "tile", "run", "streams", "spread", "lanes"):  # fmt: skip
         assert name in figures
     shown = (
-        "no data is read", "35 in 9 batches", f"{explanation.num_reads} chunks",
+        "without reading data", "35 in 9 batches", f"{explanation.num_reads} chunks",
         f"{explanation.read_amplification:.3f} reads a chunk", "a full shuffle has",
         f"{explanation.mixing:.1f} regions a batch", f"spread {explanation.spread}", "tile time",
         "zarr v3",
@@ -302,6 +302,6 @@ def test_explaining_the_world_sums_the_ranks(store: CountingStore) -> None:
     assert world.num_samples == 35
     assert world.mixing == own[0].mixing == own[2].mixing
     assert world.num_shared_reads > 0
-    assert "by another rank or worker" in str(world)
+    assert "extra reads of chunks that ranks or workers share" in str(world)
     with pytest.raises(OptionError, match=r"unknown scope. Given: 'all'. Allowed: 'rank' or"):
         loaders[0].explain(scope="all")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What goes wrong in an epoch is raised at the batch it belongs to, and nowhere else."""
+"""An error in an epoch is raised at the batch that it belongs to, and nowhere else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def take_until_error(loader: xloader.Loader) -> tuple[list[xloader.Batch], BaseE
 def test_batches_before_a_corrupt_chunk_arrive(
     fault: Any, prefetch: int, threads: int, shuffle: bool
 ) -> None:
-    """Intact and in order, however far ahead the chunk was read; then one error names it."""
+    """Batches before the chunk come intact and in order; then one error names the chunk."""
     store, samples = open_faulty({"t/c/6/0": fault})
     options = {"batch_size": 3, "output": "numpy", "threads": threads, "prefetch": prefetch}
     with samples.loader(**options, shuffle=shuffle) as loader:
@@ -71,7 +71,7 @@ def test_batches_before_a_corrupt_chunk_arrive(
         assert [batch.ids.tolist() for batch in batches] == [i.tolist() for i in ids[:num_sound]]
         for batch in batches:
             np.testing.assert_array_equal(batch.t[:, 0], ds.t[batch.ids])
-        # The epoch is not complete: it is begun anew, and comes as far.
+        # The epoch was not complete, so it is repeated and stops at the same batch.
         assert loader.epoch == 0
         again, error = take_until_error(loader)
         assert isinstance(error, CorruptChunkError)
@@ -80,7 +80,7 @@ def test_batches_before_a_corrupt_chunk_arrive(
 
 
 def test_a_chunk_that_heals_is_read_again() -> None:
-    """What failed is not kept, even where all that is read stays for good."""
+    """A chunk that failed is not kept, even if all other chunks stay in memory."""
     ds = make_dataset()
     inner = write_store(ds, {"t": (CHUNK, 3), "u": (CHUNK,)})
     store = FaultyStore(inner, {"t/c/6/0": truncate}, times=1)
@@ -127,7 +127,7 @@ def test_missing_chunks_give_one_warning_and_are_counted(num_missing: int) -> No
             batches = list(loader)
             report = loader.report()
     kinds = [warning.category for warning in caught]
-    # Their fill value is NaN, which is told as well.
+    # The fill value of the missing chunks is NaN, so there is a NaN warning as well.
     assert sorted(kind.__name__ for kind in kinds) == ["MissingChunkWarning", "NanWarning"]
     assert report.num_missing == num_missing
     assert f"{num_missing} chunks were absent" in str(report)
@@ -146,7 +146,7 @@ def test_missing_chunks_may_be_filled_in_silence() -> None:
 
 
 class Odd(Exception):
-    """An error of the user's own."""
+    """An error class of the user."""
 
 
 def test_a_map_that_raises_does_so_at_its_batch() -> None:
@@ -167,7 +167,7 @@ def test_a_map_that_raises_does_so_at_its_batch() -> None:
 
 @pytest.mark.parametrize("wrong", ["a collate_fn", "a map that loses samples"])
 def test_a_wrong_function_ends_the_loop(wrong: str) -> None:
-    """With an error and not with a wait; the next loop starts afresh."""
+    """A wrong function raises an error and hangs nothing; the next loop can start again."""
 
     def collate(rows: list[Any]) -> Any:
         raise Odd(len(rows))

@@ -1,22 +1,24 @@
-"""What a loader is made from, and what it takes along."""
+"""The verb `Samples.loader`: its options, and what the loader takes from the samples."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 import xarray as xr
 
 import xloader
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.options import LoaderOptions
 from xloader.errors import OptionError, TransformError
 from xloader.testing import write_store
 
 
 def make_samples() -> xloader.Samples:
-    """40 windows over chunks of 4."""
+    """Make 40 windows over chunks of 4."""
     values = np.arange(42 * 3, dtype=np.float32).reshape(42, 3)
     dataset = xr.Dataset({"a": (("time", "x"), values)})
     return xloader.open(write_store(dataset, {"a": (4, 3)})).window(time=3, stride=1)
@@ -32,13 +34,28 @@ def test_the_verb_has_every_option_with_its_default() -> None:
     assert all(name in documented for name in taken)
 
 
+def test_keywords_are_the_options_with_the_same_types() -> None:
+    """Type checkers and editors see the options that `LoaderOptions` has."""
+    types = get_type_hints(LoaderOptions)
+    taken = inspect.signature(LoaderOptions).parameters
+    assert get_type_hints(LoaderKeywords) == {name: types[name] for name in taken}
+    asked = get_type_hints(xloader.Samples.loader)
+    assert {name: asked[name] for name in taken} == {name: types[name] for name in taken}
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"num_workers": 4}, "no option 'num_workers'.*threads= says how many threads load"),
+        (
+            {"num_workers": 4},
+            "no option 'num_workers'.*pass threads=, the number of threads that load",
+        ),
         ({"pin_memory": True}, "no option 'pin_memory'.*pass device="),
         ({"batchsize": 4}, "no option 'batchsize'.*did you mean 'batch_size'"),
-        ({"shuffle": "no"}, "shuffle is none of the choices. Given: 'no'. Allowed: True or False"),
+        (
+            {"shuffle": "no"},
+            "shuffle is not one of the choices. Given: 'no'. Allowed: True or False",
+        ),
     ],
 )
 def test_options_of_others_are_told_from_ours(options: dict[str, object], text: str) -> None:
@@ -112,8 +129,10 @@ def test_a_last_batch_that_could_not_be_made_leaves_the_epoch() -> None:
 def test_an_epoch_from_memory_says_so() -> None:
     with make_samples().loader(batch_size=8, output="numpy") as loader:
         list(loader)
-        assert "in memory already" not in str(loader.report())
-        assert "0 chunks, 0 B decoded: all of it is in memory already" in str(loader.explain())
+        assert "already in memory" not in str(loader.report())
+        assert "0 chunks, 0 B decoded: all needed chunks are already in memory" in str(
+            loader.explain()
+        )
 
 
 def test_a_report_of_a_first_batch_that_failed_makes_sense() -> None:

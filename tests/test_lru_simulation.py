@@ -1,4 +1,4 @@
-"""What a least-recently-used cache reads, against a slow and plain one."""
+"""The simulated reads of a least-recently-used cache equal those of a slow plain one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = tuple[int, int]
 
 
 def slow_sizes(footprint: Footprint, sample: int) -> dict[Key, int]:
-    """Per block that a sample needs, as (group, block), its bytes."""
+    """Return the bytes of each block that a sample needs, keyed by (group, block)."""
     window = int(footprint.subset.windows_of(np.array([sample]))[0]) if footprint.subset else sample
     return {
         (number, block): int(group.block_nbytes(np.array([block]))[0])
@@ -39,7 +39,7 @@ def slow_least(footprint: Footprint) -> int:
 
 
 def slow_cache(footprint: Footprint, ids: list[int], capacity: int) -> tuple[list[Key], int]:
-    """The blocks that are read, and the most bytes held, with lists and nothing else."""
+    """Return the blocks that are read and the most bytes held, computed with plain lists."""
     line: list[Key] = []
     sizes: dict[Key, int] = {}
     read, peak = [], 0
@@ -135,7 +135,7 @@ def test_a_worker_without_a_batch_reads_nothing() -> None:
 
 
 def test_what_was_used_last_stays() -> None:
-    """Chunks 0 1 0 2: the third use of 0 saves it, and 1 goes."""
+    """With chunks 0 1 0 2 in order, the second use of 0 keeps it, and 1 is dropped."""
     footprint = line_footprint(64, 16, 1)
     ids = np.array([0, 16, 1, 32, 2, 17])
     assert simulate(footprint, ids, 32).num_reads == 4

@@ -1,4 +1,4 @@
-"""Stores of millions and billions of chunks, of which only metadata are there."""
+"""Stores with millions and billions of chunks, which hold metadata only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xloader.testing import write_store
 
 
 def make_store(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...]) -> Path:
-    """A store that says so, with no chunk written."""
+    """Make a store with metadata of this shape and these chunks, and no chunk written."""
     dims = ("time", "x")[: len(shape)]
     write_store(xr.Dataset({"t": (dims, np.zeros((1,) * len(shape), "f4"))}), {}, path)
     document = json.loads((path / "t/zarr.json").read_text())
@@ -38,7 +38,7 @@ def make_store(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...]) -> P
 
 @contextmanager
 def within(nbytes: int) -> Iterator[None]:
-    """Whatever is done allocates no more at a time."""
+    """Check that the block allocates at most ``nbytes`` at the same time."""
     tracemalloc.start()
     try:
         yield
@@ -55,14 +55,14 @@ def test_billions_of_chunks_are_refused_before_they_are_listed(
 ) -> None:
     torch = pytest.importorskip("xloader.torch")
     path = make_store(tmp_path / "a.zarr", (size,), (1,))
-    # Imports take some of it, and a list of chunks would take twenty times as much.
+    # Imports take some of this. A list of chunks would take twenty times as much.
     with within(2**27):
         data = xloader.open(path, on_missing="fill").isel(time=slice(None, None, step))
         samples = data.window(time=2, stride=1)
         assert len(samples) == -(-size // step) - 1
         assert f"{len(samples)}" in repr(samples).replace(",", "")
         assert np.isnan(samples[17][0]).all()
-        told = r"'t' has more chunks than can be planned for. Given: \d+ chunks along 'time'"
+        told = r"'t' has too many chunks to plan for. Given: \d+ chunks along 'time'"
         for attempt in (
             lambda: samples.loader(output="numpy"),
             lambda: samples.loader(output="numpy", shuffle=False),
@@ -107,7 +107,7 @@ def test_a_part_of_billions_of_chunks_is_planned(tmp_path: Path) -> None:
 def test_a_million_tiles_of_patches_that_straddle(tmp_path: Path) -> None:
     path = make_store(tmp_path / "a.zarr", (4000, 4000), (4, 4))
     samples = xloader.open(path, on_missing="fill").window(time=2, x=2, stride=1)
-    # A list of what each of four million cohorts needs would take more.
+    # A list of the needs of four million cohorts would take more.
     with within(2**27):
         loader = samples.loader(output="numpy", memory="256MiB")
     assert loader.footprint.num_needed == 10**6
@@ -115,7 +115,7 @@ def test_a_million_tiles_of_patches_that_straddle(tmp_path: Path) -> None:
 
 
 def test_what_strides_pass_over_is_known_without_a_list_of_windows() -> None:
-    # One block of a single element makes any stride longer than the shortest block.
+    # The block of a single element makes any stride longer than the shortest block.
     sizes = (10**6, 1, 10**9)
     axis = Axis(sum(sizes), sizes, range(sum(sizes)))
     windows = Windows(("x",), (axis.size,), (1,), (2,), (1,))
@@ -135,11 +135,11 @@ def test_what_strides_pass_over_is_known_without_a_list_of_windows() -> None:
 
 
 def test_more_windows_than_ids() -> None:
-    with pytest.raises(WindowError, match=r"more windows than can be numbered.*Given: .*To mend"):
+    with pytest.raises(WindowError, match=r"too many windows to number.*Given: .*To mend"):
         Windows(("x", "y"), (2**40, 2**40), (1, 1), (1, 1), (1, 1))
 
 
 def test_parts_in_a_row_of_too_many_chunks() -> None:
     assert join_sizes([(1, 10**10), (1, 10**10)]) == 1
-    with within(2**20), pytest.raises(OptionError, match="more chunks than can be listed"):
+    with within(2**20), pytest.raises(OptionError, match="too many chunks to list"):
         join_sizes([(4, 10**10 + 1), (4, 10**10)])

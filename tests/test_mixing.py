@@ -24,7 +24,7 @@ from xloader.planning.mixing import full_mixing, measure_mixing, region_dim, reg
 
 
 def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
-    """Per dimension, the chunk of the first needed element; four make one along ``dim``."""
+    """Return the chunk of the first needed element per dimension; along ``dim``, four make one."""
     windows = footprint.windows
     position = np.unravel_index(sample, windows.num_positions)
     region = []
@@ -34,7 +34,8 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
             continue
         element = int(position[d]) * windows.strides[d] + first
         if d == dim:
-            # Chunks count from the first selected one's place in the array; blocks are dense.
+            # Chunks count from the place of the first selected chunk in the array; blocks are
+            # dense.
             block = slow_block(axis)[element]
             region.append((block + slow_stored_chunk(axis)[0]) // 4)
         else:

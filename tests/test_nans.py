@@ -1,4 +1,4 @@
-"""NaN that reaches training: told once, counted, refused, or let be, as was asked."""
+"""NaN in batches: a warning, a count, an error or nothing, as the option says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_ORDER: dict[str, Any] = {"batch_size": 4, "shuffle": False}
 
 
 def samples_of(*holes: int, num_steps: int = 64, chunk: int = 8) -> Samples:
-    """Samples of one step; those at some steps have two values that are NaN."""
+    """Make samples of one step; those at ``holes`` have two NaN values each."""
     values = np.arange(num_steps * 6, dtype=np.float32).reshape(num_steps, 6)
     values[list(holes), :2] = np.nan
     fine = np.ones((num_steps, 6), np.float64)
@@ -45,7 +45,7 @@ def told(batches: Any) -> list[str]:
 def test_a_warning_names_field_number_samples_and_remedy() -> None:
     with samples_of(5, 7).loader(**IN_ORDER, output="numpy") as loader:
         (message,) = told(loader)
-        # Once for a loader: who has read it needs it no more.
+        # A loader warns once only, because the user knows by then.
         assert told(loader) == []
     assert "4 values of the field 'inputs', in samples 5, 7." in message
     assert "'targets'" not in message
@@ -93,7 +93,7 @@ def test_all_are_counted_and_nothing_is_said() -> None:
 
 
 def test_what_comes_again_is_counted_again_and_padding_is_not() -> None:
-    """Four samples on three ranks: two ranks fill up with what they had."""
+    """Repeated samples count again and padding does not: four samples on three ranks."""
     samples, num = samples_of(*range(4), num_steps=4, chunk=1), 0
     for rank in range(3):
         own = {"rank": rank, "world_size": 3, "batch_size": 2}
@@ -153,7 +153,7 @@ def test_other_choices_are_refused(on_nan: Any) -> None:
         lambda: data_loader(samples, on_nan=on_nan),
         lambda: samples.to_tensor_dataset(on_nan=on_nan),
     ):
-        with pytest.raises(OptionError, match=r"on_nan is none of the choices.*Allowed: 'warn'"):
+        with pytest.raises(OptionError, match=r"on_nan is not one of the choices.*Allowed: 'warn'"):
             make()
 
 
@@ -192,7 +192,7 @@ def test_doors_raise_at_any_batch(door: str) -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_doors_have_no_report_to_count_in(door: str) -> None:
-    with pytest.raises(OptionError, match=r"no report here.*use samples.loader"):
+    with pytest.raises(OptionError, match=r"cannot be counted here.*no report.*use samples.loader"):
         list(DOORS[door](samples_of(), on_nan="count"))
 
 
@@ -208,5 +208,5 @@ def test_all_in_memory() -> None:
     assert int(dataset.tensors[0].isnan().sum()) == 2
     with pytest.raises(NanError):
         samples_of(63).to_tensor_dataset("16MiB", on_nan="raise")
-    with pytest.raises(OptionError, match="no report here"):
+    with pytest.raises(OptionError, match="cannot be counted here, because there is no report"):
         samples_of().to_tensor_dataset("16MiB", on_nan="count")

@@ -1,4 +1,4 @@
-"""What may come as a surprise is told: windows that do not overlap, epochs without a batch."""
+"""Surprising settings are noted: windows that do not overlap, and epochs without a batch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_patches_and_subsets_are_counted_as_they_are() -> None:
 
 
 def test_a_stride_that_was_asked_for_changes_no_sample() -> None:
-    """States and fingerprints know windows as they are, and not who has asked for what."""
+    """A stride equal to the default gives the same recipe and fingerprint as no stride."""
     asked, default = opened().window(time=6, stride=6), opened().window(time=6)
     assert asked.recipe == default.recipe
     assert asked.recipe.fingerprint == default.recipe.fingerprint

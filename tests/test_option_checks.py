@@ -1,4 +1,4 @@
-"""What no option can be is refused where it is given, at every door."""
+"""Impossible values of options are refused where they are given, at every door."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xloader.core.options import LoaderOptions, divisors_of
 from xloader.errors import OptionError, SampleIndexError
 
 HUGE = 10**5000
-"""More digits than Python writes."""
+"""A number with more digits than Python converts to text."""
 
 NO_FUNCTIONS = (5, "f", [])
 

@@ -54,12 +54,12 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
     [
         pytest.param({"output": "jax"}, "'jax'", "'torch' or 'numpy'", "", id="output"),
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
-        pytest.param({"processes": 2}, "processes=2", "0", "use threads=", id="processes"),
+        pytest.param({"processes": 2}, "processes=2", "0", "pass threads= instead", id="processes"),
         pytest.param(
             {"device": "cuda", "output": "numpy"},
             "device='cuda', output='numpy'",
             'output="torch"',
-            "",
+            "leave device= out",
             id="a device without tensors",
         ),
         pytest.param({"memory": "lots"}, "'lots'", '"512MiB"', "", id="memory of no size"),
@@ -78,7 +78,7 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
             {"lanes": 6},
             "lanes=6, a global batch of 8",
             "one of [1, 2, 4, 8]",
-            "choose one of these",
+            "pass one of these as lanes=",
             id="lanes do not divide the batch",
         ),
     ],

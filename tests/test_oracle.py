@@ -1,7 +1,7 @@
-"""One table: a source, an expression on its samples, and the same in plain xarray.
+"""One table of sources and expressions, each with the same expression in plain xarray.
 
-Every row must give the same values, dtypes, dims and coordinates, sample by sample, and its
-loader the same values by id.
+Every row must give the same values, dtypes, dims and coordinates, sample by sample. Its loader must
+give the same values by id.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def weather() -> xr.Dataset:
     )
 
 
-# Sources: what is opened, and what xarray makes of it
+# Sources, and the Datasets that xarray makes of them
 
 Made = tuple[Samples, xr.Dataset]
 
@@ -180,7 +180,7 @@ def concat_packed_each_its_own(folder: Path) -> Made:
 
 
 def named(*arrays: tuple[str, xr.DataArray], rename: str = "channel") -> xr.DataArray:
-    """Arrays one after the other along channels of these names."""
+    """Join arrays along channels with the given names."""
     bare = [array.drop_vars("level", errors="ignore") for _, array in arrays]
     joined = xr.concat(bare, dim="channel", coords="minimal", compat="override", join="override")
     return joined.assign_coords(channel=[name for name, _ in arrays]).rename(channel=rename)
@@ -191,18 +191,18 @@ def levels(z: xr.DataArray) -> list[tuple[str, xr.DataArray]]:
 
 
 def after(array: xr.DataArray, **names: str) -> xr.DataArray:
-    """With other names for the dims and coordinates that are there."""
+    """Rename those dims and coordinates that the array has."""
     return array.rename({old: new for old, new in names.items() if old in array.coords})
 
 
 def labels_only(frame: xr.Dataset) -> xr.Dataset:
-    """What a transform is given: labels, and no other coordinates."""
+    """Keep the labels only, as a transform gets them, and drop all other coordinates."""
     return frame.drop_vars([name for name in frame.coords if name not in frame.indexes])
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is opened, what is asked of it, and sample ``i`` in plain xarray."""
+    """A source, an expression on its samples, and sample ``i`` in plain xarray."""
 
     source: Callable[[Path], Made]
     make: Callable[[Samples], Samples]
@@ -210,7 +210,7 @@ class Row:
 
 
 def steps(size: int, stride: int = 1) -> Callable[[xr.Dataset, int], xr.Dataset]:
-    """The windowed variables, over some steps of time."""
+    """Return the windowed variables over ``size`` time steps."""
     return lambda d, i: d[[n for n in d if "time" in d[n].dims]].isel(
         time=slice(i * stride, i * stride + size)
     )
@@ -221,7 +221,7 @@ def doubled(batch: xr.Dataset) -> xr.Dataset:
 
 
 def lead(d: xr.Dataset, i: int) -> xr.Dataset:
-    """Two steps in, the sixth to be forecast."""
+    """Two steps as input and the sixth as target."""
     inputs = named(("t2m", d.t2m[i : i + 2]))
     targets = named(("t2m", d.t2m[i + 5]))
     return xr.Dataset(

@@ -1,4 +1,4 @@
-"""Packed numbers: the same bits however they are laid out, cut and cast."""
+"""Packed numbers are unpacked to the same bits, however they are laid out, cut and cast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def packing_of(stored: str, *, seen: str = "", dtype: np.dtype = F4, **changed: 
 
 
 def plain(packing: Packing, packed: np.ndarray) -> np.ndarray:
-    """What the docstring says, one step after the other."""
+    """Unpack step by step, as the docstring of `Packing` describes it."""
     values = packed.view(packing.seen_dtype).astype(packing.wide_dtype)
     is_missing = np.isin(values, np.array(packing.fills, packing.wide_dtype))
     values = values * packing.scale + packing.offset
@@ -91,7 +91,7 @@ def test_into_a_wider_field():
     packed = random_bits("i2", (6, 5))
     out = np.empty((6, 5), F8)
     packing.unpack_into(packed, out)
-    # First cast to the values' own dtype, then widened: no digit that float32 did not have.
+    # Values are cast to their own dtype first and widened then, so float64 has no extra digits.
     np.testing.assert_array_equal(out, plain(packing, packed).astype("f8"))
 
 
@@ -143,7 +143,7 @@ def test_threads_unpack_what_one_thread_unpacks():
     packing = packing_of("i2")
     packed = random_bits("i2", (50, 60))
     with ThreadPoolExecutor(4) as pool:
-        # The first of them all make the table at once.
+        # The first threads all make the lookup table at the same time.
         results = list(pool.map(packing.unpack, [packed] * 16))
     for result in results:
         np.testing.assert_array_equal(result, plain(packing, packed), strict=True)

@@ -1,4 +1,4 @@
-"""Peak memory: what an explanation needs for the data there is, and what a report has measured."""
+"""Peak memory: the prediction for the data at hand, and the measurement in the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def samples_of(num_steps: int = 64, chunk: int = 8, *, is_waiting: bool = False)
 
 
 def peaks(samples: Any, num_epochs: int = 2, **options: Any) -> tuple[list[int], list[int]]:
-    """Of each epoch, what was expected and what was measured."""
+    """Return the predicted and the measured peak of each epoch."""
     expected, measured = [], []
     with samples.loader(output="numpy", **options) as loader:
         for _ in range(num_epochs):
@@ -50,7 +50,8 @@ def peaks(samples: Any, num_epochs: int = 2, **options: Any) -> tuple[list[int],
 def test_small_data_in_much_memory_needs_little(is_waiting: bool) -> None:
     samples = samples_of(is_waiting=is_waiting)
     expected, measured = peaks(samples, batch_size=4, memory="1TiB")
-    # All of it decoded, four batches, and all of it on its way at once; later nothing is.
+    # First epoch: all decoded data, four batches, and all data in flight. Later epochs read
+    # nothing.
     assert expected == [(64 + 4 * 4 + 64) * STEP, (64 + 4 * 4) * STEP]
     for most, found in zip(expected, measured, strict=True):
         assert 64 * STEP <= found <= most
@@ -59,17 +60,17 @@ def test_small_data_in_much_memory_needs_little(is_waiting: bool) -> None:
 def test_batches_that_never_are_take_no_memory() -> None:
     options = {"memory": "1GiB", "prefetch": 8}
     expected, measured = peaks(samples_of(), num_epochs=1, batch_size=32, **options)
-    # Of ten batches that would wait there are two.
+    # The options allow ten waiting batches, and the epoch has two.
     assert expected == [(64 + 2 * 32 + 64) * STEP]
     assert (64 + 32) * STEP <= measured[0] <= expected[0]
 
 
 def test_lanes_that_other_ranks_carry_take_no_memory() -> None:
-    """With lanes, the plan sees to it that one rank alone could carry all of them."""
+    """Each rank's peak counts its own lanes only, although one rank must be able to carry all."""
     own = {"memory": "1GiB", "batch_size": 4, "world_size": 4, "lanes": 4, "output": "numpy"}
     loaders = [samples_of().loader(**own, rank=rank) for rank in range(4)]
     told = loaders[0].explain()
-    # Of a lane of 16 samples, two or three chunks of eight, and batches of its own four rows.
+    # A lane has 16 samples: two or three chunks of eight, and batches of its own four rows.
     assert (16 + 4 * 4) * STEP <= told.peak_nbytes <= (2 * 24 + 4 * 4) * STEP
     world = loaders[0].explain(scope="world")
     assert world.peak_nbytes == sum(loader.explain().peak_nbytes for loader in loaders)
@@ -88,7 +89,7 @@ def test_what_is_left_of_an_epoch_needs_less() -> None:
         for _ in other:
             pass
         assert other.report().peak_nbytes <= left
-    # One batch, whose samples need four chunks at most.
+    # One batch is left, and its samples need four chunks at most.
     assert left <= (2 * 32 + 4) * STEP < whole
 
 
@@ -127,7 +128,7 @@ def test_doors_sum_their_workers(case: Case, workers: int) -> None:
     try:
         expected = ChunkSampler(case.samples, **options).explain()
     except OptionError:
-        # A worker would have nothing but padding.
+        # A worker would make padding only.
         return
     assert expected.peak_nbytes <= options["memory"]
     nbytes = case.dataset.nbytes
@@ -151,7 +152,7 @@ def test_every_door_tells_what_is_needed(workers: int) -> None:
         data_loader(samples, num_workers=workers, **options).explain(),
     ]
     for expected in told:
-        # Chunks where the parts of workers are cut are read by both.
+        # Two workers both read the chunks at the cut between their parts.
         assert least <= expected.peak_nbytes <= 3 * least
     MapDataset(samples).close()
 
@@ -167,7 +168,7 @@ def test_an_order_of_your_own_is_told_alike() -> None:
 
 
 def test_two_ways_of_reading_share_the_bytes_in_flight() -> None:
-    """What is fetched ahead, and what threads read, are one share of the memory together."""
+    """Bytes fetched ahead and bytes read by threads share one part of the memory."""
     values = np.arange(64 * 250, dtype=np.float32).reshape(64, 250)
     remote = write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (1, 250)})
     with xr.open_zarr(LatencyStore(remote, 0.0), chunks=None, consolidated=False) as opened:

@@ -78,7 +78,7 @@ def test_a_plan_survives_json() -> None:
     assert Plan.from_dict(json.loads(text)) == plan
     assert json.loads(text) == plan.to_dict()
     assert len(text) < 1000
-    # Nothing is left at a default by chance.
+    # The run differs from its default, so it must have been stored.
     assert json.loads(text)["pace"]["run"] == plan.pace.run > 1
 
 
@@ -89,7 +89,7 @@ def test_the_pool_of_a_process_is_that_of_its_lanes(is_resident: bool) -> None:
         ahead_nbytes=50,
         is_resident=is_resident,
     )
-    # What stays for good is for all lanes that this process may ever carry.
+    # Chunks that stay must fit for all lanes that this process may ever carry.
     assert plan.pool_nbytes(2) == (4200 if is_resident else 2100)
     assert plan.lane_share == 4
 
@@ -161,7 +161,7 @@ def test_with_lanes_given_the_plan_is_the_same_on_every_world_size() -> None:
 
     assert plan(1, 4) == plan(2, 4) == plan(4, 4)
     assert not plan(1, 4).is_resident
-    # Where each rank has a lane of its own, its memory is its own too.
+    # If each rank has a lane of its own, its memory serves that lane alone.
     assert plan(1, None).pace.lanes == 1
     assert plan(2, None).pace.lanes == 2
     assert plan(2, None).budget.num_lanes == 1

@@ -1,4 +1,4 @@
-"""Ranks: looked up when they are first needed, told once, and all alike."""
+"""Ranks are looked up when they are first needed, once, and all ranks must agree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def loader_of(**options: Any) -> Loader:
 
 
 class Store:
-    """What the ranks of a process group share."""
+    """The key-value store that the ranks of a process group share."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -63,7 +63,7 @@ def test_a_later_contradiction_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     for attempt in (lambda: len(loader), loader.explain, lambda: iter(loader)):
         with pytest.raises(RanksError, match=r"rank 1 of 2.*rank 0 of 1"):
             attempt()
-    # What was said is not looked up.
+    # A given rank is not looked up.
     assert len(loader_of(rank=0, world_size=1)) == 10
 
 
@@ -109,7 +109,7 @@ def test_ranks_that_planned_differently_are_told(
 
 
 def meet(monkeypatch: pytest.MonkeyPatch, *ranks_do: Callable[[Loader], None]) -> list[int]:
-    """Let ranks that can talk begin, one after the other; those that were refused."""
+    """Let ranks that can talk begin one after another; return the ranks that were refused."""
     store, refused = Store(), []
     monkeypatch.setattr(ranks, "_process_group", lambda: store)
     for rank, prepare in enumerate(ranks_do):
@@ -177,9 +177,11 @@ def test_what_hangs_on_ranks_to_come_is_decided_with_them(monkeypatch: pytest.Mo
     with pytest.raises(MemoryBudgetError):
         small.explain()
     become(monkeypatch, 0, 3)
-    with pytest.raises(LanesError, match=r"multiples of 3.*start one of \[1, 2, 4, 8\] ranks"):
+    with pytest.raises(
+        LanesError, match=r"multiples of 3.*choose the number of ranks from \[1, 2, 4, 8\]"
+    ):
         len(loader_of(lanes=8, batch_size=8))
-    # As Lightning has it on a later node, until its process group is there.
+    # Lightning sets these variables on further nodes before its process group exists.
     monkeypatch.delenv("RANK")
     monkeypatch.setenv("NODE_RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "0")
@@ -257,7 +259,7 @@ def test_the_world_is_the_same_for_a_rank_that_has_padding_alone() -> None:
         loader.load_state_dict(sign({**state, "step": 4}))
         told.append(loader.explain("world"))
     assert told[0] == told[1]
-    # One sample is left, and one rank makes its batch before once more for its padding.
+    # One sample is left. The rank without it reads its last batch again, for the padding.
     assert (told[0].num_steps, told[0].num_samples, told[0].num_reads) == (1, 1, 3)
 
 
@@ -284,7 +286,7 @@ def test_chunks_that_several_ranks_read_are_those_that_were_named(window: int, e
     assert named == {key for key, ranks in readers.items() if len(ranks) > 1}
     assert expected.num_shared_reads == sum(len(ranks) - 1 for ranks in readers.values())
     if window == 1:
-        # Only chunks of the tiles at the cuts between ranks: four of t and one of u at each.
+        # Only chunks at the three cuts between ranks: four of t and one of u at each.
         assert len(named) <= 3 * 5
     first, index = expected.shared_chunks[0]
     assert f"{first} {list(index)}" in str(expected)

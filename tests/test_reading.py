@@ -1,4 +1,4 @@
-"""Samples without a plan: plain xarray's values, and each chunk decoded once."""
+"""Single samples, read without a plan: xarray's values, and each chunk decoded once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_any_samples_are_those_of_isel(case: Case, data: st.DataObject) -> None:
 
 
 def test_one_chunk_is_in_memory_at_a_time() -> None:
-    """1000 samples of one element each, in 60 chunks of 200 000 bytes."""
+    """Reading 960 samples of one element each keeps only a few decoded chunks in memory."""
     wide = xr.Dataset({"a": (("time", "x"), np.zeros((960, 3125), np.float32))})
     store = CountingStore(
         write_store(wide, {"a": (16, 3125)}, encoding={"a": {"compressors": None}})

@@ -1,6 +1,6 @@
-"""Files that scientists have: as netCDF and as three kinds of Zarr, the same batches bit for bit.
+"""Real files give the same batches bit for bit as netCDF and as three kinds of Zarr.
 
-All four hold the same packed numbers. The files are optional; see ``conftest.data_folder``.
+All four formats hold the same packed numbers. The files are optional: see ``conftest.data_folder``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import xarray as xr
 
 import xloader
 
-# The files have fill values of NaN for integers, which xarray drops with a warning.
+# The files name NaN as fill value of integers, which xarray drops with a warning.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
-    # Seas have no values on land.
+    # Sea surface temperature has no values on land.
     pytest.mark.filterwarnings("ignore::xloader.errors.NanWarning"),
 ]
 
 
 @dataclass(frozen=True)
 class Real:
-    """A file, how its variables are packed and chunked, and what is taken of it."""
+    """A file, its packing and chunks, and the windows and inputs taken from it."""
 
     file: str
     packing: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Real:
 
 SST = Real(
     file="sst.mnmean.nc",
-    # The file has float32; these are the numbers of older copies of the same product.
+    # The file has float32. Older copies of the same product were packed with these numbers.
     packing={"dtype": "int16", "scale_factor": 0.01, "add_offset": 0.0, "_FillValue": 32767},
     chunks={"time": 16, "lat": 45, "lon": 60},
     shards={"time": 32, "lat": 90, "lon": 180},
@@ -59,7 +59,7 @@ ERA = Real(
 
 
 def write_all(real: Real, source: Path, folder: Path) -> dict[str, Path]:
-    """The same packed numbers in every format, by its name."""
+    """Write the same packed numbers in every format; return the paths by format."""
     path = source / real.file
     if not path.is_file():
         pytest.skip(f"no real data: {path} is not there")
@@ -69,11 +69,11 @@ def write_all(real: Real, source: Path, folder: Path) -> dict[str, Path]:
         path = folder / real.file
         dataset.to_netcdf(path, encoding={name: dict(real.packing) for name in real.inputs})
     paths = {"netcdf": path}
-    # The stored numbers themselves, with the attributes that say what they stand for.
+    # Read the stored numbers as they are, with the attributes that describe the packing.
     with xr.open_dataset(path, mask_and_scale=False, decode_times=False) as raw:
         raw = raw.load().drop_encoding()
-    # Where the fill value is kept differs by format, so it is not left among the attributes;
-    # NaN is none for integers.
+    # Each format keeps the fill value in its own place, so it is removed from the attributes. A
+    # fill value of NaN is dropped for integers.
     fills = {name: array.attrs.pop("_FillValue", np.nan) for name, array in raw.variables.items()}
     for name, version, is_sharded in (("v3", 3, False), ("v3-sharded", 3, True), ("v2", 2, False)):
         paths[name] = folder / f"{real.file}.{name}.zarr"
@@ -83,7 +83,7 @@ def write_all(real: Real, source: Path, folder: Path) -> dict[str, Path]:
             encoding[variable] = {"chunks": tuple(real.chunks[str(dim)] for dim in dims)}
             if is_sharded:
                 encoding[variable]["shards"] = tuple(real.shards[str(dim)] for dim in dims)
-            # Without one zarr v2 would be written with 0, which xarray takes for missing.
+            # Without an explicit fill value, Zarr v2 would get 0, and xarray would mask zeros.
             fill = fills[variable]
             encoding[variable]["_FillValue"] = None if np.isnan(fill) else fill
         raw.to_zarr(paths[name], zarr_format=version, consolidated=False, encoding=encoding)
@@ -110,7 +110,7 @@ def test_every_format_gives_the_same_batches(
             assert stored.stored_dtype == np.int16
             assert "through xarray" not in samples.recipe.source.path_of(real.inputs[0])
         xr.testing.assert_equal(samples.coordinates, expected.coords.to_dataset())
-        # In order, since the shuffle follows each format's own chunks.
+        # The epochs are not shuffled, because the shuffle depends on each format's chunks.
         loader = samples.loader(batch_size=7, shuffle=False, output="numpy")
         batches = list(loader)
         ids = np.concatenate([batch.ids for batch in batches])
@@ -131,7 +131,7 @@ def test_every_format_gives_the_same_batches(
         np.testing.assert_array_equal(rows, first, strict=True)
         is_number = ~np.isnan(first)
         assert rows[is_number].tobytes() == first[is_number].tobytes()
-    # And these are xarray's, not only alike.
+    # The values must also equal those of xarray.
     part = expected[real.inputs[0]].isel({dim: slice(0, n) for dim, n in real.window.items()})
     wanted = part.to_numpy().astype(first.dtype).reshape(-1, *real.window.values())
     np.testing.assert_array_equal(first[0, : len(wanted)], wanted, strict=True)

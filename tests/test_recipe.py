@@ -130,7 +130,7 @@ def test_values_are_frozen(store: Path) -> None:
 
 
 def test_a_field_without_channels_has_one_variable() -> None:
-    with pytest.raises(StackError, match=r"nothing to tell its variables apart by. Given: 2"):
+    with pytest.raises(StackError, match=r"must have exactly one variable. Given: 2 variables"):
         Field("a", ("t2m", "z"), has_channels=False)
 
 
@@ -138,15 +138,15 @@ def test_names_that_are_not_there() -> None:
     source = open_source(_dataset())
     with pytest.raises(UnknownNameError, match=r"no variable.*'t2n'.*did you mean 't2m'\?"):
         Recipe(source, variables=("t2n",))
-    with pytest.raises(UnknownNameError, match=r"no variable of that name"):
+    with pytest.raises(UnknownNameError, match=r"no variable with this name"):
         Recipe(source).axes_of("u")
-    with pytest.raises(UnknownNameError, match=r"no dimension of that name"):
+    with pytest.raises(UnknownNameError, match=r"no dimension with this name"):
         Recipe(source).kept_of("x")
 
 
 def test_no_windows() -> None:
     recipe = Recipe(open_source(_dataset()))
-    with pytest.raises(OptionError, match=r"no samples without windows.*'time'.*call .window"):
+    with pytest.raises(OptionError, match=r"windows are not set.*'time'.*call .window"):
         _ = recipe.gathered_fields
 
 
@@ -159,7 +159,7 @@ def test_nothing_to_window() -> None:
 
 def test_sizes_that_differ() -> None:
     class Two:
-        """Two variables that no xarray Dataset would hold."""
+        """A source whose two variables do not fit into one xarray Dataset."""
 
         variables: ClassVar = {
             **open_source(xr.Dataset({"a": ("x", np.zeros(3))})).variables,

@@ -1,4 +1,4 @@
-"""Gaps in labels that windows run across are told, and steps of the calendar are none."""
+"""Gaps between labels that windows run across are reported; calendar steps are no gaps."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_an_order_of_ones_own_is_told_it_as_well() -> None:
 
 
 def test_a_million_labels_take_no_objects() -> None:
-    """Steps are compared as arrays: a label by itself is looked at for its text alone."""
+    """Steps are compared as arrays; single labels are made into objects for the text only."""
     labels = np.datetime64("1900-01-01", "ns") + np.arange(10**6) * np.timedelta64(1, "h")
     labels[700_000:] += np.timedelta64(1, "h")
     told = samples_along(labels).explain(batch_size=512).irregular_steps["time"]

@@ -1,4 +1,4 @@
-"""What a report says of speed: the estimate, the rules that put it in words, and real epochs."""
+"""The speed in a report: the estimate, the rules of its advice, and real epochs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def gauge(awaited: float, unasked: float = 0.0, peak: int = 0) -> Gauge:
 
 
 def effort(tally: Tally, seconds: float = 10.0, **others: Any) -> EpochEffort:
-    """An epoch of 10 s on 2 threads: 4 GB in 1000 samples, 1 MiB chunks, 512 MiB."""
+    """Make an epoch of 10 s on 2 threads: 4 GB in 1000 samples, 1 MiB chunks, 512 MiB of memory."""
     budget = Budget(512 * MIB, MIB, 4, others.pop("chunk", MIB), 1)
     given = {"num_threads": 2, "num_asked": 2, "num_samples": 1000, "delivered_nbytes": 4 * 10**9}
     return EpochEffort(tally, budget, seconds=seconds, **{**given, **others})
 
 
 def busy(**seconds: float) -> Tally:
-    """Waited for from beginning to end, the threads busy as said."""
+    """Make a tally of a consumer that always waits, with the threads' busy seconds."""
     tally = Tally(wait_seconds=10.0, **{f"{stage}_seconds": s for stage, s in seconds.items()})
     return replace(tally, workers=gauge(sum(seconds.values())))
 
 
 def fetching(nbytes: int, num_threads_busy: float = 0.2) -> Tally:
-    """Waited for from beginning to end, with 400 fetches of 50 ms each ahead."""
+    """Make a tally of a consumer that always waits, with 400 fetches ahead of 50 ms each."""
     return Tally(
         wait_seconds=10.0, num_ahead=400, ahead_nbytes=400 * nbytes, ahead_seconds=20.0,
         decode_seconds=10 * num_threads_busy, workers=gauge(10 * num_threads_busy),
@@ -52,7 +52,7 @@ def fetching(nbytes: int, num_threads_busy: float = 0.2) -> Tally:
 
 
 def test_who_waits_all_the_time_has_no_headroom() -> None:
-    # The threads idle for half of it, for whatever reason.
+    # The threads are idle for half of the time, for whatever reason.
     idle = effort(busy(decode=10.0))
     assert idle.least_seconds == 10.0
     assert idle.headroom == 1.0
@@ -65,7 +65,8 @@ def test_a_slow_consumer_leaves_what_threads_did_not_use() -> None:
 
 
 def test_what_was_done_meanwhile_is_counted_at_the_pace_of_the_time_waited() -> None:
-    # Waited 4 s with 1 of 2 threads at work on average; 1 s at full pace is supposed beside it.
+    # Waiting took 4 s with 1 of 2 threads busy on average. Besides it, 1 s at full speed is
+    # assumed.
     half = effort(Tally(wait_seconds=4.0, workers=gauge(4.0, 3.0)))
     assert half.least_seconds == pytest.approx(4 + 3 / ((4 + 2) / 5))
 
@@ -78,12 +79,12 @@ def test_fetches_ahead_bound_it_where_they_are_slower_than_the_threads() -> None
 
 
 def test_it_takes_no_longer_than_it_took() -> None:
-    # What was made ahead for later batches is counted, and their time is not yet.
+    # Work for later batches counts already, but the time of these batches does not yet.
     assert effort(Tally(workers=gauge(0.0, 50.0))).headroom == 1.0
 
 
 def test_a_store_that_fails_is_told_of() -> None:
-    # Pauses and failures are what takes the time, and no larger chunk would help.
+    # Pauses and failures take the time, so larger chunks would not help.
     failing = replace(busy(fetch=16.0), num_requests=60, num_retries=40)
     assert advise(effort(failing)).startswith("The store fails: 67% of the requests had to be")
     seldom = replace(busy(fetch=16.0), num_requests=60, num_retries=1)
@@ -125,7 +126,8 @@ def test_the_consumer_is_the_bottleneck_where_it_waits_for_little() -> None:
 
 
 def test_the_consumer_is_the_bottleneck_where_it_takes_longer_than_the_loader() -> None:
-    # It waits for 3 s of 10 s, as for a slow start: faster loading could save no more than these.
+    # The consumer waits for 3 of 10 s, as after a slow start: faster loading saves no more than 3
+    # s.
     slow_start = Tally(wait_seconds=3.0, decode_seconds=6.0, workers=gauge(6.0, 1.0))
     assert effort(slow_start).bottleneck == "consumer"
     steady = Tally(wait_seconds=3.0, decode_seconds=20.0, workers=gauge(6.0, 14.0))
@@ -143,7 +145,7 @@ def test_a_loader_that_is_as_slow_as_its_consumer() -> None:
 def test_threads_that_idle_beside_fetches_wait_for_them() -> None:
     assert effort(fetching(MIB)).bottleneck == "fetch"
     assert effort(fetching(MIB, num_threads_busy=1.8)).bottleneck == "decode"
-    # Without fetches ahead, idle threads are no sign of it.
+    # Without fetches ahead, idle threads do not point to the store.
     assert effort(busy(decode=2.0)).bottleneck == "decode"
 
 
@@ -153,7 +155,7 @@ def test_fetches_bounded_by_the_bytes_in_flight() -> None:
         "The bytes in flight, 1/16 of the memory, have room for 2; "
         "memory='2.0GiB' would have room for 8."
     )
-    # No more memory is named than for as many requests as there may be.
+    # The named memory has room for the largest number of requests and no more.
     assert advise(effort(fetching(MIB // 2 + MIB // 4))).endswith(
         "have room for 43; memory='768.0MiB' would have room for 64."
     )
@@ -216,11 +218,11 @@ def test_chunks_that_leave_threads_without_work() -> None:
         "Smaller chunks, or memory='25.0GiB', would let all."
     ) in advise(large)
     assert "too large" not in advise(replace(large, num_asked=2))
-    # Fetches ahead do not need the threads.
+    # Fetches ahead do not need threads.
     assert "too large" not in advise(effort(fetching(MIB), num_asked=8))
 
 
-# Real epochs: whatever is slow is far slower than all else
+# Real epochs: one stage is far slower than all others
 
 
 def dataset(num_steps: int = 48) -> xr.Dataset:
@@ -279,7 +281,7 @@ def test_small_windows_hold_an_epoch_up() -> None:
 
 
 class SlowStore(MemoryStore):
-    """A store that threads themselves wait for."""
+    """A store whose reads block the reading thread."""
 
     def get_sync(self, *args: Any, **kwargs: Any) -> Any:
         time.sleep(0.02)
@@ -319,7 +321,7 @@ def test_a_report_counts_by_its_own_names() -> None:
 
 
 def test_all_gauges_come_to_rest() -> None:
-    """Who is counted in is counted out."""
+    """Every thread and fetch that a gauge counts in is counted out again."""
     store = LatencyStore(write_store(dataset(24), {"a": (1, 32)}), 0.0)
     with xloader.open(store).window(time=1).loader(batch_size=4, output="numpy") as loader:
         for _ in loader:

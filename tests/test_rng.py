@@ -1,4 +1,4 @@
-"""Random numbers that are each sample's own."""
+"""Random numbers that belong to each sample."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_name_stands_for_a_place_among_the_calls(call) -> None:
 
 
 def test_neighbours_have_nothing_in_common() -> None:
-    """Over ids, epochs and places: what is hashed from near numbers must not be near."""
+    """Numbers of neighbouring ids, epochs and places are not correlated."""
     ids = np.arange(20_000)
     values = Rng(ids, epoch=1).uniform(4)
     others = Rng(ids, epoch=2).uniform(4)
@@ -70,7 +70,8 @@ def test_uniform_numbers_are() -> None:
         assert values.dtype == dtype
         counts, _ = np.histogram(values, 20, (-1, 3))
         assert counts.sum() == len(ids)
-        # 20 cells have a chi-square of 19 degrees of freedom, 6 deviations wide.
+        # With 20 cells, chi-square has 19 degrees of freedom; the bound is 6 standard deviations
+        # away.
         assert ((counts - 2500) ** 2 / 2500).sum() < 19 + 6 * np.sqrt(38)
     with pytest.raises(OptionError, match=r"no such dtype. Given: int8"):
         Rng(ids).uniform(dtype="int8")
@@ -98,7 +99,7 @@ def test_integers_are_within_their_bounds() -> None:
 
 
 def test_numbers_are_pinned() -> None:
-    """A change of these changes every augmentation that was ever keyed."""
+    """A change of these numbers would change every augmentation of earlier runs."""
     rng = Rng([0, 7], [0, 2], seed=3, epoch=1)
     assert sample_keys(3, 1, [0, 7], [0, 2]).tolist() == [7164681954749850934, 6735411458919810696]
     assert rng.integers(1000, shape=2).tolist() == [[772, 893], [106, 747]]

@@ -1,4 +1,4 @@
-"""Windows that grow with the epoch, planned anew, and resumed anywhere."""
+"""Windows that grow with the epoch: each length gets its own plan, and any step can resume."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_no_state_and_no_samples() -> None:
     for state in (None, {}, {"epoch": -1}, {"epoch": 0}):
         with pytest.raises(StateError):
             loader.load_state_dict(state)  # type: ignore[arg-type]
-    # Of another length of windows.
+    # A state of windows of another length.
     other = Rollout(lambda epoch: make(9), **OPTIONS).state_dict()
     with pytest.raises(StateError, match="windows"):
         loader.load_state_dict(other)

@@ -1,4 +1,4 @@
-"""Samples against plain xarray: one table of expressions, and the words of every refusal."""
+"""Samples equal plain xarray: a table of expressions, and the texts of errors."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ DEFAULT_FIELDS: dict[str, Row] = {
 
 @pytest.mark.parametrize(("make", "index", "plain"), DEFAULT_FIELDS.values(), ids=DEFAULT_FIELDS)
 def test_default_fields_equal_isel(source: Any, make: Any, index: int, plain: Any) -> None:
-    """Values, dims, coordinates and attributes, of everything that is windowed."""
+    """Values, dims, coordinates and attributes of all windowed variables equal xarray's."""
     samples = make(xloader.open(source))
     expected = plain(_dataset())[list(samples.fields)]
     actual = samples.to_xarray(index)
@@ -184,7 +184,7 @@ def test_named_fields_equal_stacks(source: Any, make: Any, index: int, plain: An
 
 @given(data=st.data())
 def test_any_window_of_any_selection(data: st.DataObject) -> None:
-    """Bit for bit what isel gives, wherever the chunks of a made-up variable lie."""
+    """Windows of any selection equal isel bit for bit, for any chunks of a variable."""
     size = data.draw(st.integers(1, 14), label="size")
     chunk = data.draw(st.integers(1, size), label="chunk")
     ds = xr.Dataset({"a": (("x", "y"), np.arange(size * 3).reshape(size, 3))})
@@ -215,7 +215,7 @@ def test_variables_may_come_as_one_sequence(together: Any) -> None:
 
 
 def test_windows_run_across_what_was_left_out() -> None:
-    """As documented: a selection makes neighbours of elements that were far apart."""
+    """A selection makes distant elements neighbours, and windows run across them, as documented."""
     samples = _dataset().xloader.isel(time=[0, 1, 8, 9]).window(time=2, stride=1).inputs("co2")
     assert samples[1][0].tolist() == [[1.0, 8.0]]
 
@@ -325,10 +325,10 @@ def test_the_accessor_of_a_data_array() -> None:
 
 
 REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
-    "no windows": (len, OptionError, r"no samples without windows.*'time'.*call .window"),
+    "no windows": (len, OptionError, r"windows are not set.*'time'.*call .window"),
     "fields before windows": (lambda s: s.inputs("t2m"), OptionError, "call .window"),
     "steps before windows": (lambda s: s.fillna(0), OptionError, "call .window"),
-    "no size": (lambda s: s.window(), OptionError, "no dimension is windowed.*'time'"),
+    "no size": (lambda s: s.window(), OptionError, "no dimension has a window.*'time'"),
     "unknown dim": (lambda s: s.window(tine=2), UnknownNameError, r"'tine'.*did you mean 'time'\?"),
     "dropped dim": (lambda s: s.isel(level=0).window(level=1), UnknownNameError, "'level'"),
     "too long": (
@@ -340,7 +340,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "size 0": (
         lambda s: s.window(time=0),
         WindowError,
-        r"window along 'time' is too small. Given: 0.*call .window\(time=1\) or more",
+        r"window along 'time' is too small. Given: 0.*pass 1 or more, or leave 'time' out",
     ),
     "stride 0": (
         lambda s: s.window(time=2, stride=0),
@@ -348,12 +348,12 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
         "stride along 'time'.*Given: 0.*pass stride={'time': 1} or more",
     ),
     "dilation 0": (lambda s: s.window(time=2, dilation=0), WindowError, "dilation along 'time'"),
-    "half a step": (lambda s: s.window(time=2.5), OptionError, "no whole number. Given: 2.5"),
-    "a truth": (lambda s: s.window(time=True), OptionError, "no whole number. Given: True"),
+    "half a step": (lambda s: s.window(time=2.5), OptionError, "not a whole number. Given: 2.5"),
+    "a truth": (lambda s: s.window(time=True), OptionError, "not a whole number. Given: True"),
     "stride of no window": (
         lambda s: s.window(time=2, stride={"lat": 1}),
         UnknownNameError,
-        r"stride is for a dimension without windows. Given: 'lat'. Allowed: \['time'\]",
+        r"stride is given for a dimension without windows. Given: 'lat'. Allowed: \['time'\]",
     ),
     "window twice": (
         lambda s: s.window(time=2).window(lat=2),
@@ -393,7 +393,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "a variable that is not offered": (
         lambda s: s.window(time=4).inputs("nothing"),
         UnknownNameError,
-        "variables that hold no numbers, such as text, dates or objects, are not offered",
+        "variables of text, dates or objects cannot be used, and neither can those",
     ),
     "offset outside": (
         lambda s: s.window(time=4).inputs("t2m", time=4),
@@ -430,12 +430,12 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "offset that no variable has": (
         lambda s: s.window(time=4, lat=2).inputs("co2", lat=0),
         OptionError,
-        "no variable of the field 'inputs' has the dimension",
+        "the field 'inputs' has offsets along a dimension that its variables do not have",
     ),
     "name taken": (
         lambda s: s.window(time=4).inputs("t2m").inputs("z"),
         OptionError,
-        "name of a field is taken. Given: 'inputs'",
+        "field name is already in use. Given: 'inputs'",
     ),
     "name of a dim": (lambda s: s.window(time=4).field("lat", "t2m"), OptionError, "Given: 'lat'"),
     "cannot be stacked": (
@@ -490,7 +490,7 @@ def test_import_loads_no_heavy_library() -> None:
     assert run.stdout.strip() == "[]"
 
 
-# The file says NaN is missing in integers, which xarray warns about whoever opens it.
+# The file names NaN as fill value of integers, and xarray always warns about that.
 @pytest.mark.filterwarnings("ignore:variable .* has non-conforming")
 def test_real_files_are_read_as_xarray_reads_them(data_folder: Path) -> None:
     path = data_folder / "eraint_uvz.nc"

@@ -1,4 +1,4 @@
-"""Schedules against a simulation that looks at what is in memory, slot by slot."""
+"""Schedules equal a simulation that checks the chunks in memory slot by slot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xloader.planning.schedule import Residences, Schedule, make_schedule
 
 @dataclass(frozen=True)
 class Slots:
-    """Entries made up: boxes of samples, each with its slots."""
+    """Made-up entries: boxes of samples, each with its slots."""
 
     boxes: Boxes
     count: Ints
@@ -31,7 +31,7 @@ class Slots:
 
     @classmethod
     def of(cls, rows: list[tuple[int, int, int, int]]) -> Slots:
-        """From rows of (first position, one past the last, first slot, last slot)."""
+        """Make entries from rows of (first position, one past the last, first slot, last slot)."""
         lo, hi, first, last = np.array(rows, np.int64).reshape(-1, 4).T
         return cls(Boxes((lo,), (hi,)), hi - lo, first, last)
 
@@ -53,7 +53,7 @@ def slow_blocks(footprint: Footprint, group: Group, entries: Slots, entry: int) 
 
 
 def in_memory(residences: Residences, slot: int) -> list[int]:
-    """Blocks in memory over a slot."""
+    """Return the blocks in memory during a slot."""
     is_here = (residences.first_slot <= slot) & (slot <= residences.last_slot)
     return residences.block[is_here].tolist()
 
@@ -113,7 +113,7 @@ def test_the_peak_is_what_is_in_memory_at_most(entries: Slots, pool: int) -> Non
     schedule = make_schedule(two_variables, entries, pool)
     least = make_schedule(two_variables, entries, 0)
     assert schedule.peak_nbytes == peak_of(schedule, 16)
-    # What is at work at a time is held in any case; beyond it, nothing goes over the pool.
+    # Blocks in use are always held. Apart from these, the pool is never exceeded.
     assert schedule.peak_nbytes <= max(pool, least.peak_nbytes)
     assert schedule.num_reads <= least.num_reads
     plenty = make_schedule(two_variables, entries, 1 << 40)
@@ -123,7 +123,7 @@ def test_the_peak_is_what_is_in_memory_at_most(entries: Slots, pool: int) -> Non
 
 
 def gaps_of(schedule: Schedule) -> list[tuple[int, int]]:
-    """Slots between two residences of one block, both ends left out."""
+    """Return the slots between two residences of each block, both ends left out."""
     (residences,) = schedule.residences
     found = []
     for block in set(residences.block.tolist()):
@@ -138,7 +138,7 @@ def gaps_of(schedule: Schedule) -> list[tuple[int, int]]:
 
 
 def most_kept(gaps: list[tuple[int, int]], room: list[int]) -> int:
-    """The most gaps of one byte each that fit the room of every slot, by trying all sets."""
+    """Return the largest number of one-byte gaps that fit every slot, by trying all sets."""
     for size in range(len(gaps), 0, -1):
         for kept in itertools.combinations(gaps, size):
             held = Counter(slot for begin, end in kept for slot in range(begin, end))
@@ -149,7 +149,7 @@ def most_kept(gaps: list[tuple[int, int]], room: list[int]) -> int:
 
 @given(some_slots(10), st.integers(0, 5))
 def test_as_many_gaps_are_kept_as_by_any_policy(entries: Slots, pool: int) -> None:
-    """For blocks of one size, dropping what is needed farthest ahead reads the least."""
+    """With blocks of one size, dropping the block needed farthest ahead reads the least."""
     footprint = line_footprint(10, 1, 1)
     least = make_schedule(footprint, entries, 0)
     gaps = gaps_of(least)
@@ -198,7 +198,7 @@ def test_entries_that_hand_out_nothing_hold_nothing(
 def test_every_sample_of_an_epoch_finds_its_chunks(
     data: st.DataObject, footprint: Footprint, pool: int, drop_last: bool
 ) -> None:
-    """Sample by sample: at the slot of its key, all it touches is in memory."""
+    """All chunks that a sample touches are in memory at the slot of its key."""
     pace: Pace = data.draw(paces(len(footprint.windows.dims)))
     plan = plan_of(pace, batch=3 * pace.lanes, pool=pool)
     epoch = Epoch(footprint, plan, 3, data.draw(st.integers(0, 5)), drop_last=drop_last)

@@ -1,4 +1,4 @@
-"""The plans that are found: what they read, how they mix, and that they fit."""
+"""The plans that the search finds: their reads, their mixing, and that they fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xloader.planning.search import _best, find_ascent, find_plan
 
 
 def room_for(nbytes: int, *, lanes: int = 1) -> Budget:
-    """A budget that leaves each lane so many bytes for chunks."""
+    """Make a budget that leaves each lane ``nbytes`` for chunks."""
     budget = Budget(nbytes * lanes * 16 // 15 + 16, 0, 4, 0, lanes)
     assert nbytes <= budget.lane_nbytes <= nbytes + 16
     return budget
@@ -44,7 +44,7 @@ def mixing(footprint: Footprint, plan: Plan, seed: int = 0, epoch: int = 0) -> f
 
 
 def hourly_maps() -> Footprint:
-    """Four variables of 180 x 360 maps: 1440 steps in chunks of 16, windows of 3."""
+    """Make four variables of 180 x 360 maps: 1440 steps in chunks of 16, windows of 3."""
     time, lat, lon = (Axis(n, n, range(n)) for n in (1440, 180, 360))
     time = replace(time, chunks=16)
     access = frozenset({((0, 1, 3),)})
@@ -114,7 +114,7 @@ def test_what_fits_is_read_little_more_than_once_by_several_lanes(lanes: int) ->
     assert plan.is_resident
     every = Epoch(footprint, plan, 0, 0).lanes(range(lanes))
     num_reads = sum(lane.schedule.num_reads for lane in every)
-    # Two lanes may be two processes, which share no chunks.
+    # Two lanes may be in two processes, which share no chunks.
     assert 200 < num_reads <= 1.05 * 200
 
 
@@ -144,7 +144,7 @@ def test_what_fits_is_shuffled_in_full_and_stays(lanes: int) -> None:
 
 
 def test_a_lead_longer_than_the_room_has_companions() -> None:
-    """No order reads each chunk once: far chunks are read again, and held beside."""
+    """If no order can read each chunk once, far chunks are read again and held beside the run."""
     footprint = line_footprint(32_000, 16, 641, spans=((0, 1, 3), (640, 1, 1)))
     plan = find_plan(footprint, room_for(24 * 16), PlanGoal(16, 1))
     assert plan.pace.spread > 0
@@ -231,7 +231,7 @@ def test_the_rules_of_choice(candidate_search: list[tuple[float, float]], best: 
     candidates = [Candidate(plan, *trial) for trial in candidate_search]
     goal, full = PlanGoal(16, 1, max_amplification=1.05), 16.0
     assert candidates.index(_best(candidates, goal, full)) == best
-    # What is looked at first is what will be chosen, but for the last percent of mixing.
+    # The candidate that is looked at first is the final choice, or mixes at most 1 % worse.
     first = min(candidates, key=preference(goal, full))
     assert first.mixing >= 0.99 * candidates[best].mixing
     assert first == candidates[best] or first.amplification <= goal.max_amplification
@@ -244,7 +244,7 @@ def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half()
     plan = find_plan(footprint, room, PlanGoal(16, 1))
     assert amplification(footprint, plan) > 1.5
     assert mixing(footprint, plan) > half
-    # Whoever allows more reads gets the better mixing.
+    # Allowing more reads gives better mixing.
     looser = find_plan(footprint, room, PlanGoal(16, 1, max_amplification=3.0))
     assert amplification(footprint, plan) < amplification(footprint, looser) <= 3.0
     assert mixing(footprint, looser) > mixing(footprint, plan)
@@ -253,7 +253,7 @@ def test_an_amplification_beyond_reach_gives_the_fewest_reads_that_mix_by_half()
 @pytest.mark.parametrize("room", [16, 100, 10**6])
 def test_an_ascent_takes_the_largest_slab_that_fits(room: int) -> None:
     footprint = box_footprint((48, 40), (8, 8), (3, 3))
-    # One row of chunks is 8 x 40 bytes, and two are needed at a time; a sample needs 4 chunks.
+    # A row of chunks takes 8 x 40 bytes, and two are needed at a time. A sample needs 4 chunks.
     plan = find_ascent(footprint, room_for(room * 8), PlanGoal(16, 1)) if room > 16 else None
     if plan is None:
         with pytest.raises(MemoryBudgetError):

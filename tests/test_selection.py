@@ -1,4 +1,4 @@
-"""Composed selections against xarray's own, on a coordinate that tells every element apart."""
+"""Composed selections equal xarray's own, on a coordinate that identifies every element."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _elements(samples: xloader.Samples, dim: str = "x") -> list[int] | int:
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[Any]:
-    """Indexers of one dimension, each fitting what the ones before have left."""
+    """Draw indexers of one dimension, each valid for the result of the ones before."""
     left = SIZE
     chain: list[Any] = []
     for _ in range(draw(st.integers(1, 3))):
@@ -106,26 +106,50 @@ def test_sel_without_labels_counts_positions() -> None:
 @pytest.mark.parametrize(
     ("select", "error", "message"),
     [
-        (lambda s: s.isel(x=12), OptionError, r"leaves the dimension 'x'. Given: 12.*\[-12, 12\)"),
-        (lambda s: s.isel(x=[0, -13]), OptionError, r"leaves the dimension 'x'. Given: -13"),
-        (lambda s: s.isel(x=np.array([2**64 - 1], "u8")), OptionError, "leaves the dimension 'x'"),
+        (
+            lambda s: s.isel(x=12),
+            OptionError,
+            r"lies outside the dimension 'x'. Given: 12.*\[-12, 12\)",
+        ),
+        (lambda s: s.isel(x=[0, -13]), OptionError, r"lies outside the dimension 'x'. Given: -13"),
+        (
+            lambda s: s.isel(x=np.array([2**64 - 1], "u8")),
+            OptionError,
+            "lies outside the dimension 'x'",
+        ),
         (lambda s: s.isel(x=[3, 1]), OptionError, r"do not increase. Given: \[3, 1\].*map"),
         (lambda s: s.isel(x=[3, 3]), OptionError, "do not increase"),
         (lambda s: s.isel(x=slice(None, None, -1)), OptionError, "do not increase"),
-        (lambda s: s.isel(x=slice(0, 4, 0)), OptionError, "does not count positions"),
-        (lambda s: s.isel(x="1"), OptionError, "is no position.*use .sel"),
-        (lambda s: s.isel(x=1.0), OptionError, "is no position"),
+        (
+            lambda s: s.isel(x=slice(0, 4, 0)),
+            OptionError,
+            "slice along 'x' is not made of positions",
+        ),
+        (
+            lambda s: s.isel(x="1"),
+            OptionError,
+            "selection along 'x' is not made of positions.*use .sel",
+        ),
+        (lambda s: s.isel(x=1.0), OptionError, "selection along 'x' is not made of positions"),
         (lambda s: s.isel(x=slice(4, 4)), EmptySamplesError, "nothing is selected"),
         (lambda s: s.isel(x=[]), EmptySamplesError, "nothing is selected"),
-        (lambda s: s.isel(x=0).isel(x=0), UnknownNameError, "no dimension of that name"),
+        (lambda s: s.isel(x=0).isel(x=0), UnknownNameError, "no dimension with this name"),
         (lambda s: s.isel(z=0), UnknownNameError, r"Given: 'z'. Allowed: 'x', 'y'"),
-        (lambda s: s.sel(X=0), UnknownNameError, "no dimension of that name"),
+        (lambda s: s.sel(X=0), UnknownNameError, "no dimension with this name"),
         (lambda s: s.sel(x=0.3), UnknownNameError, "has no such label. Given: 0.3.*0.0 to 5.5"),
         (lambda s: s.sel(x=[3.0, 1.0]), OptionError, "do not increase"),
-        (lambda s: s.sel(x=slice(3, 1)), EmptySamplesError, "in the coordinate's order"),
+        (lambda s: s.sel(x=slice(3, 1)), EmptySamplesError, "ends of a slice in this order"),
         (lambda s: s.sel(x=1, method="closest"), OptionError, "xarray cannot choose"),
-        (lambda s: s.sel(y=1, method="nearest"), OptionError, "no labels to come close to"),
-        (lambda s: s.sel(x=xr.DataArray([1.0], dims="p")), OptionError, "pointwise labels"),
+        (
+            lambda s: s.sel(y=1, method="nearest"),
+            OptionError,
+            "no labels, so method= cannot be used",
+        ),
+        (
+            lambda s: s.sel(x=xr.DataArray([1.0], dims="p")),
+            OptionError,
+            "labels have dimensions that would replace 'x'",
+        ),
     ],
 )
 def test_bad_selections(select: Any, error: type[Exception], message: str) -> None:
@@ -142,7 +166,9 @@ def test_bad_selections(select: Any, error: type[Exception], message: str) -> No
 )
 def test_a_slice_of_labels_needs_a_sorted_index(between: slice) -> None:
     unsorted = _dataset().isel(x=[3, 0, 1, 2, 4])
-    with pytest.raises(OptionError, match=r"'x' is not sorted.*ds.sortby\('x'\)"):
+    with pytest.raises(
+        OptionError, match=r"labels of the dimension 'x' are not sorted.*ds.sortby\('x'\)"
+    ):
         unsorted.xloader.sel(x=between)
     assert _elements(unsorted.xloader.sel(x=slice(0.0, 1.0))) == [1, 2, 3]
 
@@ -162,7 +188,7 @@ def test_labels_that_occur_twice_are_asked_for_one_by_one(verb: str, label: Any)
 
 
 def test_an_unlabelled_dimension_of_any_length_costs_nothing() -> None:
-    """The length is stored nowhere as an array: selecting is arithmetic."""
+    """Selecting along an unlabelled dimension stores no array of its length."""
     huge = range(10**15)
     taken = take("x", huge, slice(5, -5, 3))
     assert isinstance(taken, range)

@@ -1,4 +1,4 @@
-"""Runs, streams, positions and intervals against their definition."""
+"""Runs, streams, positions and intervals equal their definitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xloader.planning.search import find_plan
 
 
 def slow_runs(shuffle: Shuffle) -> list[list[int]]:
-    """The runs of an epoch, in line."""
+    """Return the runs of an epoch in order."""
     runs: dict[int, list[int]] = {}
     for tile, rank in zip(*(part.tolist() for part in shuffle._tile_line), strict=True):
         runs.setdefault(rank, []).append(tile)
@@ -38,7 +38,7 @@ def slow_runs(shuffle: Shuffle) -> list[list[int]]:
 
 
 def slow_positions(runs: list[list[int]], num_streams: int) -> dict[int, int]:
-    """Each run goes to the shortest stream; then the streams give a tile each in turn."""
+    """Deal each run to the shortest stream; then take one tile of each stream in turn."""
     streams: list[list[int]] = [[] for _ in range(num_streams)]
     for run in runs:
         min(streams, key=len).extend(run)
@@ -54,7 +54,7 @@ def slow_positions(runs: list[list[int]], num_streams: int) -> dict[int, int]:
 def slow_interval(
     cohorts: Cohorts, cohort: int, position: dict[int, int], pace: Pace
 ) -> tuple[int, int]:
-    """Where a cohort's keys begin and how far they reach, from the positions of its tiles."""
+    """Return the start and length of a cohort's interval, from the positions of its tiles."""
     pieces = cohorts.pieces[pace.run_dim]
     piece = np.unravel_index(cohort, cohorts.shape)[pace.run_dim]
     home = int(cohorts.tiles[cohort])
@@ -75,7 +75,7 @@ def slow_interval(
 
 
 def check_intervals(shuffle: Shuffle) -> set[str]:
-    """Hold every cohort of every lane to its definition; the cases that were met."""
+    """Compare every cohort of every lane with its definition; return the kinds of interval met."""
     pace, cohorts, runs = shuffle.pace, shuffle.cohorts, slow_runs(shuffle)
     place = {tile: i for i, tile in enumerate(tile for run in runs for tile in run)}
     line = sorted(range(len(cohorts)), key=lambda c: (place[int(cohorts.tiles[c])], c))
@@ -130,7 +130,7 @@ def test_cohorts_that_straddle_have_the_interval_of_their_tiles(
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=15), st.integers(1, 6))
 def test_positions_of_unequal_runs(sizes: list[int], streams: int) -> None:
-    """An inverse taken for its permutation shows where cycles are longer than two."""
+    """Unequal runs make cycles longer than two, so an inverse by mistake shows."""
     runs = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     expected = slow_positions([run.tolist() for run in runs], streams)
     found = _positions(np.repeat(np.arange(len(sizes)) * 3, sizes), streams)
@@ -146,7 +146,7 @@ def test_positions_with_a_cycle_of_three() -> None:
 
 @pytest.mark.parametrize("run", [1, 3])
 def test_runs_come_in_the_order_of_their_permutation(run: int) -> None:
-    """The run that is drawn first comes first, and not at the place of the first draw."""
+    """The run with the first rank comes first; using the permutation's inverse would fail here."""
     cycles = 0
     for epoch in range(8):
         shuffle = shuffle_of(line_footprint(52, 4, 2), Pace((1,), 0, run, 2, 4), 1, epoch)
@@ -194,7 +194,7 @@ def test_runs_are_cut_elsewhere_in_every_epoch_and_row() -> None:
 
 @pytest.mark.parametrize("spread", [0, 5, 12, 40])
 def test_tiles_in_memory_are_never_more_than_the_spread(spread: int) -> None:
-    """Where nothing straddles, slot s has tiles s - spread .. s at work."""
+    """Without straddling windows, slot s has tiles s - spread .. s in use."""
     lane = Shuffle(
         line_footprint(400, 10, 1).windows, even_cohorts([10] * 40), Pace((1,)), 0, 0
     ).lane(0, spread)
@@ -238,7 +238,7 @@ def test_seed_epoch_and_draw_each_change_the_order() -> None:
 
 @pytest.mark.parametrize(("num_tiles", "room"), [(2000, 24), (90, 20)])
 def test_an_epoch_does_not_repeat_the_sweep_of_the_one_before(num_tiles: int, room: int) -> None:
-    """Mixing cannot see it: the same places in every epoch, batch by batch well mixed."""
+    """The order of tiles differs between epochs, which the mixing of batches cannot show."""
     footprint = line_footprint(16 * num_tiles, 16, 3)
     budget = Budget(room * 16 * 16 // 15 + 2, 0, 4, 0, 1)
     plan = find_plan(footprint, budget, PlanGoal(16, 1))

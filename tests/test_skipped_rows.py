@@ -1,4 +1,4 @@
-"""With on_error="skip", a chunk that cannot be had costs the samples that need it, and no more."""
+"""With on_error="skip", an unreadable chunk costs only the samples that need it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rows_stay_and_are_flagged(shuffle: bool, threads: int, seconds: float |
             for batch in batches:
                 np.testing.assert_array_equal(batch.t[:, 0], VALUES[batch.ids])
                 np.testing.assert_array_equal(batch.u[:, 0], VALUES[batch.ids, 0])
-                # Another row of the same batch takes the place.
+                # Another row of the same batch replaces the skipped one.
                 assert set(batch.ids[batch.is_padding]) <= set(batch.ids[~batch.is_padding])
             report = loader.report()
             assert report.num_skipped_samples == len(bad)
@@ -85,7 +85,7 @@ def test_of_a_shard_only_the_bad_chunk_is_skipped() -> None:
     encoding = {"t": {"shards": (20, 3), "compressors": None}}
 
     def misplace(data: bytes) -> bytes:
-        """Let the index say that the second of five chunks lies far behind the shard."""
+        """Make the index place the second of five chunks far behind the shard's end."""
         row = 16
         index = data[-4 - 5 * row : -4]
         index = index[:row] + (2**42).to_bytes(8, "little") + index[row + 8 :]

@@ -1,4 +1,4 @@
-"""Slabs: ranks of a group get the same samples, each its own part, and read that alone."""
+"""Slabs: the ranks of a group get the same samples, and each reads only its own part."""
 
 from __future__ import annotations
 

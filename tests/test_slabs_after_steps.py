@@ -1,4 +1,4 @@
-"""Slabs of transformed samples: each is its part of the whole, or it is refused."""
+"""Slabs of transformed samples are parts of the whole result, or they are refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def state_of(samples: Samples) -> dict[str, Any]:
 
 
 def assert_parts_of(parts: list[Samples], whole: Samples, axis: int) -> None:
-    """The parts put together are the whole, and all have the same state."""
+    """Check that the parts together equal the whole, and that all have the same state."""
     expected = whole[IDS]
     joined = np.concatenate([part[IDS].inputs for part in parts], axis=axis)
     np.testing.assert_array_equal(joined, expected.inputs)

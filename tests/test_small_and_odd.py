@@ -1,7 +1,9 @@
-"""Selections at the edge of what there is: no dimensions, more spread than tiles, no way to mix."""
+"""Extreme selections: no dimensions, more spread than tiles, no possible mixing."""
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from xloader.testing import write_store
 @pytest.mark.parametrize("batch_size", [4, 32])
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_variable_without_dimensions(is_stored: bool, batch_size: int) -> None:
-    """It is repeated for every sample, few rows at a time or many, in a field alone or not."""
+    """A variable without dimensions is repeated for every sample, alone or with others."""
     values = np.arange(300, dtype="f4").reshape(100, 3)
     ds = xr.Dataset({"t": (("time", "x"), values), "k": ((), np.float32(3.5))})
     source: Any = write_store(ds, {"t": (16, 3), "k": ()}) if is_stored else ds
@@ -32,7 +34,7 @@ def test_a_variable_without_dimensions(is_stored: bool, batch_size: int) -> None
 
 
 def test_a_spread_beyond_the_tiles_is_a_full_shuffle_of_them() -> None:
-    """It needs the memory of the tiles there are, and no more."""
+    """A spread beyond the number of tiles needs the memory of all tiles and no more."""
     ds = xr.Dataset({"t": (("time", "x"), np.zeros((400, 1000), "f4"))}).chunk(time=10)
     samples = xloader.open(ds).window(time=1)
     loader = samples.loader(batch_size=16, memory="8MiB", spread=1000, output="numpy")
@@ -41,7 +43,7 @@ def test_a_spread_beyond_the_tiles_is_a_full_shuffle_of_them() -> None:
 
 
 def test_a_spread_that_cannot_mix_is_warned_of() -> None:
-    """No memory makes up for a spread of 0: the remedy is to leave it out."""
+    """The warning about a spread of 0 advises leaving the spread out, not more memory."""
     ds = xr.Dataset({"t": (("time", "x"), np.zeros((1000, 100), "f4"))}).chunk(time=10)
     samples = xloader.open(ds).window(time=1)
     with (
@@ -49,6 +51,24 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
         pytest.warns(MixingWarning, match="with spread=None, memory='"),
     ):
         next(iter(loader))
+
+
+def test_the_memory_that_a_warning_names_is_enough() -> None:
+    ds = xr.Dataset({"t": (("time", "x"), np.zeros((4000, 100), "f4"))}).chunk(time=10)
+    samples = xloader.open(ds).window(time=3, stride=1)
+    with (
+        samples.loader(batch_size=16, memory="100kB", output="numpy") as loader,
+        pytest.warns(MixingWarning) as caught,
+    ):
+        next(iter(loader))
+    enough = re.search("memory='(.*?)'", str(caught[0].message))
+    assert enough is not None
+    with (
+        samples.loader(batch_size=16, memory=enough[1], output="numpy") as loader,
+        warnings.catch_warnings(action="error"),
+    ):
+        next(iter(loader))
+        assert not loader.plan.is_resident
 
 
 def test_a_field_without_elements_is_refused() -> None:
@@ -71,7 +91,10 @@ def test_a_variable_with_a_dimension_twice_is_named() -> None:
 
 
 def test_chunks_that_strides_pass_over_do_not_count() -> None:
-    """Not as needed, which would hide reads made twice; nor as memory to have or as tiles."""
+    """Chunks that strides skip do not count as needed, in memory, or as tiles.
+
+    If they counted as needed, repeated reads would be hidden.
+    """
     ds = xr.Dataset({"t": (("time", "lat"), np.zeros((4000, 200), "f4"))})
     samples = xloader.open(ds.chunk(time=16, lat=10)).window(
         time=12, lat=5, stride={"time": 1, "lat": 50}
@@ -95,6 +118,6 @@ def test_chunks_that_strides_pass_over_do_not_count() -> None:
     ],
 )
 def test_a_number_of_the_wrong_kind_is_refused(wrong: dict[str, Any]) -> None:
-    """At once, and not by whatever first stumbles over it."""
+    """A number of the wrong kind is refused by name, when the options are made."""
     with pytest.raises(OptionError, match=f"^{next(iter(wrong))} is .*Given: .*Allowed: "):
         LoaderOptions(**wrong)

@@ -1,4 +1,4 @@
-"""Variables that lie side by side are copied in one call: what comes is what xarray gives."""
+"""Variables that lie side by side are copied in one call, and values equal xarray's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_case(case: Case) -> None:
 
 @pytest.fixture
 def sizes_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Variables and rows of each copy of many rows at once."""
+    """Record the numbers of variables and rows of each copy of many rows at once."""
     sizes = []
 
     def counting(
@@ -61,7 +61,7 @@ def sizes_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_rows_of_many_variables_side_by_side(sizes_of_copies: list[tuple[int, int]]) -> None:
-    """Of all memory, a view would have more bytes than NumPy counts."""
+    """A view over all memory would have more bytes than NumPy can count."""
     values = np.arange(16 * 120 * 120, dtype="f4").reshape(16, 120, 120)
     ds = xr.Dataset({f"v{n}": (("time", "y", "x"), values + n) for n in range(10)})
     size = {"time": 1, "y": 60, "x": 60}
@@ -99,7 +99,7 @@ DIMS = [("time", "y"), ("y", "time"), ("time", "z", "y"), ("time",), ("y",), ("z
 
 @st.composite
 def many_variables(draw: st.DrawFn) -> tuple[xr.Dataset, Store]:
-    """Variables of equal and unequal dims, dtypes, chunks and packings."""
+    """Draw variables of equal and unequal dims, dtypes, chunks and packings."""
     ds, encoding = xr.Dataset(), {}
     even = {dim: draw(st.integers(1, size)) for dim, size in SIZES.items()}
     kinds = [DIMS[0], *draw(st.lists(st.sampled_from(DIMS), min_size=1, max_size=6))]
@@ -122,7 +122,7 @@ def many_variables(draw: st.DrawFn) -> tuple[xr.Dataset, Store]:
 
 @st.composite
 def stacking_cases(draw: st.DrawFn) -> Case:
-    """Fields that stack some of the variables, or each alone, in small and in large batches."""
+    """Draw fields that stack some variables or hold one each, in small and large batches."""
     ds, store = draw(many_variables())
     sizes = {"time": draw(st.integers(1, 4))}
     if draw(st.booleans()):

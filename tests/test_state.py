@@ -1,4 +1,4 @@
-"""States: stop anywhere, save, load elsewhere, and the rest is what would have come."""
+"""States: training may stop at any step and continue elsewhere with the remaining batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def contents(batch: Batch) -> list[Any]:
 
 
 def saved(loader: Loader) -> dict[str, Any]:
-    """A state as it is after a file of JSON: no other than before."""
+    """Return the loader's state after a trip through JSON, which must not change it."""
     state = loader.state_dict()
     found: dict[str, Any] = json.loads(json.dumps(state))
     assert found == state
@@ -67,7 +67,7 @@ def test_the_rest_is_what_would_have_come(case: Case, data: st.DataObject) -> No
         other.load_state_dict(states[step])
         state = saved(other)
     with case.loader(rank, seed=99) as other:
-        # Of any rank, and by way of another state.
+        # The state of another rank, loaded and saved once more.
         other.load_state_dict(state)
         expected = other.explain()
         case.store.reset()
@@ -81,7 +81,7 @@ def test_the_rest_is_what_would_have_come(case: Case, data: st.DataObject) -> No
             assert rest == after
         if step == len(whole) or other.epoch != epoch + 1:
             return
-        # What follows is as if nobody had stopped.
+        # The next epoch equals that of a run without a stop.
         assert [contents(batch) for batch in other] == after
 
 
@@ -139,7 +139,7 @@ def test_a_restart_reads_only_what_was_in_memory_then() -> None:
     assert len(rest) == 13
     assert store.num_reads == expected.num_reads
     room = other.plan.pool_nbytes(1) // (8 * 32 * 4)
-    # Half of the epoch is over: half of its chunks are done, but for those in memory.
+    # Half of the epoch is over, so half of its chunks are done, apart from those in memory.
     assert expected.num_reads <= math.ceil(whole * 13 / 25) + room < whole
 
 
@@ -147,7 +147,7 @@ WORLDS = (1, 2, 4, 8)
 
 
 def ranks_of(window: int, size: int) -> list[Loader]:
-    """Loaders of every rank, each with one thread: with several they wait for one another."""
+    """Return loaders of all ranks, with one thread each, as more would wait for one another."""
     samples = opened(101).window(time=window, stride=1)
     shared = {"batch_size": 16 // size, "lanes": 8, "memory": "48KiB", "threads": 1}
     return [loader_of(samples, **shared, world_size=size, rank=rank) for rank in range(size)]
@@ -377,11 +377,11 @@ def test_epochs_chosen_after_loading() -> None:
     other = loader_of(samples)
     other.load_state_dict(state)
     other.set_epoch(0)
-    # The epoch of the state keeps its position.
+    # The epoch of the loaded state keeps its step.
     first = iter(other)
     assert contents(next(first)) == whole[1]
     assert saved(other)["step"] == 2
-    # To begin anew is to begin the epoch anew.
+    # A second loop repeats the whole epoch.
     assert [contents(batch) for batch in other] == whole
     other.load_state_dict(state)
     other.set_epoch(3)
@@ -428,7 +428,7 @@ def digest_of(ids: list[list[int]]) -> str:
     [(1, 1, "39c43dc66a2c8b12"), (3, 1, "92a7a980af8e388f"), (3, 4, "5f8664de0ba017a5")],
 )
 def test_states_of_today_are_understood_in_years(window: int, lanes: int, golden: str) -> None:
-    """A change of what a state means needs another version of it."""
+    """A state of an older release must give this order; a new meaning needs a new version."""
     samples = opened(203).window(time=window, stride=1)
     options = {"lanes": lanes, "memory": "48KiB", "batch_size": 8}
     loader = loader_of(samples, **options)
@@ -484,7 +484,7 @@ def test_batches_wait_as_the_plan_has_counted() -> None:
     for batch in loader:
         held.append(batch.t.ctypes.data)
         del batch
-    # In work, held by the loop, and two that wait.
+    # One batch in progress, one held by the loop, and two that wait.
     assert len(set(held)) <= 2 + 2
 
 
@@ -500,7 +500,7 @@ def test_numbers_of_numpy_are_as_good() -> None:
     assert [b.ids.tolist() for b in loader] == [b.ids.tolist() for b in plain]
     states = [saved(loader_of(samples, drop_last=value)) for value in (True, np.True_, 1)]
     assert states[0] == states[1] == states[2]
-    with pytest.raises(OptionError, match="max_amplification has no end"):
+    with pytest.raises(OptionError, match="max_amplification is infinite"):
         loader_of(samples, max_amplification=float("inf"))
     for epoch in (1.5, True, "1", None, 1 << 63):
         with pytest.raises(OptionError, match="no such epoch"):

@@ -1,4 +1,4 @@
-"""Subsets: new ids, and draws by weight that are exact in number and fair on average."""
+"""Subsets: new ids, and draws by weight with exact numbers and fair averages."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_an_epoch_has_exactly_its_draws(
 def test_frequencies_match_the_weights(num_draws: int) -> None:
     counts = frequencies(Subset(10, None, WEIGHTS, num_draws), 4000)
     expected = 4000 * num_draws * WEIGHTS / WEIGHTS.sum()
-    # Draws are systematic, so counts vary by less than a binomial would.
+    # Draws are systematic, so counts vary less than binomial counts.
     assert counts == pytest.approx(expected, abs=4 * np.sqrt(4000 / 4))
 
 
 def test_near_samples_are_not_drawn_in_step() -> None:
-    """Half of the samples at random: both, one and none of two neighbours, as chance has it."""
+    """If half of the samples are drawn, neighbours come together as often as by chance."""
     subset = Subset(64, None, np.ones(64), 32)
     is_drawn = np.zeros((2000, 64), np.bool_)
     for epoch in range(2000):
@@ -79,7 +79,7 @@ def test_rounding_loses_no_draw() -> None:
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-300, 1.0, 1e308, np.finfo("f8").max])
 def test_the_scale_of_weights_changes_nothing(weight: float) -> None:
-    """Nor do sums overflow, or shares of the smallest floats vanish."""
+    """The scale does not matter even if sums would overflow or shares would underflow."""
     subset = Subset(64, None, np.full(64, weight), 640)
     assert np.bincount(subset.drawn(3, 1), minlength=64).tolist() == [10] * 64
 

@@ -1,4 +1,4 @@
-"""select, weighted and ids on real stores: values, reads, labels and what is refused."""
+"""select, weighted and ids on real stores: values, reads, labels and errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_text_says_how_many(samples: xloader.Samples) -> None:
 
 
 def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Samples) -> None:
-    # Windows of 2 from 5 on: days 5 and 6, then 19 and 20, on both sides of an edge of chunks.
+    # Windows of 2 from day 5 on: days 5 and 6, and days 19 and 20 across the edge of a chunk.
     selected = samples.select([5, 19])
     with selected.loader(batch_size=2, output="numpy") as loader:
         store.reset()
@@ -97,7 +97,10 @@ def test_only_what_is_selected_is_read(store: CountingStore, samples: xloader.Sa
 def test_frequencies_match_the_weights_and_chunks_are_read_once(
     store: CountingStore, patches: xloader.Samples
 ) -> None:
-    """Over 200 epochs, with room for a part of the chunks at a time."""
+    """Over 200 epochs, draws follow the weights, and each epoch reads each chunk once.
+
+    The memory holds only some of the chunks.
+    """
     rng = np.random.default_rng(1)
     aligned = patches.select(patches.ids(lat=[60.0, 50.0, 30.0, 20.0]))
     weights = rng.gamma(1.0, size=len(aligned)) * (rng.random(len(aligned)) < 0.8)
@@ -140,7 +143,7 @@ def test_without_a_shuffle_ids_ascend_through_any_order(samples: xloader.Samples
 
 
 def test_samples_far_from_the_start_are_planned_on_themselves(store: CountingStore) -> None:
-    """A part of a long line, with little memory: the plan must fit what was selected."""
+    """A plan for late samples of a long dimension fits the selection, with little memory."""
     long = xr.Dataset({"a": (("time", "x"), np.zeros((40_000, 4), "f4"))})
     counting = CountingStore(write_store(long, {"a": (10, 4)}))
     samples = xloader.open(counting).window(time=3, stride=1)
@@ -221,7 +224,11 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
         (lambda s: s.weighted(np.zeros(364)), OptionError, "how often samples occur"),
         (lambda s: s.weighted(np.ones(364), 0), OptionError, "no number of samples"),
         (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "no number of samples"),
-        (lambda s: s.ids(lat=10), OptionError, "takes the dimension 'lat' whole"),
+        (
+            lambda s: s.ids(lat=10),
+            OptionError,
+            "holds all of the dimension 'lat', which has no windows",
+        ),
         (lambda s: s.ids(depth=10), UnknownNameError, "no dimension"),
         (lambda s: s.ids(time="1999-01-01"), UnknownNameError, "no such label"),
         (lambda s: s.ids(time=slice("1999", "2000")), EmptySamplesError, "no label"),
@@ -234,7 +241,7 @@ def test_bad_input_is_named(samples, change, error: type[XloaderError], text: st
 
 
 def test_samples_with_none_near_their_corner_are_planned() -> None:
-    """One row and one column of a plane: no sample lies where the two would meet."""
+    """The samples form one row and one column, and none lies at the corner of both."""
     values = np.zeros((600, 600), "f4")
     store = write_store(xr.Dataset({"a": (("y", "x"), values)}), {"a": (10, 10)})
     samples = xloader.open(store).window(y=3, x=3, stride=1)

@@ -11,7 +11,7 @@ from xloader.order.tile_needs import needed_nbytes
 
 
 def slow_nbytes(footprint: Footprint, tiling: tuple[int, ...]) -> list[int]:
-    """Sample by sample, the blocks of each home tile."""
+    """Return the bytes that each home tile needs, computed sample by sample."""
     cohorts = cut_cohorts(footprint, tiling)
     blocks: list[set[tuple[int, int]]] = [set() for _ in range(cohorts.num_tiles)]
     for cohort in range(len(cohorts)):

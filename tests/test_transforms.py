@@ -1,4 +1,4 @@
-"""Steps against the same arithmetic in plain numpy and xarray."""
+"""Recorded steps equal the same arithmetic in plain NumPy and xarray."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_bad_fillna(ds: xr.Dataset) -> None:
     samples = ds.xloader.window(time=1)
     with pytest.raises(OptionError, match=r"no number. Given: 'a'.*map"):
         samples.fillna("a")
-    with pytest.raises(UnknownNameError, match=r"no variable of that name"):
+    with pytest.raises(UnknownNameError, match=r"no variable with this name"):
         samples.fillna({"t2": 0})
 
 
@@ -243,7 +243,7 @@ def test_channels_keep_their_names(ds: xr.Dataset, per: Any) -> None:
 
 
 def test_labels_follow_what_a_function_does(ds: xr.Dataset) -> None:
-    """A flipped dimension keeps its size, so labels matched by size alone would lie."""
+    """Labels follow a flipped dimension, whose size does not change."""
     flipped = ds[["t2m"]].xloader.window(time=3).map(lambda b: b.isel(lat=slice(None, None, -1)))
     after = flipped.map(lambda one: one.sel(lat=[30.0]), per="sample")
     assert flipped.to_xarray(0)["lat"].values.tolist() == [30.0, 40.0, 50.0, 60.0]
@@ -252,7 +252,7 @@ def test_labels_follow_what_a_function_does(ds: xr.Dataset) -> None:
 
 @pytest.mark.parametrize("per", ["batch", "sample"])
 def test_fields_keep_their_order_and_new_ones_come_last(ds: xr.Dataset, per: Any) -> None:
-    """Else ``inputs, targets = batch`` would swap them unnoticed."""
+    """Existing fields keep their order, so that ``inputs, targets = batch`` stays correct."""
 
     def rebuild(frame: xr.Dataset) -> xr.Dataset:
         new = {"b": frame["targets"] * 2, "targets": frame["targets"], "a": frame["inputs"]}
@@ -268,7 +268,7 @@ def test_fields_keep_their_order_and_new_ones_come_last(ds: xr.Dataset, per: Any
 
 
 def test_batches_align_by_labels_that_all_samples_share(ds: xr.Dataset) -> None:
-    """Windowed labels are no index: they differ from sample to sample."""
+    """Only labels that all samples share are indexes; windowed labels differ between samples."""
 
     def hour(batch: xr.Dataset) -> xr.Dataset:
         assert set(batch.indexes) == {"lat"}
@@ -300,13 +300,13 @@ def test_a_selected_label_is_one_for_all_samples(ds: xr.Dataset) -> None:
     samples = ds[["z"]].xloader.sel(level=850).window(time=1)
     scaled = samples.map(lambda b: b / b["level"])
     np.testing.assert_array_equal(scaled[5][0], ds["z"][5:6, 1] / 850)
-    # A field may be called as the dimension was, and then keeps the name.
+    # A field may have the name of a dimension, and keeps it.
     named = samples.field("level", "z").map(lambda b: b / b["level_label"])
     np.testing.assert_array_equal(named[5][0][0], ds["z"][5:6, 1] / 850)
 
 
 def _with_noise(frame: xr.Dataset) -> xr.Dataset:
-    """Noise that depends on the sample alone, whatever batch it comes in."""
+    """Add noise that depends on the sample alone, whatever its batch."""
     ids = np.atleast_1d(frame["sample"].values)
     noise = [np.random.default_rng([0, sample_id]).normal() for sample_id in ids]
     return frame + (xr.DataArray(noise, dims="sample") if "sample" in frame.dims else noise[0])
@@ -325,7 +325,7 @@ def test_random_augmentation_is_keyed_by_the_id(ds: xr.Dataset, per: Any) -> Non
 
 
 def test_samples_may_be_mixed_with_each_other(ds: xr.Dataset) -> None:
-    """Ids are no index: by label, each sample would be mixed with itself."""
+    """Sample ids are no index. If they were, alignment would mix each sample with itself."""
     samples = ds[["z"]].xloader.window(time=2)
     mixed = samples.map(lambda b: b + b.isel(sample=slice(None, None, -1)))
     keyed = mixed.map(lambda b: b.assign(id=b["sample"]))
@@ -478,7 +478,7 @@ def test_an_error_in_a_function_says_where_it_was_recorded(ds: xr.Dataset) -> No
 
 
 def stops(batch: xr.Dataset) -> xr.Dataset:
-    """A function that lets a StopIteration out, as one with an iterator of its own may."""
+    """Raise StopIteration, as a function with an iterator of its own may do."""
     if 2 in batch["sample"].values:
         next(iter(()))
     return batch
@@ -555,7 +555,7 @@ def _scaled(frame: xr.Dataset, by: float) -> xr.Dataset:
 def test_a_description_tells_what_was_given_and_not_where_it_lies() -> None:
     values = np.arange(5000.0)
     other = values.copy()
-    # NumPy prints both alike.
+    # NumPy prints both arrays alike.
     other[2500] = -1.0
 
     def array(own: np.ndarray, dim: str = "x") -> xr.DataArray:

@@ -24,7 +24,7 @@ def some_windows(draw: st.DrawFn) -> Windows:
 
 
 def slow_starts(windows: Windows, dim: int) -> list[int]:
-    """First offset of every window that stays within a dimension."""
+    """Return the first offset of every window that fits into a dimension."""
     last = (windows.window_sizes[dim] - 1) * windows.dilations[dim]
     begins = range(0, windows.dim_sizes[dim], windows.strides[dim])
     return [begin for begin in begins if begin + last < windows.dim_sizes[dim]]
@@ -55,7 +55,8 @@ def test_dropped_windows(windows: Windows) -> None:
 def test_a_window_that_ends_where_the_dimension_ends_drops_none() -> None:
     assert Windows(("t",), (10,), (3,), (1,), (1,)).num_dropped == 0
     assert Windows(("t",), (10,), (4,), (4,), (1,)).num_dropped == 1
-    # One row is left over: one window more would have it, however many would begin before.
+    # One row is left over and counts as one dropped window, although more windows would begin
+    # before the end.
     assert Windows(("t",), (89,), (32,), (8,), (1,)).num_dropped == 1
     assert Windows(("t",), (89,), (17,), (8,), (1,)).num_dropped == 0
 

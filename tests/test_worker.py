@@ -1,4 +1,4 @@
-"""Workers of a rank: together they deliver and read what was planned, each its own."""
+"""Workers of a rank deliver and read together what was planned, each its own part."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_workers_deliver_each_sample_once_and_read_what_was_told(
 
 
 def made(rank_plan: RankPlan, epoch: int, first_step: int = 0) -> dict[int, list[bytes]]:
-    """What the workers of a rank make of each step that is left to it."""
+    """Return the batches that a rank's workers make of each remaining step."""
     workers, found = rank_plan.plan.workers, {}
     for number in range(workers):
         worker = Worker(rank_plan, number, num_ready=1, num_cores=2)
@@ -108,7 +108,7 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
     rank_plan = RankPlan(samples.recipe, options, 2)
     whole = made(rank_plan, 0)
     assert sorted(whole) == [0, 1, 2]
-    # Of the last step this rank has nothing, and its worker made the first one.
+    # This rank has no sample for step 2. The worker of that step also made step 0.
     assert np.frombuffer(whole[2][1], np.bool_).all()
     for first in (1, 2):
         expected = rank_plan.explain(rank_plan.remainder(0, first))
@@ -116,7 +116,7 @@ def test_padding_that_is_left_alone_repeats_the_row_before() -> None:
         assert made(rank_plan, 0, first) == {k: v for k, v in whole.items() if k >= first}
         assert store.num_reads == expected.num_reads > 0
         assert expected.num_samples == 2 * (2 - first)
-        # The other rank has all of its samples left.
+        # The other rank still has all its samples.
         world = rank_plan.explain(rank_plan.remainder(0, first), "world")
         assert world.num_samples == expected.num_samples + 2 * (2 - first) + 1
         assert world.num_reads > expected.num_reads
@@ -128,7 +128,7 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
     options = make_options(output="numpy", batch_size=16, memory="1MiB", spread=3)
     rank_plan = RankPlan(samples.recipe, options, 4)
     expected = rank_plan.explain(rank_plan.epoch(0))
-    # Thirty chunks in one line of tiles, which three cuts go through.
+    # Thirty chunks lie in one row of tiles, which has three cuts.
     assert expected.num_shared_reads <= 3
     assert expected.num_reads == 30 + expected.num_shared_reads
     owners: dict[str, list[int]] = {}
@@ -144,7 +144,8 @@ def test_parts_share_chunks_only_where_they_are_cut() -> None:
 def test_a_worker_with_padding_alone_is_refused() -> None:
     samples = xloader.open(_line(9)).window(time=1)
     options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
-    # Three steps: of the last, this rank has nothing, nor has its third worker anything before.
+    # There are three steps. This rank has no sample for the last one, which is the third worker's
+    # only one.
     with pytest.raises(OptionError, match=r"nothing but padding.*up to 2 workers"):
         RankPlan(samples.recipe, options, 3)
     RankPlan(samples.recipe, options, 2)

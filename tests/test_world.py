@@ -70,7 +70,7 @@ def test_out_of_range(rank: int, world_size: int, message: str) -> None:
 
 @pytest.mark.parametrize("given", [{"rank": 0}, {"world_size": 2}])
 def test_half_of_the_arguments(given: dict[str, int]) -> None:
-    with pytest.raises(OptionError, match=r"belong together.*both or neither"):
+    with pytest.raises(OptionError, match=r"must be given together.*both or neither"):
         resolve_world(**given, environ={})
 
 

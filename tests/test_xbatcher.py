@@ -1,4 +1,4 @@
-"""xbatcher's interface over our reads, and its generators as samples, beside xbatcher itself."""
+"""xbatcher's interface over planned reads, and its generators as samples, equal xbatcher itself."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def real() -> Any:
 @pytest.fixture(autouse=True)
 def _silence_xbatcher() -> Iterator[None]:
     with warnings.catch_warnings():
-        # xarray is about to change what xbatcher leaves to its defaults.
+        # xarray warns that defaults used by xbatcher will change.
         warnings.filterwarnings("ignore", category=FutureWarning)
         yield
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Values, labels, attributes, dtypes, and the order of dimensions and variables."""
+    """Compare values, labels, attributes, dtypes, and the order of dimensions and variables."""
     assert type(actual) is type(expected)
     expected = expected.compute()
     xr.testing.assert_identical(actual, expected)
@@ -63,7 +63,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """An object to iterate over, where it is stored, and arguments of a generator."""
+    """An object to iterate over, its store, and the arguments of a generator."""
 
     obj: xr.Dataset | xr.DataArray
     store: CountingStore
@@ -92,7 +92,7 @@ def asked(draw: st.DrawFn) -> Asked:
     if draw(st.booleans()):
         own = dims[: draw(st.integers(1, len(dims)))]
         shape = [sizes[dim] for dim in own]
-        # So few values that patches may have the same.
+        # Few different values, so that several patches may have the same ones.
         ds = ds.assign_coords(lat=(own, np.arange(np.prod(shape)).reshape(shape) // 6 * 1.0))
     if draw(st.booleans()):
         ds["constant"] = 4.0
@@ -121,7 +121,7 @@ def asked(draw: st.DrawFn) -> Asked:
 
 def quietly(module: Any, obj: Any, **arguments: Any) -> Any:
     with warnings.catch_warnings():
-        # Both warn of dimensions that are idle; a test of its own sees to that.
+        # Both libraries warn of idle dimensions; another test covers this.
         warnings.simplefilter("ignore", UserWarning)
         return module.BatchGenerator(obj, **arguments)
 
@@ -137,19 +137,19 @@ def test_batches_equal_those_of_xbatcher(real, asked):
         if batch is not None:
             assert_same(generator[number], batch)
     if all(batch is not None for batch in expected):
-        # Twice, as the second loop finds what the first one has left.
+        # The second loop starts from the state that the first one leaves.
         for _ in range(2):
             for actual, batch in zip(generator, expected, strict=True):
                 assert_same(actual, batch)
 
 
 def batch_of(theirs: Any, number: int) -> Any:
-    """A batch of xbatcher's, or None where xbatcher cannot make it."""
+    """Return a batch of xbatcher, or None if xbatcher cannot make it."""
     try:
         return theirs[number]
     except ValueError as error:
-        # Of a batch without patches, as older and newer Pythons say it, and of any DataArray of
-        # dask that is joined.
+        # xbatcher fails on a batch without patches, with a text that depends on the Python version,
+        # and on joined DataArrays of dask.
         texts = ("empty sequence", "argument is empty", "Array is ambiguous")
         assert any(text in str(error) for text in texts)  # noqa: PT017
         return None
@@ -243,7 +243,7 @@ def test_documented_examples(real, title):
     ds = opened(name).isel(time=slice(0, 15)) if title.startswith("patches") else opened(name)
     for obj in (ds, next(iter(ds.values()))):
         if isinstance(obj, xr.DataArray) and len(arguments) > 2 and title.startswith("patches"):
-            # Aligned by label, a batch of xbatcher's would take 10 000 times the memory.
+            # xbatcher aligns by label here, and its batch would take 10 000 times the memory.
             continue
         theirs = real.BatchGenerator(obj, **arguments)
         generator = ours.BatchGenerator(obj, **arguments)
@@ -300,7 +300,7 @@ assert type(generator) is xbatcher.BatchGenerator
     subprocess.run([sys.executable, "-c", run], check=True)
 
 
-# What is read
+# Reads
 
 
 @pytest.mark.parametrize(
@@ -334,14 +334,14 @@ def test_a_loop_reads_each_chunk_once(arguments):
     generator = ours.BatchGenerator(
         xr.open_zarr(store, consolidated=False, chunks=None), **arguments, memory="8MiB"
     )
-    # The smaller loop shows that what is asked for is not read before it is.
+    # Making the generator reads nothing.
     assert store.num_reads == 0
     batches = list(generator)
     assert len(store.reads) == 12 + 4 + 1
     assert set(store.reads.values()) == {1}
     for _ in generator:
         pass
-    # Decoded chunks stay where the memory holds them all.
+    # If the memory holds all decoded chunks, they stay.
     assert set(store.reads.values()) == {1}
     for number, batch in enumerate(batches):
         assert_same(batch, generator[number])
@@ -370,7 +370,7 @@ def test_a_loop_keeps_to_its_memory():
     for _ in range(2):
         for number, batch in enumerate(generator):
             np.testing.assert_array_equal(batch, ds["a"][5 * number : 5 * number + 5])
-    # Too little for all 1.6 MB, so each of the two loops reads each chunk.
+    # The memory is too small for all 1.6 MB, so each of the two loops reads each chunk.
     assert set(store.reads.values()) == {2}
     with pytest.raises(MemoryBudgetError, match="memory=1024 bytes"):
         next(iter(ours.BatchGenerator(da, {"time": 5}, memory="1KiB")))
@@ -378,7 +378,7 @@ def test_a_loop_keeps_to_its_memory():
 
 def test_loops_within_loops_and_loops_left_early():
     da = opened("index")["foo"]
-    # So little that a loop holds no more than a few inputs.
+    # With so little memory a loop holds only a few inputs.
     generator = ours.BatchGenerator(da, {"time": 10}, memory="256KiB")
     firsts = da[::10, 0, 0].values.tolist()
     expected = [(a, b) for a in firsts for b in firsts]
@@ -417,7 +417,7 @@ def test_nothing_is_held_for_each_batch():
     group.create_array(
         "v", shape=(10**9,), chunks=(10**6,), dtype="int8", fill_value=7, dimension_names=["x"]
     )
-    # Integers, so that the fill value is a value and not missing.
+    # The dtype is an integer, so the fill value is an ordinary value and not missing.
     da = xr.open_zarr(store, consolidated=False, chunks=None, mask_and_scale=False)["v"]
     tracemalloc.start()
     generator = ours.BatchGenerator(da, {"x": 3}, input_overlap={"x": 2})
@@ -486,7 +486,7 @@ def test_batches_are_kept_and_found(preload):
     again = ours.BatchGenerator(xr.zeros_like(ds.load()), {"time": 20, "lat": 18}, **arguments)
     xr.testing.assert_identical(again[1].compute(), made.compute())
     assert bool(again[1].chunks) is not preload
-    # What was not there is made, and kept unchanged.
+    # A batch that is not in the cache is made and stored, without change.
     assert again[0].attrs == {}
     assert (again[0]["tasmax"] == 0).all()
     assert [batch.attrs.get("foo") for batch in again] == [None, "bar", None]

@@ -1,4 +1,4 @@
-"""xbatcher's datasets for PyTorch over our reads, under PyTorch's own DataLoader."""
+"""xbatcher's PyTorch datasets over planned reads, under PyTorch's own DataLoader."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_iterable_dataset_gives_every_batch_once(ds_xy, x, y, num_workers):
     dataset = ours.IterableDataset(*generators(ours, ds_xy, x, y))
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=num_workers)
     batches = [(inputs.numpy(), targets.numpy()) for inputs, targets in loader]
-    # Two workers take turns, each with a half of its own.
+    # Two workers take turns, and each has one half of the batches.
     order = list(range(10)) if not num_workers else [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
     for actual, number in zip(batches, order, strict=True):
         for one, expected in zip(actual, expected_batch(ds_xy, number), strict=True):
@@ -121,7 +121,7 @@ def test_datasets_equal_those_of_xbatcher(ds_xy):
          loaders.MapDataset(*generators(theirs, ds_xy, "x", "y"))),
         (ours.IterableDataset(*generators(ours, ds_xy, "x", "y")),
          loaders.IterableDataset(*generators(theirs, ds_xy, "x", "y"))),
-        # Its generators do as well.
+        # xbatcher's own generators work as well.
         (ours.IterableDataset(*generators(theirs, ds_xy, "x", "y")),
          loaders.IterableDataset(*generators(theirs, ds_xy, "x", "y"))),
     ]  # fmt: skip

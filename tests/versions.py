@@ -1,4 +1,4 @@
-"""Which releases of the dependencies are installed: `python -m tests.versions` prints them."""
+"""Print the installed releases of the dependencies: ``python -m tests.versions``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
 def project() -> dict[str, Any]:
-    """All of pyproject.toml."""
+    """Return the contents of pyproject.toml."""
     return tomllib.loads(PYPROJECT.read_text("utf-8"))
 
 
 def bounds(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Name and lower bound of each requirement that has one."""
+    """Yield name and lower bound of each requirement that has one."""
     for line in lines:
         found = re.fullmatch(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)", line)
         if found:
@@ -27,7 +27,7 @@ def bounds(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def lower_bounds() -> dict[str, str]:
-    """The oldest release that is allowed of every dependency and of every extra."""
+    """Return the oldest allowed release of every dependency, those of extras included."""
     table = project()["project"]
     extras = [line for lines in table["optional-dependencies"].values() for line in lines]
     return dict(bounds([*table["dependencies"], *extras]))

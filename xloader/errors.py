@@ -100,7 +100,7 @@ def _shortened(value: object) -> str:
         text = str(value)
     except ValueError:
         # By default, Python refuses to print an integer of more than 4300 digits.
-        text = "a number of too many digits to write it"
+        text = "a number with too many digits to print"
     if len(text) <= _MOST_CHARACTERS:
         return text
     half = _MOST_CHARACTERS // 2
@@ -151,7 +151,7 @@ class MemoryBudgetError(OptionError):
         *,
         given: object = None,
         minimum_nbytes: int = 0,
-        remedy: str = "a smaller batch",
+        remedy: str = "use a smaller batch",
     ) -> None:
         self.minimum_nbytes = minimum_nbytes
         if not minimum_nbytes:
@@ -287,14 +287,15 @@ class ReadTimeoutError(ChunkError, TimeoutError):
         self.seconds = seconds
         self.attempts = attempts
         super().__init__(
-            what or f"a chunk did not come: {show_attempts(attempts)} of {seconds:g} s",
+            what or f"a chunk did not arrive in {show_attempts(attempts)} of {seconds:g} s",
             store=store,
             variable=variable,
             chunk=chunk,
             key=key,
-            remedy="see whether the store answers; pass a longer read_timeout= if it is slow (and "
-            "to the client of a store of your own, which may have one as well), "
-            "more max_retries= where it fails now and then, or on_error='skip' to go on without it",
+            remedy="check that the store answers; if it is slow, pass a longer read_timeout= (and "
+            "raise the time limit of a store object that you pass); if reads fail now and then, "
+            "pass a larger max_retries=; to skip the samples that need this chunk, pass "
+            "on_error='skip'",
         )
 
 

@@ -1,1 +1,1 @@
-"""What others do with the same stores: shuffled batches, and all of it in turn."""
+"""Other libraries on the same stores: shuffled batches and sequential reading."""

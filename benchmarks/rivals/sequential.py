@@ -1,4 +1,4 @@
-"""The same stores read from one end to the other, by those who do nothing else."""
+"""Other libraries that read the same stores sequentially and do nothing else."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from benchmarks.layouts import StoreSpec
 from benchmarks.measure import Effort, Speed
 
 Read = Callable[[str, tuple[slice, ...]], Any]
-"""Reads a part of a variable."""
+"""Reads a part of a variable into memory."""
 
 Call = tuple[int, int]
-"""The fewest chunks in a call, and how many threads make calls."""
+"""The smallest number of chunks in a call, and the number of threads that make calls."""
 
 
 def play(
     way: str, spec: StoreSpec, place: str, effort: Effort
 ) -> Generator[Speed | None, Any, None]:
-    """Choose the best way to call; then in each turn read for some seconds, on from where it was.
+    """Choose the fastest kind of call; then read for some seconds in each turn.
 
-    A turn ends early where all of the store has been read.
+    Each turn continues where the last one stopped. A turn ends early if it has read the whole
+    store.
     """
     opened, calls = WAYS[way]
     read = opened(place, spec)
@@ -40,14 +41,14 @@ def play(
 
 
 class _Reader:
-    """Reads a store round and round, some chunks a call.
+    """Reads a store from start to end, again and again, some chunks per call.
 
     Parameters
     ----------
     read : callable
     spec : StoreSpec
     num_chunks : int
-        The fewest in a call.
+        The smallest number of chunks in a call.
     num_threads : int
     """
 
@@ -61,7 +62,7 @@ class _Reader:
         self._lock = threading.Lock()
 
     def run(self, seconds: float) -> Speed:
-        """Read for that long, or all of the store."""
+        """Read for that many seconds, or until the whole store is read."""
         begin = time.perf_counter()
         left = [self._nbytes]
 
@@ -84,9 +85,9 @@ class _Reader:
 
 
 def cut_parts(spec: StoreSpec, num_chunks: int) -> Iterator[tuple[slice, ...]]:
-    """Parts of a variable, each of whole stored objects with at least so many chunks."""
+    """Cut a variable into parts of whole stored objects, each of at least ``num_chunks`` chunks."""
     sizes = list(spec.shards or spec.chunks)
-    # From the last dimension on, so that a part lies together in the store.
+    # Parts grow from the last dimension on, so that each is contiguous in the store.
     for dim in reversed(range(len(sizes))):
         num_inside = math.prod(n // chunk for n, chunk in zip(sizes, spec.chunks, strict=True))
         times = -(-num_chunks // num_inside)
@@ -107,7 +108,7 @@ def _zarr(place: str, spec: StoreSpec) -> Read:
 
 
 def _zarrs(place: str, spec: StoreSpec) -> Read:
-    import zarrs  # noqa: F401 - it registers itself
+    import zarrs  # noqa: F401 - the import registers the codec pipeline
 
     zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
     return _zarr(place, spec)
@@ -132,4 +133,4 @@ WAYS: Final[dict[str, tuple[Callable[[str, StoreSpec], Read], tuple[Call, ...]]]
     "zarrs": (_zarrs, ((15, 1),)),
     "tensorstore": (_tensorstore, ((1, 2), (4, 1), (15, 1))),
 }
-"""By name, who reads, and the ways to call it of which the best counts."""
+"""Each library by name, and the kinds of call to try; the fastest kind counts."""

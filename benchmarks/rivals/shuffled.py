@@ -1,4 +1,4 @@
-"""Shuffled batches as others make them, of the same samples of the same store."""
+"""Shuffled batches as other libraries make them, of the same samples from the same store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from benchmarks.measure import Effort, Speed
 from benchmarks.stores import store_at
 
 MOST_SELECTORS: Final = 200_000
-"""Windows that xbatcher is given: it makes an object for each before it begins."""
+"""Number of windows given to xbatcher, which makes an object for each before it starts."""
 
 Batches = Callable[[], Iterator[int]]
-"""A new shuffled pass: gives the bytes of one batch after another."""
+"""Starts a shuffled pass and yields the number of bytes of each batch."""
 
 
 def play(
     way: str, layout: Layout, place: str, effort: Effort
 ) -> Generator[Speed | None, Any, None]:
-    """Set up; then in each turn make batches for some seconds, after one to warm up."""
+    """Set up; then make batches for some seconds in each turn, after one batch to warm up."""
     layout = dataclasses.replace(layout, batch_size=min(layout.batch_size, effort.most_batch))
     batches = WAYS[way](layout, open_dataset(place, layout, with_dask=way == "dask"))
     yield None
@@ -42,13 +42,13 @@ def play(
             if time.perf_counter() - begin > effort.seconds:
                 break
         speed = Speed(nbytes, time.perf_counter() - begin)
-        # Its workers end with it, and disturb nobody whose turn is next.
+        # Closing the pass ends its workers, so that they do not slow the next competitor down.
         del coming
         yield speed
 
 
 def open_dataset(place: str, layout: Layout, *, with_dask: bool) -> xr.Dataset:
-    """The store as xarray opens it: lazily, or in memory where that is what is measured."""
+    """Open the store with xarray: lazily, or in memory if the layout is measured in memory."""
     chunks: dict[str, int] | None = {} if with_dask else None
     consolidated = layout.store.is_consolidated
     ds: xr.Dataset = xr.open_zarr(store_at(place), consolidated=consolidated, chunks=chunks)
@@ -58,7 +58,7 @@ def open_dataset(place: str, layout: Layout, *, with_dask: bool) -> xr.Dataset:
 
 
 class PlainDataset:
-    """What a user writes first: one ``isel`` for each sample.
+    """The dataset that a user writes first: one ``isel`` per sample.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class PlainDataset:
 
 
 def window_of(layout: Layout, index: int) -> dict[str, slice]:
-    """Where a sample lies."""
+    """Return the slices of one sample."""
     position = np.unravel_index(index, layout.counts)
     spans = zip(DIMS, position, layout.strides, layout.window_sizes, strict=True)
     return {dim: slice(int(p) * s, int(p) * s + size) for dim, p, s, size in spans}
@@ -93,7 +93,7 @@ def _plain(layout: Layout, ds: xr.Dataset, num_workers: int) -> Batches:
         batch_size=layout.batch_size,
         shuffle=True,
         num_workers=num_workers,
-        # This process would pass on the way in which it was itself started.
+        # Without this, workers would start by the method that started this process.
         multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
     )
     return lambda: (sum(field.nbytes for field in batch) for batch in loader)
@@ -115,7 +115,7 @@ def _xbatcher(layout: Layout, ds: xr.Dataset) -> Batches:
         ds = ds.isel(lat=slice(0, ds.sizes["lat"] // 10), lon=slice(0, ds.sizes["lon"] // 10))
     windows = xbatcher.BatchGenerator(ds, input_dims=sizes, input_overlap=overlap)
     loader = DataLoader(
-        # Its own way to a tensor takes one variable.
+        # xbatcher's own conversion to a tensor takes one variable only.
         xbatcher.loaders.torch.MapDataset(
             windows, transform=lambda sample: torch.from_numpy(sample.to_array().values)
         ),
@@ -126,7 +126,10 @@ def _xbatcher(layout: Layout, ds: xr.Dataset) -> Batches:
 
 
 def _dask(layout: Layout, ds: xr.Dataset) -> Batches:
-    """A batch is computed at once, so that its samples read the chunks they share once."""
+    """Make shuffled batches with dask.
+
+    Each batch is computed in one call, so that its samples read a shared chunk once.
+    """
     from dask.base import compute
 
     batch_size = layout.batch_size
@@ -152,4 +155,4 @@ WAYS: Final[dict[str, Callable[[Layout, xr.Dataset], Batches]]] = {
     "isel, 2 workers": functools.partial(_plain, num_workers=2),
     "dask": _dask,
 }
-"""By name, what makes shuffled batches."""
+"""The ways to make shuffled batches, by name."""

@@ -1,4 +1,4 @@
-"""A dataset in pieces of several kinds, joined again: one more kind of source."""
+"""A kind of source that concatenates pieces of several kinds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CHUNKS = {"t": (4, 3, 5), "m": (7, 3), "flag": (5,), "s": ()}
 
 
 def pieces(folder: Path, dataset: xr.Dataset) -> list[object]:
-    """A Zarr store of 6 times, a netCDF file of 1, and a chunked Dataset of the rest."""
+    """Write a Zarr store of 6 times and a netCDF file of 1; leave the rest as a chunked Dataset."""
     store, file = folder / "first.zarr", folder / "second.nc"
     write_store(dataset.isel(time=slice(6)), CHUNKS, store)
     encoding = {"t": {"chunksizes": (1, 3, 5)}, "m": {"chunksizes": (7, 1)}}
     dataset.isel(time=[6]).to_netcdf(file, engine="netcdf4", encoding=encoding)
     rest = dataset.isel(time=slice(7, None)).chunk({"time": 3, "lat": 3})
-    # Each variable has chunks of its own in a store, and one size along each dim with dask.
+    # A store allows each variable its own chunks; dask needs one chunk size per dimension.
     rest["m"] = rest["m"].chunk({"lat": 7})
     return [store, file, rest]
 

@@ -1,4 +1,4 @@
-"""A server of files over HTTP that fails as often as it is told, and counts."""
+"""An HTTP file server that fails a given number of times and counts requests and failures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Fault = Literal["503", "429", "403", "drop", "cut", "short", "hang"]
 
 
 class Flaky:
-    """What is asked of a server, and what goes wrong.
+    """Counts of requests and failures per key, and the fault that the server shows.
 
     Parameters
     ----------
     folder : Path
-        Whose files it gives.
+        The folder whose files are served.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class Flaky:
         self.fail("503", 0)
 
     def fail(self, fault: Fault, times: int, within: str = "") -> None:
-        """Fail so often for each key with some text in it, and count anew."""
+        """Fail ``times`` times for each key that contains ``within``, and reset the counts."""
         with self.lock:
             self.fault, self.times, self.within = fault, times, within
             self.asked: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Flaky]:
-    """Give the files of a folder."""
+    """Serve the files of a folder."""
     flaky = Flaky(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, flaky))
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Every kind of source over one and the same dataset, beside what xarray makes of it."""
+"""Every kind of source over the same dataset, with the values that xarray gives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_dataset(num_times: int = 11) -> xr.Dataset:
 
 
 def numeric(dataset: xr.Dataset) -> xr.Dataset:
-    # Zarr v3 has no settled dtype for strings, and warns; one kind keeps them.
+    # Zarr v3 has no settled dtype for strings and warns. One kind of store keeps the strings.
     return dataset.drop_vars("label")
 
 
@@ -124,7 +124,7 @@ def sharded(folder: Path, dataset: xr.Dataset) -> Opened:
 
 
 def unknown_chain(folder: Path, dataset: xr.Dataset) -> Opened:
-    # Two compressors: the size between them is known to nobody, so zarr itself decodes.
+    # With two compressors the size between them is unknown, so zarr itself decodes.
     encoding = {"t": {"compressors": [BloscCodec(), zarr.codecs.GzipCodec()]}}
     write_store(numeric(dataset), CHUNKS, folder / "u.zarr", encoding=encoding)
     return of_path(folder / "u.zarr", **zarr_kwargs())
@@ -206,7 +206,7 @@ if Version(zarr.__version__) >= Version("3.2"):
     KINDS["zarr-rectilinear-shards"] = rectilinear_shards
 
 if importlib.util.find_spec("h5py"):
-    # h5netcdf reads through it, and does not bring it along.
+    # h5netcdf reads with h5py but does not install it.
     KINDS["netcdf-h5netcdf"] = netcdf("h5netcdf")
 
 
@@ -244,7 +244,7 @@ def read(source: Source, name: str, chunk: tuple[int, ...], cut: Cut | None = No
 
 
 def read_into(source: Source, name: str, chunk: tuple[int, ...], cut: Cut, out: np.ndarray) -> bool:
-    """Whether the chunk was there."""
+    """Read a chunk into ``out``; return whether the store holds the chunk."""
     return not source.fetch([Read(name, chunk, cut)]).decode([out]).num_missing
 
 

@@ -1,4 +1,4 @@
-"""Expressions on lazily opened Zarr, and what to ask of the sources that are made of them."""
+"""Expressions on lazily opened Zarr Datasets, and checks of the sources made from them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ VIEWS: dict[str, Expression] = {
     "no encoding": lambda ds: ds.drop_encoding(),
     "nothing left": lambda ds: ds.isel(time=slice(0, 0)),
 }
-"""What changes no value: selections, transpositions and names."""
+"""Expressions that change no value: selections, transpositions and renaming."""
 
 CHUNKED: dict[str, Expression] = {
     "chunked": lambda ds: ds.chunk(time=5),
@@ -85,7 +85,7 @@ CHUNKED: dict[str, Expression] = {
         ds.chunk(time=3).isel(time=slice(2, 9)).chunk(time=4, lat=4).transpose()
     ),
 }
-"""What changes no value of a dataset in dask's chunks."""
+"""Expressions that change no value of a dataset in dask's chunks."""
 
 OTHERS: dict[str, Expression] = {
     "where": lambda ds: ds[["t"]].where(ds["t"] > 3),
@@ -108,7 +108,7 @@ OTHERS: dict[str, Expression] = {
     "shifted blocks": lambda ds: ds[["m"]].pad(lat=1, constant_values=0),
     "loaded": lambda ds: ds[["t", "p"]].load(),
 }
-"""What makes other values, or other places for them than a selection of each dimension."""
+"""Expressions that change values, or place them other than by selecting along each dimension."""
 
 OPENED: dict[str, dict[str, Any]] = {
     "lazy": {"chunks": None},
@@ -123,7 +123,7 @@ def opened(store: Any, how: str) -> xr.Dataset:
 
 
 def values_of(source: Source, name: str) -> np.ndarray:
-    """All values of a variable, chunk by chunk."""
+    """Read all values of a variable, chunk by chunk."""
     variable = source.variables[name]
     stored = np.empty(variable.shape, variable.stored_dtype)
     for chunk in np.ndindex(kinds.num_chunks(variable)):

@@ -1,4 +1,4 @@
-"""Servers on the loopback: files over HTTP with ranges, and S3. One of each a test process."""
+"""Servers on the local host: HTTP files with ranges, and S3. Each test process has one of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-# A proxy of the user's own knows nothing of the loopback.
+# A proxy of the user cannot reach the local host of the tests.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 BUCKET = "bucket"
@@ -20,10 +20,13 @@ KEY, SECRET = "canarykey", "canarysecret"
 
 
 class _Files(SimpleHTTPRequestHandler):
-    """Gives files and ranges of them; ``/status/403/...`` is refused so, ``/silent/...`` hangs."""
+    """Serves files and ranges.
+
+    ``/status/403/...`` is answered with that status, and ``/silent/...`` is never answered.
+    """
 
     protocol_version = "HTTP/1.1"
-    # Head and body in one packet: else each answer waits for the client's acknowledgement.
+    # Head and body go in one packet; otherwise each answer waits for the client's acknowledgement.
     wbufsize = -1
     disable_nagle_algorithm = True
     is_ending = threading.Event()
@@ -74,7 +77,7 @@ class _Files(SimpleHTTPRequestHandler):
 
 @functools.cache
 def http_server() -> tuple[Path, str]:
-    """A folder, and the URL at which its files are given."""
+    """Return a folder, and the URL that serves its files."""
     folder = tempfile.TemporaryDirectory()
     handler = functools.partial(_Files, directory=folder.name)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -93,7 +96,7 @@ def http_server() -> tuple[Path, str]:
 
 @functools.cache
 def s3_server() -> str:
-    """The endpoint of an S3 with one empty bucket that asks for no right credentials."""
+    """Return the endpoint of an S3 server with one empty bucket that accepts any credentials."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -119,7 +122,7 @@ def s3_client(endpoint: str) -> Any:
 
 
 def s3_upload(folder: Path, prefix: str) -> None:
-    """Copy a folder's files into the bucket."""
+    """Upload a folder's files to the bucket."""
     client = s3_client(s3_server())
     for path in folder.rglob("*"):
         if path.is_file():
@@ -128,7 +131,7 @@ def s3_upload(folder: Path, prefix: str) -> None:
 
 
 def s3_options() -> dict[str, Any]:
-    """What s3fs is to be told of the server."""
+    """Return s3fs options for the server."""
     return {
         "key": KEY,
         "secret": SECRET,

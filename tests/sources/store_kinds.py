@@ -1,6 +1,6 @@
-"""Kinds of source over every kind of store, for the tests of `kinds.KINDS`.
+"""Kinds of source over every kind of store, for the tests that run over `kinds.KINDS`.
 
-Each makes one and the same Zarr store, brings it to where its kind lies, and opens it there.
+Each kind writes the same Zarr store, puts it where this kind of store lies, and opens it there.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def obstore_http(folder: Path, dataset: xr.Dataset) -> Opened:
     from obstore.store import HTTPStore
 
     url = on_http(folder, dataset, zarr_format=2)
-    # Plain HTTP cannot be listed, so its metadata has to be in one place.
+    # Plain HTTP offers no listing, so one object must hold all metadata.
     zarr.consolidate_metadata(str(servers.http_server()[0] / url.rpartition("/")[2]))
     return opened(dataset, lambda: HTTPStore.from_url(url, client_options={"allow_http": True}))
 
@@ -147,7 +147,7 @@ def fsspec_mapping(folder: Path, dataset: xr.Dataset) -> Opened:
 
 
 def fsspec_references(folder: Path, dataset: xr.Dataset) -> Opened:
-    """Metadata inline, and chunks as ranges of one file: what kerchunk makes of old formats."""
+    """Open references as kerchunk makes them: metadata inline, chunks as ranges of one file."""
     path = write(folder, dataset)
     blob, references = bytearray(), {}
     for file in path.rglob("*"):

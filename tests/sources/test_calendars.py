@@ -1,4 +1,4 @@
-"""Times, calendars and coordinates come as xarray gives them, whatever holds them."""
+"""Times, calendars and coordinates equal those of xarray, whichever format holds them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_calendar(folder: Path, calendar: str, kind: str) -> Path:
 def test_times_and_coordinates_are_xarrays_own(tmp_path: Path, calendar: str, kind: str):
     path = write_calendar(tmp_path, calendar, kind)
     kwargs = {} if kind == "netcdf" else {"engine": "zarr", "consolidated": False}
-    # A decoded lead comes back as one where its units say so.
+    # This option decodes a lead with units of time to a timedelta again.
     options = {"decode_timedelta": True}
     opened = xloader.open(path, dtype=None, **options)
     with xr.open_dataset(path, chunks=None, **kwargs, **options) as dataset:

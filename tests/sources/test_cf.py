@@ -1,4 +1,4 @@
-"""CF conventions: packed variables give exactly what xarray makes of them, and times too."""
+"""CF conventions: packed variables and times give exactly xarray's values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xloader.testing import CountingStore, write_store
 DTYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
 ORDERS = ["<", ">"]
 
-# xarray warns of what it makes the best of, and of numbers that leave the range of their dtype.
+# xarray warns about attributes that it has to guess, and about values outside their dtype's range.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*will not decode the variable.*timedelta64:FutureWarning"),
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -50,7 +50,7 @@ def unpack(stored: np.ndarray, decoded: xr.DataArray, dtype: np.dtype | None = N
 
 def same(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(actual, expected, strict=True)
-    # The sign of zero too, and which NaN is a matter of the processor.
+    # Compare bits to tell 0 from -0. NaN is left out because its bits depend on the processor.
     is_number = ~np.isnan(expected)
     assert actual[is_number].tobytes() == expected[is_number].tobytes()
 
@@ -106,15 +106,16 @@ def numbers(dtype: str) -> np.ndarray:
 F32 = {"scale_factor": np.float32(0.1), "add_offset": np.float32(3)}
 
 
-# A fill value of another dtype than the values' is equal to none of them.
+# A fill value whose dtype differs from that of the values may equal none of them.
 @example((numbers("f4"), {"_FillValue": 1e20}), None)
 @example((numbers("f4"), {"_FillValue": np.float32(1e20)}), None)
-# xarray turns the sign of a fill value in the wrong byte order.
+# xarray makes a fill value unsigned in the wrong byte order.
 @example((numbers(">i2"), {"_FillValue": -2, "_Unsigned": "true"}), None)
 @example((numbers("<i2"), {"_FillValue": -2, "_Unsigned": "true"}), None)
-# With units of time it masks in float64, which tells these two apart, and scales in float32.
+# For time units, xarray masks in float64, which tells these two values apart, and scales in
+# float32.
 @example((2**25 + np.arange(2, dtype="i4"), {"_FillValue": 2**25, "units": "days", **F32}), None)
-# A factor in an array counts as Python's own number.
+# xarray treats a factor in an array as a Python float.
 @example((np.arange(99, dtype="f4"), {"_FillValue": np.nan, "scale_factor": np.array([0.1])}), None)
 @given(packed_variables(), st.sampled_from([None, "f2", "f4", "f8"]))
 def test_every_coding_is_xarrays_or_left_to_xarray(
@@ -125,14 +126,14 @@ def test_every_coding_is_xarrays_or_left_to_xarray(
         decoded = decode(stored, attrs)
         expected = decoded.to_numpy()
     except (TypeError, ValueError, OverflowError, KeyError):
-        # What xarray cannot open or read, such as integers with missing values, none can.
+        # xarray itself cannot open or read these, such as integers with missing values.
         return
     if expected.dtype.kind not in "iuf":
         return
     dtype = decoded_dtype(decoded, asked)
     if coding_of(decoded, stored.dtype).xarray_only:
-        # No more is left to it than has to be: two things that units of time bring about, and
-        # integers with an integer scale.
+        # Only these cases are left to xarray: two that involve time units, and integers with an
+        # integer scale.
         is_in_two_steps = stored.dtype.itemsize == 4 and decoded.dtype == "f4"
         assert decoded.dtype.kind == "i" or (is_in_two_steps and attrs["units"] != "K")
         return
@@ -140,7 +141,7 @@ def test_every_coding_is_xarrays_or_left_to_xarray(
 
 
 def values_of(source: Source, name: str) -> np.ndarray:
-    """A variable as a whole, chunk by chunk, unpacked as its packing says."""
+    """Read a whole variable chunk by chunk, and unpack it."""
     variable = source.variables[name]
     whole = np.empty(variable.shape, variable.stored_dtype)
     chunks = [int(size) for size in variable.chunks]
@@ -157,7 +158,7 @@ def values_of(source: Source, name: str) -> np.ndarray:
 
 
 def make_store(dtype: str, attrs: dict[str, Any], fill: Any = 0, **codecs: Any) -> MemoryStore:
-    """A group with one array ``v`` of every other number from -60 on, and raw attributes."""
+    """Make a group with one array ``v`` of every other number from -60 on, with raw attributes."""
     store = MemoryStore()
     group = zarr.create_group(store, zarr_format=codecs.pop("zarr_format", 3))
     names: dict[str, Any] = {"dimension_names": ("y", "x")}
@@ -193,7 +194,7 @@ STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "unsigned": ("i2", {**PACKED, "_Unsigned": "true"}, {}),
     "masked-integers": ("i2", {"_FillValue": -10}, {}),
     "masked-long-integers": ("i4", {"missing_value": -10}, {}),
-    # As base64, which is how xarray writes the fill value of floats.
+    # xarray writes the fill value of floats in base64.
     "masked-floats": ("f4", {"_FillValue": "AAAAAAAAJMA="}, {}),
     "v2-masked-floats": ("f4", {}, {"zarr_format": 2, "fill": -10.0}),
     "bool": ("i1", {"dtype": "bool"}, {}),
@@ -214,7 +215,7 @@ def test_stores_are_read_packed_and_give_what_xarray_gives(name: str):
     expected = xarrays(store)
     assert variable.dtype == expected.dtype
     same(values_of(source, "v"), expected)
-    # The reference and the engine unpack what the source gives them.
+    # Single samples and the engine each unpack the values that the source gives.
     samples = xloader.open(store, dtype=None).window(y=2, stride=1)
     np.testing.assert_array_equal(samples[3][0], expected[3:5], strict=True)
     for batch in samples.loader(batch_size=3, seed=5, output="numpy"):
@@ -255,17 +256,19 @@ def test_valid_ranges_are_attributes_and_mask_nothing():
 @pytest.mark.parametrize(
     ("attrs", "reason"),
     [
-        ({"dtype": "bool", "_FillValue": -10}, "packed numbers taken for bool"),
+        ({"dtype": "bool", "_FillValue": -10}, "packed numbers decoded to bool"),
         ({"units": "days", "_FillValue": -10}, "missing values in int64"),
     ],
 )
 def test_what_only_xarray_knows_goes_through_xarray(attrs: dict[str, Any], reason: str):
     store = make_store("i1", attrs)
-    # Units of time alone have not always made a timedelta of a variable.
+    # Not every release of xarray decodes a variable with time units as a timedelta by default.
     kwargs = {"decode_timedelta": xr.coders.CFTimedeltaCoder(decode_via_units=False)}
     source = open_source(store, dtype=None, **kwargs)
     assert source.variables["v"].packing is None
-    assert source.path_of("v").startswith("block by block through xarray, for its CF decoding")
+    assert source.path_of("v").startswith(
+        "block by block through xarray, because of its CF decoding"
+    )
     assert f"({reason})" in source.path_of("v")
     same(values_of(source, "v"), xarrays(store, **kwargs))
 
@@ -286,7 +289,7 @@ def test_an_absent_chunk_is_decoded_like_a_stored_number(zarr_format: int):
     source = open_source(store, on_missing="fill", dtype=None)
     expected = [-1.0, -1.0, -1.0, -1.0, 4.0, np.nan]
     if zarr_format == 2:
-        # In Zarr v2 the array's fill value is the one that xarray masks.
+        # In Zarr v2, xarray masks the array's own fill value.
         expected = [np.nan, np.nan, np.nan, np.nan, 4.0, -4.0]
     np.testing.assert_array_equal(values_of(source, "v"), expected)
     np.testing.assert_array_equal(xarrays(store), expected)
@@ -377,8 +380,8 @@ def test_a_budget_holds_twice_as_many_packed_values():
     num_reads = {}
     for name, inner in (("packed", packed), ("wide", wide)):
         store = CountingStore(inner)
-        # Batches, which are of float32 for both, take 160 kB of it; the rest holds 256 kB of
-        # int16, and not 512 kB of float32.
+        # Batches are float32 in both cases and take 160 kB. The rest has room for the 256 kB of
+        # int16 but not for the 512 kB of float32.
         loader = (
             xloader.open(store)
             .window(time=1)

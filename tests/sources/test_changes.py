@@ -1,4 +1,4 @@
-"""A store that changes while it is read: an error that says what, and no wrong value before it."""
+"""A store that changes while it is read raises an error before a wrong value is delivered."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write(
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], None], name: str = "") -> None:
-    """Change one document of the array, as its writer would."""
+    """Change one metadata document of the array, as a writer would."""
     name = name or ("zarr.json" if (path / "t" / "zarr.json").exists() else ".zarray")
     document = json.loads((path / "t" / name).read_text())
     change(document)
@@ -74,16 +74,17 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None], name: str = "") -
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file as zarr does: beside it, and then in its place."""
+    """Write a file as zarr does: under another name, then renamed into place."""
     other = path.with_suffix(".partial")
     other.write_text(text)
     other.replace(path)
 
 
 def anew(path: Path, kind: dict[str, Any], *args: Any, **more: Any) -> None:
-    """Put another store in the place of this one, of other values.
+    """Replace this store by another one with other values.
 
-    In one step: threads that read while files go one by one may find chunks absent first.
+    The exchange is one rename. If files were removed one by one, threads that read meanwhile might
+    find chunks absent first.
     """
     write(beside := path.with_name(path.name + ".new"), *args, **{**kind, **more})
     away(path)
@@ -100,7 +101,7 @@ def other_chunks(path: Path, kind: dict[str, Any]) -> str:
 
 
 def other_shape_of_chunks(path: Path, kind: dict[str, Any]) -> str:
-    """As many bytes in each, which decode, to other elements."""
+    """Replace the chunks by others with as many bytes: these decode, but to other elements."""
     anew(path, kind, make_dataset(5000), (16, 4))
     return "chunks were (8, 8), are now (16, 4)"
 
@@ -177,13 +178,13 @@ CHANGES = [
 
 
 def replaced(path: Path, kind: dict[str, Any]) -> str:
-    """Another store with the same metadata in its place. The old one stays elsewhere."""
+    """Replace the store by another one with the same metadata; the old one is kept elsewhere."""
     anew(path, kind, make_dataset(5000))
     return "variable 't' was deleted and written again"
 
 
 def take(batches: Iterator[Any], expected: np.ndarray, num: int | None = None) -> int:
-    """Take batches, all of which must be right: how many came."""
+    """Check the values of up to ``num`` batches and return the number of batches taken."""
     count = 0
     for batch in batches:
         np.testing.assert_array_equal(np.asarray(batch.t)[:, 0], expected[np.asarray(batch.ids)])
@@ -196,25 +197,26 @@ def take(batches: Iterator[Any], expected: np.ndarray, num: int | None = None) -
 def expect_change(
     samples: xloader.Samples, change: Callable[[], str], num_before: int = 3, **options: Any
 ) -> None:
-    """Take some batches, change the store, and see the epoch end at an error that says what."""
+    """Take some batches, change the store, and expect an error that names the change."""
     expected = np.stack([samples[i][0][0] for i in range(len(samples))])
     with samples.loader(batch_size=4, output="numpy", **options) as loader:
         batches = iter(loader)
         if num_before:
             take(batches, expected, num_before)
         told = change()
-        # A warning of an absent chunk would be another error.
+        # A warning about an absent chunk would become an error of another class.
         with pytest.raises(StoreChangedError) as caught:
             take(batches, expected)
     text = str(caught.value)
-    # Threads read on while stores change places.
+    # Reading threads may see the moment between the removal of the old store and the arrival of the
+    # new one.
     assert told in text or " is gone" in text, (told, text)
     for part in ("Given: ", "Allowed: ", "open the store again"):
         assert part in text
 
 
 EVERY_KIND = [other_chunks, other_shape_of_chunks, smaller, other_dtype, deleted, replaced]
-"""Changes tried on every kind of store; the others on plain stores of both formats alone."""
+"""Changes tried on every kind of store. The other changes are tried on plain v2 and v3 stores."""
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_on_a_folder_before_a_wrong_value(
     write(path, make_dataset(), **KINDS[kind])
     samples = xloader.open(path).window(time=1)
     expect_change(samples, lambda: change(path, KINDS[kind]))
-    # What was opened stays refused, also by what reads single samples.
+    # Samples that were opened before the change stay refused, also for a new loader.
     with samples.loader(batch_size=4, output="numpy") as loader, pytest.raises(StoreChangedError):
         next(iter(loader))
 
@@ -244,7 +246,7 @@ def test_on_a_folder_before_a_wrong_value(
 def test_with_few_chunks_in_memory(
     change: Callable[..., str], num_before: int, threads: int, tmp_path: Path
 ) -> None:
-    """Chunks are read before the change and after it, whenever that comes."""
+    """The change is noticed at any step, with chunks read both before and after it."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset())
     samples = xloader.open(path).window(time=1)
@@ -280,7 +282,7 @@ def test_over_http_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_far_away_a_look_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the epoch begins, and before its last batch; no chunk is read for it."""
+    """The metadata is read at the start of an epoch and before its last batch only."""
     monkeypatch.setattr(store_watch, "LOOK_SECONDS", float("inf"))
     counting = CountingStore(write_store(make_dataset(), {"t": CHUNK}))
     samples = xloader.open(LatencyStore(counting, 0.0)).window(time=1)
@@ -289,14 +291,14 @@ def test_far_away_a_look_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(list(loader)) == 24
         assert counting.metadata_reads == {"t/zarr.json": 2}
         assert counting.num_reads == loader.report().num_reads == 12
-        # By then nothing is read any more, and it was looked at just now.
+        # The second epoch reads nothing, and the last look was just now.
         assert len(list(loader)) == 24
         assert counting.metadata_reads == {"t/zarr.json": 2}
 
 
 @pytest.mark.parametrize("change", [other_chunks, deleted, smaller])
 def test_as_the_epoch_begins(change: Callable[..., str], tmp_path: Path) -> None:
-    """Also where the second epoch would read nothing."""
+    """A change between epochs is noticed, even if the second epoch would read nothing."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset())
     samples = xloader.open(path).window(time=1)
@@ -326,7 +328,7 @@ def test_other_values_and_attributes_are_no_change(tmp_path: Path) -> None:
 
 
 def test_touched_documents_are_no_change(tmp_path: Path) -> None:
-    """As by those who keep a scratch disk from being cleaned."""
+    """Some users touch all files to keep a scratch disk from deleting them."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset())
     samples = xloader.open(path).window(time=1)
@@ -342,7 +344,7 @@ def test_touched_documents_are_no_change(tmp_path: Path) -> None:
 def test_written_again_into_the_same_folder_with_the_same_metadata(
     kind: str, tmp_path: Path
 ) -> None:
-    """File systems may give new files the numbers of the files that they take the place of."""
+    """A file system may give a new file the inode number of the file that it replaces."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset(), **KINDS[kind])
     if generation_of(str(path / "t" / (".zarray" if kind == "v2" else "zarr.json"))) is None:
@@ -359,7 +361,7 @@ def test_written_again_into_the_same_folder_with_the_same_metadata(
 
 
 def test_a_chunk_that_is_absent_since_the_store_was_written_again(tmp_path: Path) -> None:
-    """The metadata is the same, and the chunks are not there yet."""
+    """The metadata is the same, and the new chunks are not written yet."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset())
     samples = xloader.open(path).window(time=1)
@@ -402,7 +404,7 @@ def test_damage_is_told_apart_from_change() -> None:
 @pytest.mark.parametrize("change", [*CHANGES, replaced], ids=lambda change: change.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_single_samples(kind: str, change: Callable[..., str], tmp_path: Path) -> None:
-    """Nothing reads meanwhile, so that what is told is what changed."""
+    """A single sample names the change exactly, because no other thread reads meanwhile."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset(), **KINDS[kind])
     samples = xloader.open(path).window(time=1)
@@ -545,7 +547,10 @@ def test_snapshots_are_not_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "far"])
 def test_consolidated_metadata_that_is_behind_is_believed(kind: str, tmp_path: Path) -> None:
-    """Sizes of before an appending are fine; other chunks would be read as what they are not."""
+    """Consolidated metadata from before an append is accepted; another encoding is refused.
+
+    An older size only hides the appended elements. An older scale would give wrong values.
+    """
     path = tmp_path / "a.zarr"
     for change, is_fine in ((larger, True), (other_scale, False)):
         write(path, make_dataset(), is_consolidated=True)
@@ -562,7 +567,7 @@ def test_consolidated_metadata_that_is_behind_is_believed(kind: str, tmp_path: P
 
 
 def test_consolidated_metadata_alone(tmp_path: Path) -> None:
-    """There is nothing to look at, and nothing is said to be gone."""
+    """Arrays without a document of their own cannot be watched, and this is no error."""
     path = tmp_path / "a.zarr"
     write(path, make_dataset(), is_consolidated=True)
     (path / "t" / "zarr.json").unlink()
@@ -572,7 +577,7 @@ def test_consolidated_metadata_alone(tmp_path: Path) -> None:
 
 
 def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks in between are left out; the last one is not."""
+    """A look that fails during the epoch is passed over; a last look that fails is an error."""
     monkeypatch.setattr(store_watch, "LOOK_SECONDS", 0.0)
     faults: dict[str, Any] = {}
     store = FaultyStore(write_store(make_dataset(), {"t": CHUNK}), faults)
@@ -583,5 +588,5 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         store._faults["t/zarr.json"] = OSError("no answer")
         expected = make_dataset().t.values
         assert take(batches, expected, 22) == 22
-        with pytest.raises(SourceAccessError, match="its metadata was asked for again"):
+        with pytest.raises(SourceAccessError, match="while reading its metadata again"):
             next(batches)

@@ -1,4 +1,4 @@
-"""Every codec that is decoded here: bit for bit what zarr-python reads, for every dtype."""
+"""Every codec that xloader decodes gives the bits that zarr-python reads, for every dtype."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ EVERY = ("b1", *NUMBERS)
 
 @dataclass(frozen=True)
 class Case:
-    """How an array of some dtype is stored; what is not given is left out."""
+    """The codecs of an array, and the dtypes and byte orders that it is tried with."""
 
     filters: Callable[[str], list[Any]] = lambda dtype: []
     compressors: Callable[[str], list[Any]] = lambda dtype: []
     dtypes: tuple[str, ...] = EVERY
     endians: str = "<>"
-    is_small: bool = False  # Values that a filter computes with: no NaN, and no overflow.
+    is_small: bool = False  # Values for filters that compute: no NaN, no overflow.
 
 
 def of(*codecs: Any) -> Callable[[str], list[Any]]:
@@ -170,10 +170,10 @@ V3: dict[str, Case] = {
 
 SHARDED = {name: V3[name] for name in V3 if name not in ("n-crc32c", "n-adler32", "n-fletcher32")}
 
-# Left out, for zarr-python or numcodecs cannot write or read it back themselves: bitround of
-# big-endian values, which numcodecs does not encode; other filters with big-endian bytes in v3,
-# where zarr hands them the swapped bytes; bitround, quantize and fixedscaleoffset of integers;
-# filters that make an array flat before transpose.
+# Combinations that zarr-python or numcodecs cannot write or read back themselves are left out.
+# numcodecs does not encode bitround of big-endian values. For other filters with big-endian bytes
+# in v3, zarr passes them the swapped bytes. The rest are bitround, quantize and fixedscaleoffset of
+# integers, and filters that flatten an array before transpose.
 
 
 def values_of(dtype: str, is_small: bool) -> np.ndarray:
@@ -209,13 +209,13 @@ def write(group: zarr.Group, name: str, dtype: str, case: Case, **kwargs: Any) -
         **kwargs,
     )
     values = values_of(dtype[-2:], case.is_small)
-    # One chunk stays unwritten: the one at the end.
+    # The last chunk stays unwritten, to have an absent one.
     array[:3] = values[:3]
     array[3:, :4] = values[3:, :4]
 
 
 def read_all(source: ZarrSource, name: str) -> np.ndarray:
-    """All chunks, those of one shard together."""
+    """Read all chunks, the chunks of one shard together."""
     variable = source.variables[name]
     whole = np.empty(variable.shape, variable.stored_dtype)
     grid = [-(-size // chunk) for size, chunk in zip(SHAPE, CHUNKS, strict=True)]
@@ -240,10 +240,10 @@ def compare(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, values in expected.items():
             assert source.path_of(name).startswith("direct: "), source.path_of(name)
             native = values.astype(values.dtype.newbyteorder("="))
-            # By bits: random floats hold NaNs of every kind.
+            # Compare bits, because random floats hold NaNs of every kind.
             assert read_all(source, name).tobytes() == native.tobytes(), name
             assert source.num_missing > 0
-            # A part of a chunk, out of order in memory.
+            # A part of a chunk, into an array in Fortran order.
             out = np.empty((2, 2), native.dtype, order="F")
             kinds.read_into(source, name, (0, 0), (np.array([0, 2]), slice(1, 4, 2)), out)
             np.testing.assert_array_equal(out, native[0:3:2, 1:4:2])

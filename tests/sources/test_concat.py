@@ -1,4 +1,4 @@
-"""Many sources as one: against xr.concat, chunk by chunk, and the words of every refusal."""
+"""Concatenated sources equal xr.concat, chunk by chunk, and refusals say why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from xloader.testing import CountingStore, SourceRecorder, write_store
 
 
 def year(first: int, size: int) -> xr.Dataset:
-    """Days from day ``first`` of an endless year; every value tells its day and place."""
+    """Days from day ``first`` on; every value tells its day and place."""
     days = np.arange(first, first + size)
     t2m = (days[:, None] * 10.0 + np.arange(3)).astype("f4")
     return xr.Dataset(
@@ -170,7 +170,7 @@ def test_text_labels_have_no_order() -> None:
     ]
     samples = concat(parts, "member")
     assert samples.coordinates["member"].values.tolist() == ["r2", "r10", "r1", "r3"]
-    with pytest.raises(OptionError, match=r"'member' comes twice. Given: 'r2' in .*number 1 of 2"):
+    with pytest.raises(OptionError, match=r"'member' occurs twice. Given: 'r2' in .*number 1 of 2"):
         concat([parts[0], parts[0]], "member")
 
 
@@ -178,7 +178,7 @@ def test_text_labels_have_no_order() -> None:
 
 
 class PackedPart:
-    """Integers and how they are packed, as a source in two chunks."""
+    """A source of packed integers in two chunks."""
 
     def __init__(self, packing: Packing, values: Sequence[int]) -> None:
         self._packing = packing
@@ -238,7 +238,7 @@ def test_packings_that_differ_are_undone_as_read(other: Packing) -> None:
     assert variable.stored_dtype == np.float32
     expected = [1.5, np.nan, 2.5, 5.0, 9.0 if values == [2, 4] else np.nan]
     np.testing.assert_array_equal(kinds.read_all(source, "a"), expected)
-    assert source.path_of("a").endswith("unpacked as read, as their packings differ")
+    assert source.path_of("a").endswith("unpacked while reading because their packings differ")
     out = np.full(7, 77, "f4")
     fetched = source.fetch([Read("a", (chunk,), (slice(None),)) for chunk in (2, 0, 1)])
     outcome = fetched.decode([out[4:6], out[0:2], out[3:4]])
@@ -263,7 +263,7 @@ def test_equal_factors_of_other_types_are_not_one_packing() -> None:
 
 
 def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
-    """What xarray makes of each file, whatever way each is read."""
+    """If scale factors differ between years, each file is unpacked as xarray does."""
     paths = []
     for number, scale in enumerate([0.125, 0.25, 0.25]):
         path = tmp_path / f"{number}.zarr"
@@ -289,7 +289,7 @@ def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch.inputs[:, 0], expected)
 
 
-# What is asked of the parts
+# Requests to the parts
 
 
 def test_bundles_are_those_of_a_part() -> None:
@@ -378,7 +378,7 @@ def test_coordinates_along_the_dim_that_all_have_are_joined(tmp_path: Path) -> N
     assert one["swath"].values.tolist() == [50.5, 51.5, 52.5]
 
 
-# The door
+# xloader.concat
 
 
 def test_a_pattern_stands_for_what_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +418,7 @@ def test_options_go_to_every_source(tmp_path: Path) -> None:
     }
     packed = concat(paths, variables="t2m", mask_and_scale=False)
     assert packed.window(time=2).dtypes == {"t2m": np.int16}
-    with pytest.raises(OptionError, match="takes no options"):
+    with pytest.raises(OptionError, match="cannot be used with a Dataset that is already open"):
         concat([*paths, year(12, 6)], decode_times=True)
 
 
@@ -441,27 +441,27 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a dim that one lacks": (
         lambda: concat([year(0, 4), year(4, 1).squeeze("time")]),
         UnknownNameError,
-        r"2 of 2.* has no dimension 'time'.*expand_dims\('time'\).*other variables.*xr\.merge",
+        r"2 of 2.* has no dimension 'time'.*expand_dims\('time'\).*different ones.*xr\.merge",
     ),
     "a variable that one lacks": (
         lambda: concat([year(0, 4), year(4, 4).drop_vars("oro")]),
         UnknownNameError,
-        r"number 2 of 2\) has no variable 'oro', and .*1 of 2.*pass variables=\['t2m'\].*xr\.merge",
+        r"number 2 of 2\) has no variable 'oro', but .*1 of 2.*pass variables=\['t2m'\].*xr\.merge",
     ),
     "a variable that the first lacks": (
         lambda: concat([year(0, 4).drop_vars("oro"), year(4, 4)]),
         UnknownNameError,
-        r"number 1 of 2\) has no variable 'oro', and .*2 of 2",
+        r"number 1 of 2\) has no variable 'oro', but .*2 of 2",
     ),
     "nothing in common": (
         lambda: concat([year(0, 4)[["t2m"]], year(0, 4)[["oro"]].expand_dims(time=4)]),
         UnknownNameError,
-        r"has no variable 'oro'.*put other variables beside each other with xloader.open\(xr.merge",
+        r"has no variable 'oro'.*to open different variables together, use xloader.open\(xr.merge",
     ),
     "a list without a way to join it": (
         lambda: xloader.open(["a.zarr", "b.zarr"]),
         UnsupportedDataError,
-        r"Given: builtins.list.*xloader.concat\(\[...\]\), and stores.*open\(xr.merge\(\[xr",
+        r"Given: builtins.list.*xloader.concat\(\[...\]\), and sources.*open\(xr.merge\(\[xr",
     ),
     "another size": (
         lambda: concat([year(0, 4), year(4, 4).isel(lat=[0, 1])]),
@@ -471,7 +471,7 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another size without labels": (
         lambda: concat([y.drop_vars("lat") for y in (year(0, 4), year(4, 4).isel(lat=[0, 1]))]),
         StackError,
-        r"size along 'lat' of 't2m' differ.*Given: 3 in .*1 of 2\), 2 in .*2 of 2\)",
+        r"differ in the size along 'lat' of 't2m'.*Given: 3 in .*1 of 2\), 2 in .*2 of 2\)",
     ),
     "other labels and other chunks": (
         lambda: concat([year(0, 4).chunk({"lat": 2}), year(2, 4).chunk({"lat": 1})]),
@@ -481,17 +481,17 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another size of a static": (
         lambda: concat([year(0, 4)[["t2m"]], year(4, 4)[["t2m"]].transpose()]),
         StackError,
-        r"dimensions of 't2m' differ.*\('time', 'lat'\) in .*\('lat', 'time'\)",
+        r"differ in the dimensions of 't2m'.*\('time', 'lat'\) in .*\('lat', 'time'\)",
     ),
     "other chunks": (
         lambda: concat([year(0, 4).chunk({"lat": 3}), year(4, 4).chunk({"lat": 2})]),
         StackError,
-        r"chunks along 'lat' of 't2m' differ.*\(3,\) in .*\(2, 1\) in .*use .chunk",
+        r"differ in the chunks along 'lat' of 't2m'.*\(3,\) in .*\(2, 1\) in .*use .chunk",
     ),
     "another dtype": (
         lambda: concat([_of_dtype(0, "f4"), _of_dtype(4, "f8")]),
         StackError,
-        "dtype of 't2m' differ.*float32 in .*float64 in .*astype.*dtype=",
+        "differ in the dtype of 't2m'.*float32 in .*float64 in .*astype.*dtype=",
     ),
     "other labels of another dim": (
         lambda: concat([year(0, 4), year(4, 4).assign_coords(lat=[60, 1, -60])]),
@@ -560,7 +560,7 @@ def test_dates_of_one_calendar_join() -> None:
 
 
 def test_other_variables_beside_each_other_are_read_directly(tmp_path: Path) -> None:
-    """As errors and the docs say it: a mask without a dimension of time, in a store of its own."""
+    """Merged stores of different variables are read directly, as errors and the docs advise."""
     mask = xr.Dataset({"mask": ("lat", [1.0, 0.0, 1.0])}, {"lat": year(0, 20)["lat"]})
     for name, ds in (("a", year(0, 20)[["t2m"]]), ("b", mask)):
         ds.to_zarr(tmp_path / name, zarr_format=3, consolidated=False)

@@ -1,4 +1,4 @@
-"""What every source promises, tried on every kind of source."""
+"""The contract of a source, tested on every kind of source."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_cuts_equal_isel(opened: Opened):
         ends = ({0, num - 1} for num in kinds.num_chunks(variable))
         for chunk in itertools.product(*ends):
             spans = [kinds.span(variable, axis, i) for axis, i in enumerate(chunk)]
-            # Each kind of cut along all dimensions, then beside the next kind.
+            # Each kind of cut is used along all dimensions, then together with the next kind.
             for number, turn in itertools.product(range(len(cuts)), (0, 1)):
                 makers = [
                     list(cuts.values())[(number + turn * axis) % len(cuts)]

@@ -1,4 +1,4 @@
-"""Damaged chunks: one error that names the chunk, and nothing large allocated on the way."""
+"""A damaged chunk raises one error that names the chunk, and allocates no large memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CODECS: dict[str, dict[str, Any]] = {
     "v2-delta": {"filters": [numcodecs.Delta("<f8")], "compressors": numcodecs.Zlib()},
 }
 UNCHECKED = ("none", "v2-none", "v2-shuffle")
-"""Bytes without a checksum are values, whatever they are."""
+"""Chunks without a checksum: any bytes of the right size decode to some values."""
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": truncate,
     "garbled": garble,
@@ -134,7 +134,7 @@ def test_damage_on_the_other_paths(tmp_path: Path, kind: str, damage: str):
 
 
 class StoreLibraryError(Exception):
-    """As obstore, icechunk, aiohttp and botocore have them: no child of OSError."""
+    """An error like those of obstore, icechunk, aiohttp and botocore, which are no OSError."""
 
 
 @pytest.mark.parametrize("kind", ["zarr-direct-local", "zarr-unknown-chain"])
@@ -146,7 +146,7 @@ def test_a_store_that_fails_is_no_damage_on_any_path(
     key = "t/c/0/0/0"
     raised = error("GET https://host/a?sig=canary failed")
     store = FaultyStore(LocalStore(opened.source.name, read_only=True), {key: raised})
-    with pytest.raises(ChunkError, match=f"could not be read .*'{key}'.*whole") as caught:
+    with pytest.raises(ChunkError, match=f"could not be read .*'{key}'.*is complete") as caught:
         kinds.read(open_source(store), "t", (0, 0, 0))
     assert type(caught.value) is ChunkError
     assert "canary" not in "".join(traceback.format_exception(caught.value))
@@ -240,7 +240,7 @@ def test_zstd_after_a_frame_of_metadata():
 
 
 def test_zstd_without_a_declared_size():
-    # Magic, a descriptor of 0 (no size, no checksum), a window byte; then one raw, last block.
+    # The bytes: magic number, descriptor 0 (no size, no checksum), window size, one raw last block.
     last_raw_block = (1 | 8 << 3).to_bytes(3, "little") + b"abcdefgh"
     data = as_array(b"\x28\xb5\x2f\xfd\x00\x58" + last_raw_block)
     assert zstd_content_size(data) is None
@@ -267,7 +267,7 @@ def test_gzip_in_several_members_and_padded():
     data = as_array(gzip.compress(b"abc") + gzip.compress(b"defgh") + bytes(10))
     assert decode(data, [Compressed("gzip")], 8, None, Scratch()).tobytes() == b"abcdefgh"
     for wrong in (7, 9):
-        with pytest.raises(ValueError, match=r"gzip|where the chunk"):
+        with pytest.raises(ValueError, match=r"gzip|but the chunk"):
             decode(data, [Compressed("gzip")], wrong, None, Scratch())
 
 
@@ -275,7 +275,7 @@ def test_bz2_in_several_streams_with_a_tail():
     data = as_array(bz2.compress(b"abc") + bz2.compress(b"defgh") + b"no stream")
     assert decode(data, [Compressed("bz2")], 8, None, Scratch()).tobytes() == b"abcdefgh"
     for wrong in (7, 9):
-        with pytest.raises(ValueError, match=r"bz2|where the chunk"):
+        with pytest.raises(ValueError, match=r"bz2|but the chunk"):
             decode(data, [Compressed("bz2")], wrong, None, Scratch())
 
 
@@ -286,7 +286,7 @@ def test_zlib_with_a_tail():
 
 def test_bytes_of_another_number():
     for nbytes in (7, 9):
-        with pytest.raises(ValueError, match=f"8 bytes where the chunk has {nbytes}"):
+        with pytest.raises(ValueError, match=f"8 bytes, but the chunk has {nbytes}"):
             decode(as_array(b"abcdefgh"), [], nbytes, None, Scratch())
 
 
@@ -325,7 +325,7 @@ def test_a_damaged_file_is_one_error(tmp_path: Path):
     assert at > 0
     data[at + 100] ^= 0xFF
     path.write_bytes(bytes(data))
-    # A file that changes once it is open is another error.
+    # Open the source after the damage, because a file that changes later raises another error.
     source = open_source(path)
     with pytest.raises(CorruptChunkError, match=r"'a\.nc'") as caught:
         kinds.read(source, "a", (5, 0))

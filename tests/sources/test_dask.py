@@ -1,4 +1,4 @@
-"""Datasets of dask arrays: each block computed once, by whom, and what is said of the effort."""
+"""dask arrays: each block is computed once, on the right scheduler, and its effort is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xloader.sources.open.open_source import open_source
 
 
 class Count:
-    """Counts the blocks that pass, by their first number."""
+    """Counts computed blocks by their first number."""
 
     def __init__(self) -> None:
         self.calls: Counter[float] = Counter()
@@ -47,7 +47,7 @@ class Count:
 
 
 def counted(count: Count, size: int = 32, chunk: int = 4) -> da.Array:
-    """Rows whose blocks are counted as they are computed."""
+    """Make rows whose blocks are counted when they are computed."""
     numbers = np.arange(size * 3.0).reshape(size, 3)
     return da.from_array(numbers, chunks=(chunk, 3)).map_blocks(count, dtype="f8", meta=np.ones(()))
 
@@ -165,7 +165,7 @@ def test_blocks_equal_what_dask_computes(name: str):
     for index, place in places.items():
         (block,) = compute_blocks([(array, index)])
         np.testing.assert_array_equal(block, whole[place])
-    # Not more than dask itself finds, which keeps some that are not needed.
+    # dask's own culling keeps some tasks that are not needed, so it is an upper bound.
     middle = tuple(count // 2 for count in array.numblocks)
     graph = array.__dask_graph__().cull({(array.name, *middle)})
     assert 0 < effort_of(array).num_tasks <= len(graph)
@@ -188,7 +188,7 @@ np.testing.assert_array_equal(lazy_kinds.values_of(source, "t"), dataset["t"][1:
 
 
 def test_arrays_of_dasks_query_planning():
-    # What an array is, is settled once dask is imported.
+    # dask fixes the type of its arrays at its import, so this needs a process of its own.
     subprocess.run([sys.executable, "-c", PLANNED], check=True, cwd=Path(__file__).parents[2])
 
 
@@ -217,7 +217,7 @@ def test_blocks_smaller_than_dask_says_are_not_repeated(names: list[str]):
     source = open_source(xr.Dataset({"up": (("t", "x"), short + 1), "down": (("t", "x"), short)}))
     cut = (slice(0, 4), slice(0, 3))
     fetched = source.fetch([Read(name, (1, 0), cut) for name in names])
-    with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), where dask says \(4, 3\)"):
+    with pytest.raises(CorruptChunkError, match=r"shape \(1, 3\), but dask declares \(4, 3\)"):
         fetched.decode([np.empty((4, 3)) for _ in names])
 
 
@@ -250,7 +250,10 @@ def client() -> Iterator[Any]:
 
 
 threads: list[str] = []
-"""Where blocks were computed; a worker gets its own copy of anything that is no module's."""
+"""Names of the threads that compute blocks.
+
+The list is global because a worker would get its own copy of a local one.
+"""
 
 
 def note(block: np.ndarray) -> np.ndarray:
@@ -279,7 +282,7 @@ def test_blocks_on_a_cluster_are_waited_for_and_held(client: Any, monkeypatch: p
     source = open_source(ds)
     assert [source.is_waiting(name) for name in ("t", "here")] == [True, False]
     fetched = source.fetch([Read("t", (1, 0), (slice(0, 4), slice(1, 2)))])
-    # Nothing is computed any longer.
+    # The block is held from the fetch on, so decoding must not compute it again.
     monkeypatch.setattr(blocks, "compute_blocks", lambda _: pytest.fail("computed again"))
     out = np.empty((4, 1))
     assert fetched.nbytes == out.nbytes

@@ -1,4 +1,4 @@
-"""Files that xarray opens: never beside another that is opened or read, and without a cache."""
+"""Files that xarray opens: no read runs during an opening, and no library cache is kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_years(folder: Path, num_years: int = 6) -> list[Path]:
 
 
 def is_locked() -> bool:
-    """Whether somebody holds the lock under which xarray reads netCDF files."""
+    """Whether some thread holds the lock under which xarray reads netCDF files."""
     if NETCDF4_PYTHON_LOCK.acquire(blocking=False):
         NETCDF4_PYTHON_LOCK.release()
         return False
@@ -39,7 +39,7 @@ def is_locked() -> bool:
 
 
 class Watch:
-    """Counts what goes on at a time behind a gate."""
+    """Records how many reads and openings are behind a gate at the same time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -82,7 +82,7 @@ def test_one_opens_alone_and_many_read_together() -> None:
 
 
 class Queued(Gate):
-    """A gate that says when a thread has to wait for it."""
+    """A gate that signals when a thread has to wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Queued(Gate):
 
 
 def test_who_came_first_goes_first() -> None:
-    """An opener waits for readers, later readers for it: neither can be kept out for ever."""
+    """Openers wait for earlier readers, and later readers wait for openers, so none starves."""
     gate = Queued()
     order: list[str] = []
     is_reading, may_leave = threading.Event(), threading.Event()
@@ -153,7 +153,7 @@ def test_an_interrupted_wait_keeps_nobody_waiting() -> None:
         gate._changed.wait = interrupt  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt), gate.opening():
             pass
-    # Whoever had to wait now would be interrupted as well.
+    # A thread that had to wait now would be interrupted as well.
     with gate.reading():
         pass
     with gate.opening():
@@ -194,7 +194,7 @@ def test_files_are_opened_and_read_behind_the_gate(
     samples = xloader.concat(write_years(tmp_path)).window(time=3, stride=1)
     with samples.loader(batch_size=4, threads=4, output="numpy") as loader:
         assert sum(len(batch.ids) for batch in loader) == 58
-    # Each for its metadata, its labels and its values.
+    # Each file is opened for its metadata, its labels and its values.
     assert len(opened) == 3 * 6
     assert all(now == {"reading": 0, "opening": 1} for now in opened)
     assert any(reading for reading, _ in watch.seen)
@@ -203,7 +203,7 @@ def test_files_are_opened_and_read_behind_the_gate(
 def test_nothing_that_xarray_reads_is_read_beside_an_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels and dask tasks pass no gate, and what they are read under is xarray's lock."""
+    """Labels and dask tasks do not pass the gate; xarray's lock protects them."""
     path = tmp_path / "swath.nc"
     lat = (("y", "x"), np.arange(12.0).reshape(3, 4))
     xr.Dataset({"t": (("y", "x"), np.zeros((3, 4)))}, {"lat": lat}).to_netcdf(path)
@@ -244,7 +244,7 @@ def test_a_lock_of_files_is_taken_again_by_its_thread_and_not_by_another() -> No
         assert is_locked()
     assert others == [False]
     assert not is_locked()
-    # What is open keeps its lock with it, and a lock that somebody else has is waited for.
+    # Unpickling gives the same lock. It cannot be taken while somebody holds xarray's own lock.
     assert pickle.loads(pickle.dumps(lock)) is lock
     with NETCDF4_PYTHON_LOCK:
         assert not lock.acquire(blocking=False)

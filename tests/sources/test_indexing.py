@@ -1,4 +1,4 @@
-"""Selections of selections, and chunk sizes of parts in a row, against plain lists."""
+"""Selections of selections, and chunk sizes of consecutive parts, equal those of plain lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = st.one_of(
 def test_parts_that_are_joined(steps: list[int], step: int, as_array: set[int], gap: int):
     parts, begin = [], 40
     for number, count in enumerate(steps):
-        # At most one place where elements do not go on.
+        # At most one jump between elements.
         begin += step if number == gap else 0
         part = range(begin, begin + step * count, step)
         parts.append(np.array(part) if number in as_array else part)

@@ -1,4 +1,4 @@
-"""dask graphs: which of those that move blocks are views of a Zarr array."""
+"""dask graphs that move blocks: only those that are views of a Zarr array are read directly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xloader.testing import write_store
 
 
 def of_tasks(below: da.Array, chunks: Any, tasks: dict[tuple[int, ...], Any]) -> da.Array:
-    """A dask array whose blocks are made by hand."""
+    """Make a dask array whose tasks are written by hand."""
     made = {("made", *index): Task(("made", *index), *task) for index, task in tasks.items()}
     graph = HighLevelGraph.from_collections("made", made, [below])
     return da.Array(graph, "made", chunks, below.dtype)
@@ -39,7 +39,7 @@ def moved(x: da.Array, places: list[tuple[int, int, int]]) -> da.Array:
 
 
 def read_across(x: da.Array) -> da.Array:
-    """Block (j, i) of the result is block (i, j) of the array, not transposed."""
+    """Put block (i, j) of the array at (j, i), without transposing the block itself."""
     source = x.dask[f"original-{x.name}"]
     layer = blockwise(
         getter, "made", "jik", source, None, ArraySliceDep(x.chunks), "ijk", numblocks={}
@@ -62,7 +62,7 @@ BY_HAND: dict[str, Callable[[da.Array], da.Array]] = {
     ),
     "read across": read_across,
 }
-"""Graphs of the functions that are known, which make no view."""
+"""Graphs of known functions that are no view of the array."""
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -83,7 +83,7 @@ def test_a_dask_array_of_another_dtype_than_it_says():
     array = opened(make_store(make_dataset()), "dask")["t"].data
     double = da.Array(array.dask, array.name, array.chunks, "f8")
     source = open_source(xr.Dataset({"t": (("time", "lat", "lon"), double)}))
-    assert source.path_of("t").endswith("of another dtype or shape than its array")
+    assert source.path_of("t").endswith("its dtype or shape differs from the stored array")
     np.testing.assert_array_equal(values_of(source, "t"), make_dataset()["t"])
 
 

@@ -1,4 +1,4 @@
-"""Open datasets: what is recognised as a plain view of Zarr arrays, and what is not."""
+"""Opened Datasets: plain views of Zarr arrays are recognised, all others are read by xarray."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_variable_says_why_it_is_not_read_directly():
     assert turned.path_of("s").startswith("direct")
     mixed = open_source(ds.isel(time=[3, 1]))
     assert mixed.path_of("t").endswith("zarr, an index that does not increase")
-    ds["t"].data  # noqa: B018  # loads it, and keeps it
+    ds["t"].data  # noqa: B018  # noqa: B018  # loads the values and caches them
     assert open_source(ds).path_of("t") == "block by block through xarray: numpy"
     dask = opened(store, "dask")
     assert (
@@ -99,7 +99,7 @@ def test_what_was_written_to_is_not_read_from_the_store():
 
 
 def test_an_encoding_is_believed_only_where_values_agree():
-    # Encodings say how to write, and people change them.
+    # Encodings describe how to write, and users change them.
     ds = opened(make_store(make_dataset()), "lazy")
     ds["t"].encoding.update(scale_factor=10.0, _FillValue=7.0)
     ds["p"].encoding["scale_factor"] = 100.0
@@ -109,7 +109,7 @@ def test_an_encoding_is_believed_only_where_values_agree():
 
 
 def test_unsigned_numbers_are_decoded_as_xarray_does_whatever_the_encoding_says():
-    # A fill value that no sample of numbers would hit by chance.
+    # A fill value that is unlikely to be among the numbers that are compared.
     stored = np.array([0, 1, -1, -1234567890], "i4")
     packed = xr.Dataset({"t": (("time",), stored)})
     packed["t"].attrs.update(_Unsigned="true", _FillValue=np.int32(-1234567890), scale_factor=0.5)
@@ -145,7 +145,7 @@ def test_a_step_of_decoding_that_gives_other_values_than_its_attributes():
     masked = functools.partial(lazy._known("mask"), **keywords)
     data = lazy._known("function")(ds["t"].variable._data, masked, np.dtype("f4"))
     source = open_source(xr.Dataset({"t": xr.Variable(ds["t"].dims, data)}))
-    assert source.path_of("t").endswith("decoded in another way than its encoding says")
+    assert source.path_of("t").endswith("decoded differently from its encoding")
     expected = make_dataset()["t"].to_numpy()
     np.testing.assert_array_equal(values_of(source, "t"), np.where(expected == 3, -1, expected))
 

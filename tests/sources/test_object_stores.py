@@ -1,4 +1,4 @@
-"""URLs of object stores: which library reads them, and with which credentials."""
+"""Object store URLs: the library that reads them, and the credentials that it finds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLACES = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder for a profile, on a machine that knows nothing of S3."""
+    """Return a folder for AWS profiles, on a machine without any other S3 settings."""
     for name in (*CREDENTIALS, *PLACES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
@@ -44,7 +44,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    """Make a library look as if it were not installed."""
+    """Make a library appear not installed."""
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == library else real(name)
@@ -70,14 +70,14 @@ def test_keys_in_the_environment(aws: Path, monkeypatch: pytest.MonkeyPatch):
     url = upload(aws, "keys")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", servers.KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET)
-    # The region of a bucket is not told by its URL, and obstore does not ask for it.
+    # The URL does not give the bucket's region, and obstore does not look it up.
     assert open_url(url) is None
     monkeypatch.setenv("AWS_ENDPOINT_URL", servers.s3_server())
     assert isinstance(open_url(url), ObjectStore)
     check_values(url)
     without(monkeypatch, "boto3")
     assert isinstance(open_url(url), ObjectStore)
-    # Only boto3 reads what else may be in such a file, an endpoint among it.
+    # Only boto3 reads the other settings of such a file, for example an endpoint.
     (aws / "config").write_text("[default]\n")
     assert open_url(url) is None
     (aws / "config").unlink()
@@ -165,7 +165,7 @@ def test_http_is_read_by_obstore_and_listed_by_fsspec(tmp_path: Path):
     url = store_kinds.on_http(tmp_path, kinds.make_dataset(), zarr_format=2)
     assert isinstance(UrlPlace(url, {}).open_plain(), ObjectStore)
     assert isinstance(UrlPlace(url, {}).by_fsspec().open_plain(), FsspecStore)
-    # Without consolidated metadata the store has to be listed.
+    # Without consolidated metadata the store must be listed.
     check_values(url)
     zarr.consolidate_metadata(str(servers.http_server()[0] / url.rpartition("/")[2]))
     check_values(url)
@@ -201,7 +201,7 @@ def test_credentials_that_are_seen(aws: Path, monkeypatch: pytest.MonkeyPatch):
         '{"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}'
     )
     assert isinstance(open_url("gs://bucket/a.zarr"), ObjectStore)
-    # A kind of credentials that obstore does not know.
+    # obstore does not support this kind of credentials.
     file.write_text('{"type": "external_account"}')
     assert open_url("gs://bucket/a.zarr") is None
 

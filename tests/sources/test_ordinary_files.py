@@ -1,4 +1,4 @@
-"""What is no file is refused at once, and named: to read it might take for ever."""
+"""A fifo, socket or device in the place of a file is refused, because reading it may never end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no 
 
 
 def put_socket(path: Path) -> None:
-    # The path of a socket may not be long, and that of a test is.
+    # The path of a socket must be short, and paths of tests are long.
     with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(path.parent):
         server.bind(path.name)
 

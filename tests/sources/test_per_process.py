@@ -1,4 +1,4 @@
-"""PerProcess: one handle a process, none across a fork or a pickle."""
+"""PerProcess: one handle per process, never shared across a fork or in a pickle."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_a_home_knows_a_fork_of_its_own_wherever_it_is_packed(monkeypatch: pytes
     for in_child in (home, pickle.loads(packed)):
         with pytest.raises(ForkError, match="a client was opened before"):
             in_child.check("a client")
-    # What is made in the child, or comes to a process that was started anew, is at home there.
+    # A handle that is made in the child, or unpickled in a freshly started process, is allowed
+    # there.
     Home().check("a client")
     monkeypatch.setattr(handles, "_LOADED_IN", os.getpid())
     started_anew = pickle.loads(packed)

@@ -1,4 +1,4 @@
-"""The shipped test helpers: every way of reading a store is counted, and counted once."""
+"""The shipped test helpers count every way to read a store exactly once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WAYS = {
     ),
     "_get_many": lambda store: asyncio.run(many(store, [KEY])),
 }
-# Ways that some releases of zarr have and others have not.
+# Only some releases of zarr have these methods.
 if hasattr(Store, "_get_bytes"):
     WAYS["_get_bytes"] = lambda store: asyncio.run(store._get_bytes(KEY, prototype=PROTOTYPE))
     WAYS["_get_bytes_sync"] = lambda store: store._get_bytes_sync(KEY, prototype=PROTOTYPE)
@@ -77,7 +77,7 @@ def test_each_way_of_reading_counts_once(store: CountingStore, way: str):
     assert store.num_reads == 0
     assert WAYS[way](store)
     assert store.reads == {KEY: 1}
-    # A copy that zarr makes for reading only counts into the same tally.
+    # A read-only copy that zarr makes counts into the same tally.
     copy = store.with_read_only(True)
     WAYS[way](copy)
     assert copy.read_only
@@ -143,7 +143,7 @@ def test_faults_come_by_every_way_and_heal(store: CountingStore, way: str):
 
 @pytest.fixture
 def quick_switches() -> Iterator[None]:
-    """Threads that take turns as often as they can, so that a race is lost soon."""
+    """Switch threads as often as possible, so that a race shows soon."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,4 +1,4 @@
-"""Chunks of several sizes along a dimension: read directly, in this process and in others."""
+"""Chunks of several sizes along a dimension are read directly, here and in other processes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def dataset() -> xr.Dataset:
 
 
 def write(dataset: xr.Dataset, path: Path) -> Path:
-    """One variable in chunks of several sizes, the other in shards of several sizes."""
+    """Write one variable in chunks of several sizes, the other in shards of several sizes."""
     chunks = {"t": (EDGES, (4, 2)), "u": (2, 3)}
     write_store(dataset, chunks, path, encoding={"u": {"shards": ((6, 2, 12, 20), 6)}})
     return path
 
 
 def check_epoch(loader: Any, dataset: xr.Dataset, window: int) -> list[int]:
-    """Compare every batch with xarray; the ids that came."""
+    """Compare every batch with xarray and return the ids."""
     ids = []
     for batch in loader:
         for row, index in enumerate(batch.ids.tolist()):

@@ -1,4 +1,4 @@
-"""What fails for a while is asked for again: how often, is counted."""
+"""Reads that fail for a while are tried again, and retries are counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def flaky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flaky]:
     encoding = {"t": {"shards": (20, 20)}}
     stores += [write_store(ds, {"t": (5, 10)}, folder / "shards.zarr", encoding=encoding)]
     with warnings.catch_warnings():
-        # It is no part of the specification yet, and what lies behind HTTP is not found without.
+        # Consolidated metadata is not yet part of the Zarr v3 specification, so zarr warns. Stores
+        # over HTTP need it.
         warnings.simplefilter("ignore")
         for store in stores:
             zarr.consolidate_metadata(store)
@@ -42,7 +43,7 @@ def flaky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flaky]:
 
 def library(name: str) -> dict[str, Any] | None:
     pytest.importorskip("obstore" if name == "obstore" else "aiohttp")
-    # With any option, fsspec opens the URL.
+    # With any option given, fsspec opens the URL.
     return None if name == "obstore" else {"client_kwargs": {}}
 
 
@@ -71,7 +72,7 @@ def test_an_epoch_is_complete_where_each_key_fails_twice(
         report
     )
     if (by, fault) != ("fsspec", "drop"):
-        # Of a connection that drops, aiohttp itself asks once more, which nobody sees.
+        # aiohttp itself repeats a request once when a connection drops, and does not report it.
         assert report.num_retries == flaky.num_failed("/t/c/")
         assert report.num_requests == flaky.num_asked("/t/c/")
 
@@ -123,7 +124,7 @@ def test_a_chunk_that_never_comes_is_a_timeout(flaky: Flaky, by: str) -> None:
     ("status", "told"),
     [
         ("503", r"could not be read in 2 attempts \(\w+, HTTP status 503\).*max_retries="),
-        ("403", r"does not let this reader have a chunk \(\w+, HTTP status 403\).*credentials"),
+        ("403", r"refuses access to a chunk \(\w+, HTTP status 403\).*credentials"),
     ],
 )
 def test_the_error_tells_the_status(flaky: Flaky, status: Fault, told: str, by: str) -> None:
@@ -161,7 +162,7 @@ def test_no_more_attempts_than_asked_for(flaky: Flaky) -> None:
     with pytest.raises(ChunkError):
         read_all(samples)
     assert flaky.num_asked("/t/c/3") == 1
-    # A loader may be more patient than what it reads from was opened with.
+    # A loader may allow more retries than `open` did.
     flaky.fail("503", 1, "/t/c/3")
     assert read_all(samples, max_retries=1).num_retries == 1
 
@@ -202,7 +203,7 @@ def test_what_will_not_pass_is_not_asked_for_again() -> None:
 
 
 class _Told(Exception):
-    """As aiohttp's error has it."""
+    """An error with status and headers like aiohttp's."""
 
     status = 503
 

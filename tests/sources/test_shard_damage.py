@@ -1,4 +1,4 @@
-"""Damaged shards: one error that names the chunk, and nothing fetched or taken on the way."""
+"""A damaged shard raises one error that names the chunk; nothing large is fetched or allocated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rewrite(store: MemoryStore, change: Callable[[bytes], bytes], key: str = KEY
 
 
 def with_entry(chunk: int, offset: int, nbytes: int, *, location: str, is_checked: bool) -> Any:
-    """Change one entry of an index, whose checksum is right all the same."""
+    """Change one entry of a shard index and keep its checksum valid."""
 
     def change(data: bytes) -> bytes:
         size = NUM_CHUNKS * 16 + 4 * is_checked
@@ -56,7 +56,7 @@ def with_entry(chunk: int, offset: int, nbytes: int, *, location: str, is_checke
 
 
 def refuse(store: Store, chunk: int = 3) -> CorruptChunkError:
-    """Alone, with a neighbour, and with the whole shard."""
+    """Expect an error for the chunk alone, with its neighbour, and in the whole shard."""
     for chunks in ([chunk], [chunk - 1, chunk], list(range(NUM_CHUNKS))):
         source = open_source(store)
         assert source.path_of("a").startswith("direct")
@@ -114,11 +114,11 @@ def test_chunks_do_not_lie_in_an_index_at_the_start(is_checked: bool):
 
 def test_chunks_do_not_lie_in_an_unchecked_index_at_the_end():
     store, values = make_store(is_checked=False)
-    # It ends before the object does.
+    # The range reaches into the index, but ends before the object does.
     inside = NUM_CHUNKS * CHUNK_NBYTES - 300
     rewrite(store, with_entry(3, inside, CHUNK_NBYTES, location="end", is_checked=False))
     refuse(store)
-    # The last chunk touches the index, and is whole.
+    # The last chunk ends where the index begins, and is intact.
     read(open_source(store), [7], values)
 
 
@@ -163,7 +163,7 @@ def test_after_a_failure_the_index_is_read_again():
     store, values = make_store(codecs=[ZstdCodec()])
     source = open_source(store)
     read(source, [3], values)
-    # Written anew: chunks lie elsewhere.
+    # The shard is written again, with its chunks at other offsets.
     other, new_values = make_store(codecs=[ZstdCodec(level=9)], skip=(0, 1))
     store._store_dict[KEY] = other._store_dict[KEY]
     with pytest.raises(CorruptChunkError):
@@ -201,12 +201,12 @@ def test_a_damaged_shard_of_an_object_store(
     for key, buffer in store._store_dict.items():
         (root / name / key).parent.mkdir(parents=True, exist_ok=True)
         (root / name / key).write_bytes(buffer.to_bytes())
-    # Plain HTTP cannot be listed.
+    # Plain HTTP offers no listing.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(str(root / name))
     source = open_source(open_object_store(kind, root / name, f"{url}/{name}"))
-    # Some ask for what lies beyond the object's end, which each store answers in its own way.
+    # Some requests reach beyond the object's end, and each store answers these in its own way.
     for chunks in ([7], [6, 7], list(range(NUM_CHUNKS))):
         with pytest.raises(ChunkError, match=KEY) as caught:
             decode(source, chunks)

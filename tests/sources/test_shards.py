@@ -1,4 +1,4 @@
-"""Shards: few requests, an index read once, and damage that is told."""
+"""Shards: few requests, each index read once, and damage reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xloader.sources.zarr.zarr_source import ZarrSource
 from xloader.testing import CountingStore, LatencyStore
 
 NUM_CHUNKS, CHUNK_SIZE = 8, 100
-"""Of one shard."""
+"""Number of chunks in one shard."""
 CHUNK_NBYTES = CHUNK_SIZE * 4
 INDEX_NBYTES = NUM_CHUNKS * 16 + 4
 KEY = "a/c/0"
@@ -93,7 +93,7 @@ def ranges_of_the_first(store: CountingStore) -> dict[Any, int]:
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other test's indexes."""
+    """Start each test with empty caches of shard indexes."""
     monkeypatch.setattr(indexes, "_CACHES", {})
 
 
@@ -132,7 +132,7 @@ def test_neighbours_are_one_request(
     source = open_source(store)
     read(source, [0], values)
     store.reset()
-    # A gap of one chunk is fetched along; a gap of two is not; no range gets longer than three.
+    # A gap of one chunk is fetched too; a gap of two is not. A range has three chunks at most.
     assert read(source, [7, 0, 2, 5, 6], values) == Outcome(num_missing=0, num_requests=2)
     ranges = [(0, 3), (5, 8)]
     assert ranges_of_the_first(store) == {
@@ -149,13 +149,13 @@ def test_a_whole_shard_is_one_request():
     everything = list(range(NUM_CHUNKS))
     assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
     assert ranges_of_the_first(store) == {None: 1}
-    # Its index came along, and holds nothing else.
+    # The index came with the shard, and its copy does not keep the shard in memory.
     (kept,) = IndexCache.of_process()._kept.values()
     assert (kept.base is None) or kept.base.nbytes == kept.nbytes
     store.reset()
     assert read(source, everything, values) == Outcome(num_missing=0, num_requests=1)
     assert ranges_of_the_first(store) == {RangeByteRequest(0, NUM_CHUNKS * CHUNK_NBYTES): 1}
-    # Of the last shard, only three chunks lie within the array.
+    # Only three chunks of the last shard lie within the array.
     assert read(source, [8, 9, 10], values) == Outcome(num_missing=0, num_requests=1)
     assert store.ranges["a/c/1", None] == 1
 
@@ -199,18 +199,18 @@ def test_an_absent_shard_is_filled(chunks: list[int]):
     assert KEY not in store._store_dict
     source = open_source(store, on_missing="fill")
     assert read(source, chunks, values) == Outcome(len(chunks), 1)
-    # It may come yet.
+    # An absent shard is asked for again, because it may be written later.
     assert read(source, chunks, values) == Outcome(len(chunks), 1)
     assert read(source, [8], values).num_missing == 0
 
 
 DEADLINE = 10
-"""Seconds after which a wait that nobody ends is a failure of the test."""
+"""Seconds after which a test gives up a wait."""
 
 
 @pytest.fixture
 def num_waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Counts the threads that wait for an index; none of them waits for ever."""
+    """Count the threads that wait for an index; each wait has a deadline."""
     num_waiting = threading.Semaphore(0)
 
     class Waited(Future):
@@ -234,7 +234,7 @@ def test_many_threads_read_an_index_once(
 
     def get_late(key: indexes.Name, load: Callable[[], Any]) -> Any:
         def load_late() -> Any:
-            # Only once all the others wait for it.
+            # Load only after all other threads wait.
             assert all(num_waiting.acquire(timeout=DEADLINE) for _ in range(num_threads - 1))
             return load()
 
@@ -270,7 +270,7 @@ def test_the_waiting_share_a_failure_and_outlive_a_reader_that_is_stopped(
                 second.result(DEADLINE)
             assert cache.get("k", lambda: index) == (index, 1)
         else:
-            # Whoever stopped the reader did not mean this one, which reads by itself.
+            # The stop was meant for the first reader only, so the second reads by itself.
             assert second.result(DEADLINE) == (index, 1)
 
 

@@ -1,4 +1,4 @@
-"""Fetching and decoding apart: what is asked of the store when, and what is held meanwhile."""
+"""Fetching and decoding are separate: which requests each makes, and the bytes held between."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncat
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
 WAITING = ("obstore", "fsspec", "icechunk")
-"""What the kinds of source begin with whose stores can only be read asynchronously."""
+"""Prefixes of the kinds of source whose stores can only be read asynchronously."""
 
 WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
@@ -37,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "indexed": {"t": {"compressors": [BloscCodec(), GzipCodec()]}},
     "decoded": {"t": {"dtype": "i8", "scale_factor": 0.125, "_FillValue": -9}},
 }
-"""Encodings that are read each in its own way."""
+"""Encodings, each read in a different way."""
 
 
 @pytest.fixture(params=sorted(KINDS))
@@ -85,7 +85,7 @@ def test_stages_of_every_kind(kind: str, opened: Opened):
     assert {source.is_waiting(name) for name in source.variables} == {source.is_waiting("t")}
     fetched = [fetch(source, [chunk]) for chunk in chunks]
     assert all((one.nbytes > 0) == source.is_waiting("t") for one, _ in fetched)
-    # On other threads than they were fetched on.
+    # Decode on other threads than those that fetched.
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(lambda pair: pair[0].decode(pair[1]), fetched))
     for outcome, (_, (out,)), values in zip(outcomes, fetched, expected, strict=True):
@@ -96,7 +96,7 @@ def test_stages_of_every_kind(kind: str, opened: Opened):
 
 
 CHUNKS = [(0, 0, 0), (0, 1, 0), (1, 1, 0)]
-"""Of one shard, and not all of it."""
+"""Chunks of one shard, but not all of them."""
 
 
 def test_decoding_needs_no_store_that_was_waited_for(way: str):
@@ -127,7 +127,7 @@ def test_nothing_is_asked_before_decoding_where_nothing_waits(way: str):
 
 
 class Watching(MemoryStore):
-    """Sees how many of the chunks that it gave are still there when it is asked for another."""
+    """A store that counts, at each request, the chunks it gave that are still in memory."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store._store_dict, read_only=True)
@@ -148,7 +148,7 @@ class Watching(MemoryStore):
 
 @pytest.mark.parametrize("way", ["direct", "sharded"])
 def test_one_part_at_a_time_is_held_where_nothing_waits(way: str, monkeypatch: pytest.MonkeyPatch):
-    # Every chunk of a shard is a request of its own.
+    # Join no ranges, so that every chunk of a shard is a request of its own.
     monkeypatch.setattr(shards.coalesce, "__defaults__", (0, 1))
     store = Watching(store_of(way))
     source = open_source(store)
@@ -203,7 +203,7 @@ def test_the_recorder_tells_what_is_held():
     assert source.peak_held_nbytes == first.nbytes + second.nbytes > first.nbytes > 0
     first.decode(outs)
     assert source.peak_in_flight_nbytes == outs[0].nbytes
-    # What is dropped is not held either.
+    # A fetched chunk that is dropped is not held.
     del second
     source.reset()
     third, _ = fetch(source, [(2, 0, 0)])

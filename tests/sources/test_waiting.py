@@ -1,4 +1,4 @@
-"""Stores that are waited for: many requests at once, and obstore without zarr's event loop."""
+"""Stores that answer slowly: many requests at once, and obstore without zarr's event loop."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from xloader.sources.zarr.object_readers import objects_of
 from xloader.testing import LatencyStore, is_chunk_key
 
 DEADLINE = 10
-"""Seconds after which a wait that nobody ends is a failure of the test."""
+"""Seconds after which a test gives up a wait."""
 
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other test's indexes."""
+    """Start each test with empty caches of shard indexes."""
     monkeypatch.setattr(indexes, "_CACHES", {})
 
 
 class Gathering(LatencyStore):
-    """Answers no request for a chunk before there are as many as it wants together."""
+    """A store that answers requests for chunks only when a given number of them wait together."""
 
     barrier: asyncio.Barrier | None = None
 
@@ -53,7 +53,7 @@ def test_fetches_of_many_threads_wait_side_by_side():
     source = open_source(store)
     assert source.is_waiting("a")
     store.barrier = asyncio.Barrier(num_shards)
-    # Each thread fetches a shard: its index, then a chunk.
+    # Each thread fetches from its own shard: the index, then a chunk.
     reads = [[Read("a", (n * NUM_CHUNKS,), (slice(0, 100),))] for n in range(num_shards)]
     with ThreadPoolExecutor(num_shards) as pool:
         fetched = list(pool.map(source.fetch, reads))
@@ -95,7 +95,7 @@ def test_obstore_is_not_waited_for_in_zarrs_loop(obstore: Any, monkeypatch: pyte
         raise AssertionError("zarr's event loop is asked")
 
     monkeypatch.setattr(objects, "sync", refuse)
-    # One chunk by the index, all of a shard, and what is not there.
+    # One chunk by the index, a whole shard, and an absent chunk.
     for chunks, num_missing in [([3], 0), (list(range(16, 24)), 0), ([9], 1)]:
         outcome, outs = decode(source, chunks)
         assert outcome.num_missing == num_missing

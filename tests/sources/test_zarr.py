@@ -1,4 +1,4 @@
-"""ZarrSource: which path a variable takes, how often it reads, what an absent chunk is."""
+"""ZarrSource: how each variable is read, how many requests it takes, and absent chunks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_every_codec_and_dtype_directly(compressors: str, layout: str):
         source = open_source(store)
         assert source.path_of("a").startswith("direct: zarr v3")
         actual = kinds.read_all(source, "a")
-        # By bits: random floats hold NaNs of every kind.
+        # Compare bits, because random floats hold NaNs of every kind.
         assert actual.tobytes() == values.tobytes()
 
 
@@ -119,7 +119,7 @@ def test_one_request_per_read():
     dataset = kinds.numeric(kinds.make_dataset())
     store = CountingStore(write_store(dataset, kinds.CHUNKS))
     source = open_source(store)
-    # xarray looks at the ends of the time coordinate to know its dtype, and at nothing else.
+    # xarray reads both ends of the time coordinate to find its dtype, and nothing else.
     assert {key.split("/")[0] for key in store.reads} <= {"time"}
     for name, variable in source.variables.items():
         for chunk in np.ndindex(kinds.num_chunks(variable)):
@@ -130,7 +130,7 @@ def test_one_request_per_read():
 
 
 class Masked(WrapperStore[MemoryStore]):
-    """A user's store that keeps chunks masked, and unmasks them as zarr reads them."""
+    """A user's store that keeps chunks masked and unmasks them when zarr reads them."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         found = await self._store.get(key, prototype, byte_range)
@@ -147,7 +147,7 @@ def test_a_wrapper_that_changes_what_is_read_is_asked(wrap: Any):
         masked = bytes(byte ^ 0xA5 for byte in store.get_sync(key).to_bytes())
         store._store_dict[key] = cpu.Buffer.from_bytes(masked)
     wrapped = wrap(store)
-    # From some release on, zarr gives every wrapper a get_sync that asks what is wrapped.
+    # Newer releases of zarr give every wrapper a `get_sync` that bypasses the wrapper.
     assert not is_synchronous(wrapped)
     np.testing.assert_array_equal(kinds.read_all(open_source(wrapped), "a"), np.arange(8.0))
 
@@ -175,7 +175,7 @@ def test_each_variable_takes_its_own_path(tmp_path: Path):
     }
     write_store(dataset, kinds.CHUNKS, tmp_path / "z", encoding=encoding)
     source = open_source(tmp_path / "z")
-    # Older versions of xarray write bools as integers.
+    # Some versions of xarray write bools as integers.
     assert source.path_of("flag").startswith("direct: zarr v3, bytes, zstd")
     assert source.path_of("nan_masked").startswith("direct: ")
     assert source.path_of("masked").startswith("direct: ")
@@ -283,7 +283,7 @@ def test_a_failed_request_names_the_chunk_and_tells_no_secret():
     assert caught.value.key == "m/c/0/1"
     assert "canary" not in str(caught.value)
     assert isinstance(caught.value.__cause__, PermissionError)
-    # The fault has passed, and so the next read succeeds.
+    # The fault occurs once, so the next read succeeds.
     np.testing.assert_array_equal(kinds.read(source, "m", (0, 1)), dataset["m"][:, 3:6].values)
 
 
@@ -324,7 +324,7 @@ def test_chunks_far_larger_than_their_array_are_counted_whole():
     samples = xloader.open(store, variables=["a"]).window(a0=1)
     with pytest.raises(MemoryBudgetError) as caught:
         samples.loader(batch_size=1, output="numpy", memory="16MiB")
-    # 24 MiB of one chunk, and no byte of it is in the store.
+    # One decoded chunk takes 24 MiB, although the store holds none of its bytes.
     assert caught.value.minimum_nbytes > 24 * 2**20
 
 
@@ -386,7 +386,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.parametrize(
     ("kind", "when", "code"),
     [
-        # A directory is opened anew.
+        # A directory can be opened again in the child.
         ("zarr-direct-local", "before", 0),
         ("zarr-direct-local", "after", 0),
         ("netcdf4", "before", 0),

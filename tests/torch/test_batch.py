@@ -1,4 +1,4 @@
-"""Batches where PyTorch has its hands on them: pinned, moved, sent from workers."""
+"""Batches under PyTorch: pinned, moved to a device, and sent from workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xloader.tensors.collate import collate
 
 
 def make_batch(first: int = 0) -> Batch:
-    """Three rows of arrays, the last of them padding."""
+    """Make three rows of arrays, the last of them padding."""
     x = np.arange(6.0, dtype=np.float32).reshape(3, 2) + first
     ids = np.array([first, first + 1, first + 1])
     return Batch([x, ids * 2], ["x", "y"], ids, np.array([False, False, True]))
@@ -77,7 +77,7 @@ def test_a_batch_moves_to_a_device() -> None:
 
 
 class _Batches:
-    """Whole batches, and at last what a worker must not make."""
+    """Whole batches, and at the end a tensor on a device, which a worker must not make."""
 
     def __len__(self) -> int:
         return 4
@@ -89,7 +89,7 @@ class _Batches:
 
 
 class _CollateBatches:
-    """Sends rows as they are, and collates the rest."""
+    """Leaves rows as they are and collates all else."""
 
     def __call__(self, samples: Any) -> Any:
         return samples if isinstance(samples, Rows) else collate(samples)
@@ -113,5 +113,5 @@ def test_batches_come_whole_from_workers() -> None:
     assert np.shares_memory(rows[2][0], rows.batch.x)
     with pytest.raises(UnsupportedDataError, match=r"'x' holds a tensor.*'meta' in worker 1"):
         next(batches)
-    # In this process a tensor may be on a device.
+    # In this process, unlike in a worker, a tensor may be on a device.
     assert collate(_Batches()[3]).x.device.type == "meta"

@@ -1,4 +1,4 @@
-"""Chance in PyTorch's doors: the same numbers by whichever of them a sample comes."""
+"""Random numbers of a sample are the same at every door."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_workers_give_what_a_loader_gives() -> None:
         expected = [told(loader) for _ in range(2)]
     assert expected[0] != expected[1]
     assert len(set(expected[0])) == 120
-    # Numbers of the second worker come from another process.
+    # The second worker draws its numbers in another process.
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
     batches = data_loader(samples, batch_size=8, memory="1MiB", seed=2, **options)
     assert [told(batches) for _ in range(2)] == expected

@@ -1,4 +1,4 @@
-"""A store that changes while PyTorch's doors read it."""
+"""A store that changes while PyTorch's doors read it raises an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def iterable(samples: xloader.Samples, num_workers: int) -> Any:
 
 
 def plain(samples: xloader.Samples, num_workers: int) -> Any:
-    """Read through the cache."""
+    """Make a DataLoader that reads through the cache."""
     return DataLoader(
         MapDataset(samples, memory="64KiB"), batch_size=4, shuffle=True, num_workers=num_workers
     )
@@ -55,7 +55,7 @@ def check_first_values(batches: Iterable[Any]) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("make", [mapped, iterable, plain])
 def test_no_wrong_value_comes(make: Callable[..., Any], num_workers: int, tmp_path: Path) -> None:
-    """As many bytes in each chunk, which decode, to other elements."""
+    """The new chunks have as many bytes and decode, but to other elements; no wrong value comes."""
     path, other = tmp_path / "a.zarr", tmp_path / "b.zarr"
     write(path, 0, (8, 8))
     write(other, 1e6, (16, 4))

@@ -1,4 +1,4 @@
-"""Rows, collate and PadCollate, alone and where PyTorch calls them."""
+"""Rows, collate and PadCollate, called directly and by PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DTYPES = ["bool", "uint8", "int16", "int64", "float16", "float32", "float64", "c
 
 
 def make_batch(num_samples: int = 4) -> Batch:
-    """A field with a window a sample and one with a number, and a last row that is padding."""
+    """Make a batch of a windowed field and a field of numbers, whose last row is padding."""
     x = np.arange(num_samples * 6, dtype=np.float32).reshape(num_samples, 2, 3)
     y = np.arange(num_samples, dtype=np.int16)
     is_padding = np.arange(num_samples) == num_samples - 1
@@ -279,7 +279,7 @@ def test_errors_of_padding(pad: PadCollate, text: str) -> None:
 
 
 class _ByBatch:
-    """A map-style dataset that reads a batch at a time."""
+    """A map-style dataset that reads whole batches."""
 
     def __len__(self) -> int:
         return 6

@@ -1,4 +1,4 @@
-"""PyTorch's doors in real worker processes: what comes, and what is read for it."""
+"""PyTorch's doors in real worker processes: the batches, and the reads for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 MEMORY = "200KiB"
-"""Room for a part of the chunks only: with more, later epochs would read nothing."""
+"""Memory for some of the chunks only. With more, later epochs would read nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_forked_workers_read_what_was_told(folder: Path, tmp_path: Path) -> None
     recorder = SourceRecorder(opened.recipe.source, log=tmp_path / "reads")
     recorded = Samples(replace(opened.recipe, source=recorder))
     samples = recorded.window(time=1).inputs("t").targets("u")
-    # A read in the parent, which a fork must survive.
+    # The parent has read something before, and the fork must still work.
     assert samples[3][0].shape == (1, 1, 6, 10)
     loader = data_loader(
         samples, batch_size=16, num_workers=4, memory=MEMORY, multiprocessing_context="fork"
@@ -172,7 +172,7 @@ def test_workers_read_what_was_told(
         again = [key for key, pids in store.readers.items() if len(pids) > 1]
         assert len(again) <= expected.num_shared_reads
         if window == 1:
-            # Each chunk once, but for those of both variables where parts are cut.
+            # Each chunk is read once, except those of both variables at the cuts between parts.
             assert len(again) <= 2 * (num_workers - 1)
             assert expected.num_reads == 60 + len(again)
         assert len(batches) == len(loader)
@@ -204,9 +204,9 @@ def test_an_iterable_dataset_reads_what_was_told(store: CountingStore, dataset: 
         orders.append(ids_of(batches))
         assert sorted(orders[-1]) == list(range(len(samples)))
         check_values(dataset, batches[-1], 1)
-    # Workers that live on are told of the epoch.
+    # Workers that stay alive learn the new epoch.
     assert orders[0] != orders[1]
-    # The same order as of the other door.
+    # Both doors give the same order.
     sampler = ChunkSampler(samples, batch_size=16, num_workers=4, memory=MEMORY)
     assert list(sampler) == orders[0]
 
@@ -217,7 +217,7 @@ def test_an_iterable_dataset_reads_what_was_told(store: CountingStore, dataset: 
 def test_a_stream_gives_batches_without_a_collate_fn(
     folder: Path, dataset: xr.Dataset, num_workers: int, is_changed: bool
 ) -> None:
-    """PyTorch's default for batch_size=None makes lists of tuples, whose ids would be lost."""
+    """Batches keep their ids, which PyTorch's default for batch_size=None would lose."""
     own = IterableDataset(
         samples_of(folder),
         16,
@@ -294,7 +294,7 @@ def test_what_fits_is_read_once_for_all_epochs(store: CountingStore) -> None:
         told.append(loader.explain().num_reads)
         ids_of(loader)
         counted.append(store.num_reads)
-    # Workers keep what they have read; the second epoch brings some of them what others had.
+    # Workers keep their chunks, and in the second epoch some need chunks that others had read.
     assert np.diff([0, *counted]).tolist() == told
     assert told[0] >= 60
     assert told[2] < told[0]
@@ -323,7 +323,7 @@ def test_several_ranks_take_equal_steps(folder: Path) -> None:
     assert {len(batch.ids) for own in batches for batch in own} == {16}
     real = [batch.ids[~batch.is_padding] for own in batches for batch in own]
     assert sorted(np.concatenate(real).tolist()) == list(range(470))
-    # The sampler's ids are those of the batches, padding included.
+    # The sampler yields the ids of the batches, padding included.
     for loader, own in zip(loaders, batches, strict=True):
         loader.sampler.set_epoch(0)
         assert list(loader.sampler) == ids_of(own)
@@ -344,7 +344,7 @@ def test_other_numbers_of_workers_than_planned_warn(folder: Path, workers: int) 
         multiprocessing_context="fork" if workers else None,
     )
     if workers:
-        # Raised in the worker, where warnings are errors as they are here.
+        # The warning is raised in the worker, where warnings are errors as in this process.
         with pytest.raises(WorkersWarning, match=r"planned for 4.*still read once"):
             next(iter(loader))
         return
@@ -467,7 +467,7 @@ def test_a_repeated_epoch_is_told(folder: Path) -> None:
 def test_batches_within_bytes(folder: Path) -> None:
     samples = samples_of(folder)
     loader = data_loader(samples, batch_of(nbytes="5KiB"), memory=MEMORY)
-    # Two fields of 60 float32 a sample.
+    # A sample has two fields of 60 float32 each.
     assert loader.batch_size == 10
     assert data_loader(samples, batch_of(num_elements=240), memory=MEMORY).batch_size == 2
     with pytest.raises(OptionError, match="bounded by nothing"):

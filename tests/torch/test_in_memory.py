@@ -1,4 +1,4 @@
-"""Samples as a TensorDataset, and PyTorch's own ways to combine and split it."""
+"""Samples as a TensorDataset, and PyTorch's own tools to combine and split it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xloader.testing import CountingStore, write_store
 
 
 def make_samples(store: object | None = None) -> xloader.Samples:
-    """20 windows of 3 over chunks of 4, and the number after each."""
+    """Make 20 windows of 3 over chunks of 4, each with the next number as target."""
     return (
         xloader.open(make_store() if store is None else store)
         .window(time=4, stride=2)
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
 def test_errors() -> None:
     with pytest.raises(OptionError, match=r"these are weighted.*WeightedRandomSampler"):
         make_samples().weighted(np.ones(20)).to_tensor_dataset()
-    with pytest.raises(OptionError, match="no number of bytes"):
+    with pytest.raises(OptionError, match="not a number of bytes"):
         make_samples().to_tensor_dataset(memory="much")
     with pytest.raises(UnsupportedDataError, match=r"'x' holds what no tensor can.*<U3"):
         fill_tensors([], 2, {"x": (3,)}, {"x": np.dtype("<U3")})

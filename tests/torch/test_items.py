@@ -1,4 +1,4 @@
-"""Functions on single samples, and the chance that they see."""
+"""Functions on single samples, and the random numbers that these functions draw."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make_batch(ids: list[int] | None = None) -> Batch:
 
 
 def chance(x: Any) -> np.ndarray:
-    """Numbers of every generator that augmentation uses."""
+    """Draw a number from every generator that augmentation uses."""
     return np.array([random.random(), np.random.rand(), torch.rand(()).item()])  # noqa: NPY002
 
 
 class Compose:
-    """As torchvision's."""
+    """A composition of functions like torchvision's."""
 
     def __init__(self, *functions: Any) -> None:
         self.functions = functions
@@ -118,7 +118,7 @@ def test_chance_depends_on_the_sample_alone() -> None:
     for ids in ([7], [1, 4], [7, 4, 1]):
         np.testing.assert_array_equal(keyed(ids), [expected[i] for i in ids])
     others = [keyed([4], [1])[0], keyed([4], epoch=1)[0], *expected.values()]
-    # Each generator has numbers of its own, and no two samples share them.
+    # Each generator has its own numbers, and no two samples share them.
     assert len(np.unique(others)) == 3 * len(others)
 
 
@@ -128,7 +128,7 @@ def test_the_generators_stand_where_they_stood() -> None:
         raise ValueError("broken")
 
     random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
-    # An odd number of normal numbers leaves one in NumPy's drawer, which must stay there.
+    # NumPy makes normal numbers in pairs and keeps the second one, which must stay.
     np.random.standard_normal()  # noqa: NPY002
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     keys = sample_keys(0, 0, [4, 1, 7])
@@ -185,7 +185,7 @@ def test_errors_of_the_functions() -> None:
 
 
 class _Augmented:
-    """What a map-style dataset does with transforms: ids from 0 to 7, and 8, which is refused."""
+    """A map-style dataset with transforms: ids 0 to 7 work, and id 8 is refused."""
 
     transforms = ItemTransforms(chance)
 

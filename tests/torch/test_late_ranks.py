@@ -1,4 +1,4 @@
-"""PyTorch's doors in training of several ranks: they may be made before the ranks are known."""
+"""PyTorch's doors with several ranks: they may be made before the ranks are known."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_dataset_travels_with_the_rank_of_its_process(monkeypatch: pytest.Monk
     copied = pickle.loads(pickle.dumps(dataset))
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
-    # As in a process that knows of no process group.
+    # The copy is used in a process without a process group.
     assert len(copied) == 5
     alone = pickle.loads(pickle.dumps(make_dataset()))
     become(monkeypatch, 0, 2)

@@ -1,4 +1,4 @@
-"""Going on under PyTorch's doors: from any step, with any workers, what would have come."""
+"""Resuming PyTorch's doors from any step, with any workers, continues the same batches."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def through_json(state: Any) -> Any:
 
 
 def least(make: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the least memory that will do; no workers that would have only padding."""
+    """Return the options with the least sufficient memory.
+
+    An example whose workers would have padding only is skipped.
+    """
     try:
         make(**options, memory=1)
     except MemoryBudgetError as error:
@@ -111,7 +114,7 @@ def test_a_sampler_and_its_dataset_go_on_from_any_step(
     options = sampler_options(case, rank, workers)
 
     def read(sampler: ChunkSampler) -> list[Any]:
-        # All workers in this process.
+        # All workers of the plan run in this process.
         dataset = MapDataset(case.samples)
         batches = [contents(dataset.__getitems__(ids).batch) for ids in sampler.batches()]
         dataset.close()
@@ -149,7 +152,7 @@ def test_the_state_of_an_iterator_brings_the_rest_of_its_ids(
     assert [next(stopped) for _ in range(num_ids)] == whole[:num_ids]
     state = through_json(stopped.state_dict())
     assert [*stopped] == whole[num_ids:]
-    # Another seed, as the state has its own.
+    # The seed differs here, because the state brings its own.
     other = ChunkSampler(case.samples, **{**options, "seed": 99})
     begun = iter(other)
     begun.load_state_dict(state)
@@ -160,7 +163,7 @@ def test_the_state_of_an_iterator_brings_the_rest_of_its_ids(
 
 
 def streams(dataset: IterableDataset, workers: int, mp: pytest.MonkeyPatch) -> list[Any]:
-    """The iterators of all worker processes, each of its own copy of the dataset."""
+    """Return the iterators of all worker processes, each over a copy of the dataset."""
     own, drawn = [], 1000 * next(ITERATORS)
     for number in range(workers):
         info = SimpleNamespace(id=number, num_workers=workers, seed=drawn + number)
@@ -172,7 +175,7 @@ def streams(dataset: IterableDataset, workers: int, mp: pytest.MonkeyPatch) -> l
 
 
 def in_turn(own: list[Any], mp: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Batches as a DataLoader takes them: of each worker one, while it has any."""
+    """Yield batches as a DataLoader does: one of each worker in turn, until none is left."""
     while own:
         left = []
         for info, stream in own:
@@ -209,7 +212,7 @@ def test_streams_go_on_from_any_step(
         assert [contents(batch) for batch in in_turn(own, mp)] == whole[step:]
         assert case.store.num_reads == expected.num_reads
         assert expected.num_steps == len(whole) - step
-        # The iteration after that begins the epoch anew, in new processes as well.
+        # The next iteration begins the same epoch from its start, in new processes too.
         assert [contents(batch) for batch in in_turn(streams(other, workers, mp), mp)] == whole
 
 
@@ -269,7 +272,7 @@ def test_a_stock_loader_goes_on(store: CountingStore, num_workers: int, step: in
     store.reset()
     assert [contents(batch) for batch in other] == whole[step:]
     assert store.num_reads == expected.num_reads <= num_reads // 2
-    # The processes that live on have other parts now.
+    # The workers are the same processes as before, with other parts of the epoch.
     expected = other.explain()
     store.reset()
     assert [contents(batch) for batch in other] == after
@@ -323,7 +326,7 @@ def test_a_restart_reads_only_what_was_in_memory_then(store: CountingStore) -> N
     whole = sampler.explain().num_reads
     for step in range(0, 31, 5):
         sampler.resume(0, step)
-        # Two variables, and room for some blocks in each of two workers.
+        # The rest of the reads, plus two variables' chunks that the two workers have room for.
         most = whole * (1 - step / 30) + 2 * 200 * 1024 / (16 * 60 * 4)
         assert sampler.explain().num_reads <= most
     assert sampler.explain().num_reads == sampler.explain().num_samples == 0
@@ -470,7 +473,7 @@ def test_other_processes_than_those_that_went_on_begin_anew(folder: Path) -> Non
 
 
 def _wait(worker: int) -> None:
-    # The first one is far ahead then, and a pass may be over before the others begin.
+    # The first worker is far ahead, and its pass may end before the others begin.
     time.sleep(worker)
 
 
@@ -539,5 +542,6 @@ def test_workers_keep_nothing_for_others_to_whom_their_steps_come(folder: Path) 
         own.resume(1, 29)
         assert len(list(own)) == 6
         own.resume(1, 1)
-    # Of the pass before, the same process has what it needs; of the one before that, another.
+    # The chunks of the last pass are in the process that needs them, those of the pass before it in
+    # another one.
     assert 0 < used.explain().num_reads == fresh.explain().num_reads

@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader over our doors: it asks where they stand, and goes on there."""
+"""torchdata's StatefulDataLoader over xloader's doors: it saves their states and resumes there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
     pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    # Of torchdata.
+    # torchdata causes this warning.
     pytest.mark.filterwarnings("ignore:.set_vital. is deprecated"),
 ]
 
@@ -84,7 +84,7 @@ MADE = {"map": map_loader, "stream": stream_loader}
 
 
 def place_of(loader: Any) -> Any:
-    """What is told of epochs: the sampler, or the dataset."""
+    """Return the object whose epoch is set: the sampler, or the dataset."""
     dataset = loader.dataset
     return dataset if isinstance(dataset, IterableDataset) else loader.sampler
 
@@ -98,7 +98,7 @@ def through_json(state: Any) -> Any:
 
 
 def ours_in(state: Any) -> list[Any]:
-    """Our own states, wherever torchdata has put them."""
+    """Return xloader's states, wherever torchdata has put them."""
     if not isinstance(state, dict):
         return []
     if "plan" in state:
@@ -126,7 +126,7 @@ def test_the_rest_comes_and_nothing_else_is_read(
         other.load_state_dict(states[step])
         store.reset()
         assert [contents(batch) for batch in other] == whole[step:]
-        # As was told where somebody says the place.
+        # A sampler that resumes at the same place predicts the same reads.
         told = ChunkSampler(samples, batch_size=16, num_workers=num_workers, memory=MEMORY)
         told.resume(EPOCH, step)
         assert store.num_reads == told.explain().num_reads
@@ -147,7 +147,7 @@ def test_what_workers_keep_of_a_remainder_is_told(store: CountingStore) -> None:
     other = made()
     other.load_state_dict(loader.state_dict())
     assert len(list(other)) == 11
-    # The second worker went on first, and has its own parts again.
+    # After the resume the second worker was the first to continue. Now each has its own part again.
     expected = other.sampler.explain()
     store.reset()
     assert len(list(other)) == 16
@@ -165,7 +165,7 @@ def test_stopping_often_and_between_epochs(folder: Path, kind: str, num_workers:
         expected += [contents(batch) for batch in plain]
     found: list[Any] = []
     state: Any = {}
-    # Within an epoch, in the next one, and after the end of both.
+    # The stops lie within an epoch, in the next epoch, and after the end of both.
     for num_batches, epoch in ((3, 0), (4, 0), (9, 0), (16, 1)):
         loader = MADE[kind](samples, num_workers)
         loader.load_state_dict(state)
@@ -186,7 +186,7 @@ def test_states_are_small(folder: Path) -> None:
             state = loader.state_dict()
             text = json.dumps(state)
             assert through_json(ours_in(state)) == ours_in(state) != []
-            # torchdata's own, and ours: one, or one for each worker of a stream.
+            # torchdata's own state, and one of xloader's, or one for each worker of a stream.
             num_states = num_workers if kind == "stream" and num_workers else 1
             assert len(text) < 1000 + 2048 * num_states
 

@@ -1,4 +1,4 @@
-"""What does not come as `data_loader` puts it together: other samplers, samples, processes."""
+"""Unusual uses of the doors: other samplers, samples without a plan, and other processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MEMORY = "64KiB"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The value at each time is the id of its sample.
+    # The value at each time is the sample's id.
     values = np.repeat(np.arange(240.0), 12).reshape(240, 3, 4)
     path = tmp_path_factory.mktemp("stores") / "times.zarr"
     write_store(xr.Dataset({"t": (("time", "y", "x"), values)}), {"t": (16, 3, 4)}, path)
@@ -64,7 +64,7 @@ def times_of(batches: Iterable[Any]) -> list[int]:
 
 def test_ids_of_a_sampler_in_another_order_are_still_those_asked_for(samples: Samples) -> None:
     dealt = list(ChunkSampler(samples, 16, memory=MEMORY))
-    # The first of them is the first id of a planned batch; the rest is not that batch's.
+    # The first id begins a planned batch; the others belong to another batch.
     asked = [dealt[0], *dealt[100:115]]
     with pytest.warns(WorkersWarning, match="dealt out anew"):
         rows = MapDataset(samples, MEMORY).__getitems__(asked)
@@ -138,7 +138,7 @@ def test_samples_that_no_dataloader_asks_for_do_not_warn(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert int(samples[3][0].flat[0]) == 3
-        # To look at a part is no epoch.
+        # Reading a few samples is no epoch, so no warning is due.
         assert int(Subset(samples, [7, 3])[1][0].flat[0]) == 3
         assert len(list(data_loader(samples, 16, memory="4MiB"))) == 15
 
@@ -180,24 +180,24 @@ def test_a_stream_says_what_it_keeps(folder: Path) -> None:
 def test_a_cache_begun_for_one_sample_has_room_for_batches(samples: Samples) -> None:
     dataset = MapDataset(samples, "64KiB")
     assert len(dataset[0]) == 1
-    # Of all its rows, one array as it was read, and none joined of parts.
+    # The rows are one array as it was read, without joining parts.
     rows = dataset.__getitems__(list(range(64)))
     assert isinstance(rows, Rows)
     assert rows.batch is not None
     assert rows.batch[0].base is not None
-    # Four such batches do not fit: they are read in parts.
+    # Four such batches do not fit into memory, so they are read in parts.
     assert [int(x.flat[0]) for (x,) in dataset.__getitems__(list(range(240)))] == list(range(240))
 
 
 @pytest.mark.parametrize("door", ["data_loader", "IterableDataset"])
 def test_errors_of_classes_that_do_not_pickle_arrive(samples: Samples, door: str) -> None:
     class OddError(Exception):
-        """As of a notebook: it has no name that the main process could find."""
+        """An error class as in a notebook: the main process cannot import it."""
 
     def fail(x: np.ndarray) -> np.ndarray:
         raise OddError(f"odd: {x.shape}")
 
-    # Without a timeout, PyTorch would wait for ever.
+    # Without a timeout, PyTorch would wait without end if the error did not arrive.
     settings = {"num_workers": 1, "timeout": 20, "multiprocessing_context": "fork"}
     if door == "data_loader":
         loader = data_loader(samples, 16, memory=MEMORY, transform=fail, **settings)
@@ -217,7 +217,7 @@ def test_a_plan_that_fails_is_left_without_a_word(folder: Path, tmp_path: Path) 
     sampler = ChunkSampler(samples, 16, memory=MEMORY, shuffle=False)
     dataset = MapDataset(samples, MEMORY)
     failed = []
-    # Warnings are errors here.
+    # Warnings are errors in this test.
     for step, ids in enumerate(sampler.batches()):
         try:
             assert [int(row[0].flat[0]) for row in dataset.__getitems__(ids)] == ids
@@ -249,7 +249,7 @@ def test_who_deals_batches_out_once_more_is_refused(
     monkeypatch.setitem(sys.modules, "accelerate.state", object())
     with pytest.raises(RanksError, match=r"accelerate .* once more.*samples\.loader"):
         list(names["BatchSamplerShard"](own))
-    # A name alone is not it.
+    # A class of the same name in another module is accepted.
     names["__name__"] = "elsewhere"
     exec(_ACCELERATE, names)
     assert list(names["BatchSamplerShard"](own))

@@ -1,4 +1,4 @@
-"""Scripts whose workers start before the script guards what it does."""
+"""Scripts with workers, with and without the ``__main__`` guard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path, context: str) ->
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_loader_may_be_made_above_the_guard(tmp_path: Path, context: str) -> None:
-    """Workers make it as well, and nobody iterates over theirs."""
+    """Workers import the script and make the loader too, but do not iterate over it."""
     ended = run(tmp_path, GUARDED, context)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "8 batches\n"

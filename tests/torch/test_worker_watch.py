@@ -1,4 +1,4 @@
-"""Workers end with the training process, and not before it."""
+"""Workers end with the training process, and not before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 SECONDS = 20.0
-"""How long processes may take to end: on an idle machine they take less than one."""
+"""Seconds that processes may take to end. On an idle machine they take less than one."""
 
 TRAINING = """
 import json, sys, threading
@@ -81,7 +81,7 @@ def samples(folder: Path) -> Samples:
 
 @pytest.fixture
 def started() -> Iterator[list[psutil.Process]]:
-    """Processes that no test may leave behind, not even one that fails."""
+    """Collect processes, and kill those that a test leaves behind, even if it fails."""
     processes: list[psutil.Process] = []
     yield processes
     for process in those_alive(processes):
@@ -90,7 +90,7 @@ def started() -> Iterator[list[psutil.Process]]:
 
 @pytest.fixture
 def sockets() -> Iterator[str]:
-    """A folder for what a killed process cannot remove: with a longer name there are none."""
+    """Give a folder for the sockets of a killed process; a longer path would not fit a socket."""
     with tempfile.TemporaryDirectory(prefix="x") as path:
         yield path
 
@@ -98,7 +98,7 @@ def sockets() -> Iterator[str]:
 def those_alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     alive = []
     for process in processes:
-        # A process whose new parent does not ask for its exit code has ended all the same.
+        # A zombie has ended, although its new parent does not ask for its exit code.
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 alive.append(process)
@@ -123,7 +123,7 @@ def test_nothing_is_left_of_a_training_process_that_was_killed(
         started.append(psutil.Process(training.pid))
         assert training.stdout is not None
         started.extend(psutil.Process(pid) for pid in json.loads(training.stdout.readline()))
-        # The server, who tracks its semaphores, and two workers.
+        # The training process, the fork server, its semaphore tracker, and two workers.
         assert len(those_alive(started)) == 5
         training.kill()
     give_up = time.monotonic() + SECONDS
@@ -140,7 +140,7 @@ def lookouts(x: np.ndarray) -> int:
 def test_one_lookout_in_each_worker_for_whom_nobody_else_looks_out(
     samples: Samples, method: str | None, expected: int
 ) -> None:
-    # Of what a process reads, each part would have its own.
+    # Two datasets in one worker must share one watching thread.
     parts = [MapDataset(samples, "64KiB", transform=lookouts) for _ in range(2)]
     settings: dict[str, Any] = {"num_workers": 0}
     if method is not None:
@@ -163,7 +163,10 @@ def test_one_lookout_in_each_worker_for_whom_nobody_else_looks_out(
 def test_a_worker_whose_read_never_returns_ends_with_its_loader(
     folder: Path, door: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch waits for its workers, and then kills them: here it would wait for a minute."""
+    """A worker that is stuck in a read ends with its loader, before PyTorch kills it.
+
+    PyTorch would wait for a minute here.
+    """
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 60.0)
     samples = hanging_samples("sync", folder / "hanging.zarr")
     if door == "data_loader":
@@ -171,10 +174,10 @@ def test_a_worker_whose_read_never_returns_ends_with_its_loader(
     else:
         dataset = IterableDataset(samples, 4, shuffle=False)
         batches = iter(DataLoader(dataset, batch_size=None, num_workers=1))
-    # The third batch is the one that hangs.
+    # The read for the batch after these three hangs.
     for _ in range(3):
         next(batches)
     (worker,) = batches._workers
     del batches
-    # Where PyTorch ends it, that is by a signal, and its number -15.
+    # PyTorch would kill it by a signal, and the exit code would be -15.
     assert worker.exitcode == 0

@@ -13,7 +13,7 @@ from tests.trainers.cases import make_loader, note, row
 
 
 def main(store: str, folder: Path) -> None:
-    """Note the batches of two epochs, then go back to a checkpoint and note the rest again."""
+    """Record the batches of two epochs, then load a checkpoint and record the rest again."""
     accelerator = Accelerator(cpu=True)
     given = make_loader(store, accelerator.num_processes)
     net = torch.nn.Linear(4, 4)

@@ -12,7 +12,7 @@ from tests.trainers.cases import make_loader, note, row
 
 
 def main(store: str, folder: Path) -> None:
-    """Note the batches of two epochs, and the state in the midst of the second."""
+    """Record the batches of two epochs, and the state in the middle of the second."""
     world_size = int(os.environ["WORLD_SIZE"])
     loader = make_loader(store, world_size)
     dist.init_process_group("gloo")

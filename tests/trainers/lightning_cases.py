@@ -20,7 +20,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class Net(lightning.LightningModule):
-    """Notes the batches that it is trained and validated on."""
+    """A model that records the batches of its training and validation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Net(lightning.LightningModule):
 
 
 def make_trainer(folder: Path | None = None, **options: Any) -> lightning.Trainer:
-    """A trainer without noise. With a folder, it saves a checkpoint after each step."""
+    """Make a quiet trainer. With a folder, it saves a checkpoint after each step."""
     callbacks = []
     if folder is not None:
         each = ModelCheckpoint(
@@ -65,8 +65,8 @@ def make_trainer(folder: Path | None = None, **options: Any) -> lightning.Traine
 
 
 def main(store: str, folder: Path) -> None:
-    """One of two ranks: note the batches of two epochs."""
-    # Before there is a process group, as in a script that hands it to fit().
+    """Run one of two ranks and record the batches of two epochs."""
+    # The loader is made before the process group, as in a script that passes it to fit().
     loader = make_loader(store, 2)
     net = Net()
     trainer = make_trainer(folder, devices=2, strategy="ddp")

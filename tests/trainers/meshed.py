@@ -1,4 +1,4 @@
-"""One rank of a mesh, its group sharing samples: ``torchrun meshed.py STORE FOLDER``."""
+"""One rank of a mesh whose groups share samples: ``torchrun meshed.py STORE FOLDER``."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ NUM_LATS = 5
 STATE_STEP = 2
 
 Seen = tuple[list[int], list[bool], list[Any]]
-"""Ids of a batch, which of its rows are padding, and the values of its field."""
+"""The ids of a batch, its padding flags, and the values of its field."""
 
 
 def open_samples(store: Any) -> Samples:
-    """Samples that are normalised by numbers which vary along the dimension that is cut."""
+    """Open samples normalised by numbers that vary along the dimension that is cut into slabs."""
     mean = xr.DataArray(np.arange(NUM_LATS, dtype=np.float64), dims="lat")
     return xloader.open(store).window(time=1).inputs("t").normalize({"t": (mean, mean + 1.0)})
 
 
 def make_loader(samples: Samples, rank: int, world_size: int) -> Loader:
-    """A loader of the samples, or of a slab of them."""
+    """Make a loader of the samples, or of a slab of them."""
     size = GLOBAL_BATCH // world_size
     return samples.loader(batch_size=size, rank=rank, world_size=world_size, **OPTIONS)
 
 
 def seen(batch: Any) -> Seen:
-    """What a rank notes of a batch."""
+    """Return a batch as a rank records it."""
     values = np.asarray(batch.inputs, np.float64).tolist()
     return batch.ids.tolist(), batch.is_padding.tolist(), values
 
 
 def main(store: str, folder: Path) -> None:
-    """Note an epoch, a state in its midst, and the rest as a loader takes the last rank's state."""
+    """Record an epoch and its middle state, then the rest after loading the last rank's state."""
     mesh = init_device_mesh("cpu", SHAPE, mesh_dim_names=("data", "domain"))
     samples = open_samples(store).slab("lat", mesh.get_local_rank("domain"), mesh.size(1))
     data_rank = (mesh.get_local_rank("data"), mesh.size(0))

@@ -1,4 +1,4 @@
-"""accelerate: what it leaves as it is, and its checkpoints."""
+"""accelerate: a prepared loader stays as it is, and checkpoints resume it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers do to a loader before they train: they ask for an iterator, and throw it away."""
+"""Before training, trainers ask a loader for an iterator and drop it; this changes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_iterator_that_nobody_asks_keeps_the_place(loader: Loader) -> None:
 
 
 def test_an_epoch_may_be_chosen_until_the_first_batch_is_asked_for(loader: Loader) -> None:
-    """Lightning goes on from a checkpoint with iter first, and then tells the epoch."""
+    """The epoch may be set after iter(), as Lightning does when it resumes from a checkpoint."""
     orders = []
     for epoch in range(3):
         loader.set_epoch(epoch)
@@ -86,10 +86,10 @@ LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}
 
 
 def test_ranks_that_lightning_starts_itself() -> None:
-    """It starts them without RANK, which only its own process group knows later."""
+    """Lightning starts ranks without RANK, which only its process group knows later."""
     assert resolve_world(environ=LIGHTNING) == World(1, 4)
     assert resolve_world(environ={**LIGHTNING, "RANK": "2"}) == World(2, 4)
-    # After training it takes WORLD_SIZE away, and leaves the rest.
+    # After training, Lightning removes WORLD_SIZE and leaves the other variables.
     assert resolve_world(environ={"LOCAL_RANK": "0", "NODE_RANK": "0"}) == World()
 
 

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from tests.trainers.lightning_cases import Net
 
 pytestmark = [
-    # Found and not imported: that takes seconds, in each process that only collects tests.
+    # Lightning is looked up without an import, which takes seconds in each process that collects
+    # tests.
     pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning is not installed"),
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
-    # Of Lightning about itself.
+    # Lightning warns about itself.
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -72,7 +73,7 @@ def store(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path, store: Path) -> list[Row]:
-    """The batches of three epochs, with a checkpoint after each."""
+    """Return the batches of three epochs, with a checkpoint after each."""
     return fit(make_loader(store), save=folder, max_epochs=3).rows
 
 

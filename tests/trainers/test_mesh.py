@@ -1,4 +1,4 @@
-"""A mesh of processes: ranks of a group share samples, each its slab, and groups share an epoch."""
+"""A mesh of processes: the ranks of a group share samples as slabs, and groups share an epoch."""
 
 from __future__ import annotations
 

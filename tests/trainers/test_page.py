@@ -1,4 +1,4 @@
-"""The page on training: its examples run, one after another."""
+"""The examples on the page on training run, one after another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ run_blocks(sys.argv[1], Path(sys.argv[1]).read_text("utf-8"))
     reason="PyTorch, Lightning and accelerate are not all installed",
 )
 def test_its_examples_run(tmp_path: Path) -> None:
-    # Trainers leave much behind in a process.
+    # Trainers change a process, so the examples run in one of their own.
     run_python("-c", CODE, ROOT / "docs" / "training.md", folder=tmp_path)
     assert (tmp_path / "checkpoints" / "step=40.ckpt").exists()
     assert (tmp_path / "accelerated" / "custom_checkpoint_0.pkl").exists()

@@ -1,4 +1,4 @@
-"""A training that is killed on two ranks goes on with one, on the same global batches."""
+"""Training that is killed on two ranks continues on one, with the same global batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
 
 SPEC = WaveSpec(num_steps=100, num_lats=9, num_lons=16)
-"""74 samples to train on: the last of 5 steps of an epoch has padding on a rank."""
+"""74 samples to train on, so the last of 5 steps of an epoch has padding on one rank."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""torchrun, and a training loop without a trainer."""
+"""torchrun with a training loop that uses no trainer."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ class Axis:
             is_increasing = all(a < b for a, b in itertools.pairwise(kept))
         if kept and (not is_increasing or kept[0] < 0 or kept[-1] >= self.stored_size):
             raise OptionError(
-                "the selection must increase and stay within the dimension",
+                "the selected positions do not increase or lie outside the dimension",
                 given=kept,
-                allowed=f"increasing offsets in [0, {self.stored_size})",
+                allowed=f"increasing positions in [0, {self.stored_size})",
             )
         sizes = self.chunks if isinstance(self.chunks, tuple) else (self.chunks,)
         if min(sizes, default=1) < 1 or (
@@ -245,7 +245,7 @@ class Axis:
         num_blocks = self.num_blocks
         if num_blocks > MOST_BLOCKS:
             raise OptionError(
-                "a dimension has more chunks than can be planned for",
+                "a dimension has too many chunks to plan for",
                 given=f"{num_blocks} chunks of {self.chunks} elements",
                 allowed=f"up to {MOST_BLOCKS}",
                 remedy=f"store it in chunks of {-(-self.stored_size // MOST_BLOCKS)} elements or "

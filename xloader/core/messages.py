@@ -52,7 +52,7 @@ class names_function:
         told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise TransformError(
             f"{self._what} failed ({told})",
-            remedy="mend the function; what it raised is the cause of this error",
+            remedy="correct the function; its own error is the cause of this one",
         ) from error
 
 
@@ -89,10 +89,10 @@ def extra_remedy(extras: str) -> str:
     Examples
     --------
     >>> extra_remedy("torch")
-    'install the extra "torch": pip install ".[torch]", in a clone of xloader'
+    'install the extra "torch": run pip install ".[torch]" in a clone of xloader'
     """
     # There is no release on a package index yet.
-    return f'install the extra "{extras}": pip install ".[{extras}]", in a clone of xloader'
+    return f'install the extra "{extras}": run pip install ".[{extras}]" in a clone of xloader'
 
 
 def closest(name: object, known: Iterable[str]) -> str | None:

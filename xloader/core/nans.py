@@ -31,8 +31,8 @@ NUM_FIRST: Final = 8
 _MOST_NAMED = 5
 
 _REMEDY = (
-    "fill them with .fillna(...), deliver a mask as a field with .map(...), or leave these samples "
-    'out with .select(...); where they are meant, pass on_nan="ignore"'
+    "fill NaN with .fillna(...), add a mask as a field with .map(...), or leave these samples "
+    'out with .select(...); if the data may hold NaN, pass on_nan="ignore"'
 )
 
 
@@ -104,7 +104,7 @@ def look_for_nans(
         raise NanError(
             "a batch holds NaN",
             given="; ".join(map(str, found)),
-            allowed='numbers, with on_nan="raise"',
+            allowed='no NaN, because of on_nan="raise"',
             remedy=_REMEDY,
             field=found[0].field,
             ids=tuple(found[0].ids.tolist()),
@@ -112,20 +112,35 @@ def look_for_nans(
     return found
 
 
-def warn_of_nans(found: Sequence[FieldNans]) -> None:
-    """Warn that a batch holds NaN; the warning points at the user's line.
+class NanWarner:
+    """Warns of NaN in batches, once. The warning points at the user's line.
 
     Parameters
     ----------
-    found : sequence of FieldNans
-        The NaN values of the batch.
+    on_nan : {"warn", "count", "raise", "ignore"}
+        The option. Only "warn" gives a warning.
     """
-    warn_caller(
-        f"a batch holds NaN: {'; '.join(map(str, found))}. Of later batches there is no warning; "
-        'on_nan="count" counts, and on_nan="raise" refuses, NaN in all of them. To mend it: '
-        f"{_REMEDY}",
-        NanWarning,
-    )
+
+    def __init__(self, on_nan: OnNan) -> None:
+        self._is_due = on_nan == "warn"
+
+    def warn(self, found: Sequence[FieldNans]) -> None:
+        """Warn that a batch holds NaN, if it does and there was no warning before.
+
+        Parameters
+        ----------
+        found : sequence of FieldNans
+            The NaN values of the batch.
+        """
+        if not found or not self._is_due:
+            return
+        self._is_due = False
+        warn_caller(
+            f"a batch holds NaN: {'; '.join(map(str, found))}. There is no warning for later "
+            'batches: pass on_nan="count" to count NaN in all batches, or on_nan="raise" to stop '
+            f"at NaN in any batch. To mend it: {_REMEDY}",
+            NanWarning,
+        )
 
 
 def _has_nan(array: NDArray[Any]) -> bool:
@@ -161,7 +176,7 @@ def check_on_nan(on_nan: Any) -> OnNan:
     """
     if on_nan == "count":
         raise OptionError(
-            "there is no report here in which NaN could be counted",
+            "NaN cannot be counted here, because there is no report",
             given='on_nan="count"',
             allowed='"warn", "raise" or "ignore"',
             remedy="use samples.loader(...), which has report().num_nan",

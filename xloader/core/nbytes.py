@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
-from xloader.core.option_checks import (
-    MOST_NBYTES,
-)
+from xloader.core.option_checks import MOST_NBYTES, is_number
 from xloader.errors import OptionError
 
 
@@ -37,21 +34,20 @@ def parse_nbytes(memory: int | str) -> int:
     allowed = 'text such as "512MiB" or "2GB", or a whole number of bytes'
     nbytes = _nbytes_of(memory)
     if nbytes <= 0:
-        raise OptionError("memory is no number of bytes", given=repr(memory), allowed=allowed)
+        raise OptionError("memory is not a number of bytes", given=repr(memory), allowed=allowed)
     if nbytes > MOST_NBYTES:
         raise OptionError(
             "memory is more than any machine has",
             given=memory,
             allowed=f"{allowed}, up to 1024 PiB",
-            remedy="pass what this process may use of its machine's memory",
+            remedy="pass the part of the machine's memory that this process may use",
         )
     return nbytes
 
 
 def _nbytes_of(memory: Any) -> int:
     """The number of bytes, or 0 if it cannot be parsed."""
-    is_number = isinstance(memory, Real) and not isinstance(memory, bool)
-    if not is_number and not isinstance(memory, str):
+    if not is_number(memory) and not isinstance(memory, str):
         return 0
     try:
         nbytes = _parse(memory) if isinstance(memory, str) else int(memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from xloader.errors import OptionError
 
@@ -17,6 +17,28 @@ MOST_THREADS: Final = 4096
 
 MOST_NBYTES: Final = 2**60
 """Largest memory that can be asked for, 1024 PiB: data sizes are kept in 64-bit integers."""
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number. A bool is not.
+
+    Examples
+    --------
+    >>> is_whole(3), is_whole(3.0), is_whole(True)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a real number. A bool is not.
+
+    Examples
+    --------
+    >>> is_number(3), is_number(3.0), is_number("3"), is_number(True)
+    (True, True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
@@ -49,10 +71,9 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
     Traceback (most recent call last):
     xloader.errors.OptionError: threads is too large. Given: 1099511627776. Allowed: <= 4096.
     """
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole:
+    if not is_whole(value):
         raise OptionError(
-            f"{name} is no number of the kind it takes",
+            f"{name} is not a whole number",
             given=repr(value),
             allowed="whole numbers",
         )
@@ -90,11 +111,8 @@ def check_number(name: str, value: Any, least: float) -> float:
     >>> check_number("max_amplification", 2, 1.0)
     2.0
     """
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number:
-        raise OptionError(
-            f"{name} is no number of the kind it takes", given=repr(value), allowed="numbers"
-        )
+    if not is_number(value):
+        raise OptionError(f"{name} is not a number", given=repr(value), allowed="numbers")
     try:
         number = float(value)
     except OverflowError:
@@ -103,7 +121,7 @@ def check_number(name: str, value: Any, least: float) -> float:
     if not number >= least:
         raise OptionError(f"{name} is too small", given=value, allowed=f">= {least}")
     if number == math.inf:
-        raise OptionError(f"{name} has no end", given=value, allowed="numbers that have one")
+        raise OptionError(f"{name} is infinite", given=value, allowed="finite numbers")
     return number
 
 
@@ -137,7 +155,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any], remedy: str = ""
         is_known = False
     if not is_known:
         raise OptionError(
-            f"{name} is none of the choices",
+            f"{name} is not one of the choices",
             given=repr(value),
             allowed=" or ".join(map(repr, choices)),
             remedy=remedy,

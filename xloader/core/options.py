@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -19,6 +20,7 @@ from xloader.core.option_checks import (
     check_choice,
     check_number,
     check_whole,
+    is_whole,
 )
 from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
@@ -80,16 +82,17 @@ class LoaderOptions:
         has_none = isinstance(processes, Integral) and processes == 0
         if not has_none:
             raise OptionError(
-                "worker processes are not there yet",
+                "worker processes are not supported yet",
                 given=f"processes={self.processes}",
                 allowed=0,
-                remedy="use threads=, which share memory and decode without the GIL",
+                remedy="pass threads= instead: threads share memory and decode without the GIL",
             )
         if self.device is not None and self.output != "torch":
             raise OptionError(
                 "only tensors have a device",
                 given=f"device={self.device!r}, output={self.output!r}",
                 allowed='output="torch"',
+                remedy='pass output="torch", or leave device= out',
             )
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
         RetryPolicy().but(self.read_timeout, self.max_retries)
@@ -157,7 +160,8 @@ class LoaderOptions:
             ("world_size", -MOST, MOST),
         ):
             value = getattr(self, name)
-            if value is None and name in ("threads", "lanes", "spread", "rank", "world_size"):
+            # None is allowed where it is the default.
+            if value is None and getattr(type(self), name) is None:
                 continue
             object.__setattr__(self, name, check_whole(name, value, least, most))
         name = "max_amplification"
@@ -170,28 +174,28 @@ class LoaderOptions:
                 "the ranks do not divide the lanes",
                 given=f"lanes={self.num_lanes}, world_size={self.world.world_size}",
                 allowed=f"multiples of {self.world.world_size}",
-                remedy=f"start one of {divisors_of(self.num_lanes)} ranks; or, where training "
-                f"begins anew, pass lanes={self.world.world_size} or a multiple of it",
+                remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
+                f"new training run, pass lanes={self.world.world_size} or a multiple of it",
             )
         if self.global_batch % self.num_lanes:
             raise LanesError(
                 "the lanes do not divide the global batch",
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
                 allowed=f"one of {divisors_of(self.global_batch)}",
-                remedy="choose one of these, or another batch_size",
+                remedy="pass one of these as lanes=, or another batch_size=",
             )
 
 
 _OF_TORCH = {
-    "num_workers": "threads= says how many threads load; they share memory",
-    "workers": "threads= says how many threads load; they share memory",
-    "prefetch_factor": "prefetch= says how many batches are made ahead",
-    "persistent_workers": "leave it out: there are threads and no workers",
+    "num_workers": "pass threads=, the number of threads that load; they share memory",
+    "workers": "pass threads=, the number of threads that load; they share memory",
+    "prefetch_factor": "pass prefetch=, the number of batches to prepare ahead",
+    "persistent_workers": "leave it out: a loader uses threads, not worker processes",
     "pin_memory": "leave it out, and pass device=",
-    "sampler": "choose samples with .select and .weighted, the order with shuffle= and seed=",
-    "batch_sampler": "choose samples with .select and .weighted, batches with batch_size=",
+    "sampler": "choose samples with .select and .weighted, and the order with shuffle= and seed=",
+    "batch_sampler": "choose samples with .select and .weighted, and batches with batch_size=",
     "generator": "pass seed=",
-    "worker_init_fn": "leave it out: there are threads and no workers",
+    "worker_init_fn": "leave it out: a loader uses threads, not worker processes",
 }
 """By argument of PyTorch's ``DataLoader``, the advice on the option to use here instead."""
 
@@ -215,7 +219,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
 
 
-def make_options(**options: Any) -> LoaderOptions:
+def make_options(**options: Unpack[LoaderKeywords]) -> LoaderOptions:
     """Make the options of a loader from keyword arguments, and refuse unknown names.
 
     Parameters
@@ -235,17 +239,33 @@ def make_options(**options: Any) -> LoaderOptions:
     LanesError
         As `LoaderOptions` raises it.
     """
+    refuse_unknown(options)
+    return LoaderOptions(**options)
+
+
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Refuse names that no option of a loader has.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        The options by name.
+
+    Raises
+    ------
+    OptionError
+        If there is no option of a name. The error names the option to use instead.
+    """
     known = [f.name for f in fields(LoaderOptions) if f.init]
-    for name in options:
+    for name, value in options.items():
         if name not in known:
             close = closest(name, known)
             raise OptionError(
                 f"a loader has no option {name!r}",
-                given=f"{name}={options[name]!r}",
+                given=f"{name}={value!r}",
                 allowed=", ".join(known),
                 remedy=_OF_TORCH.get(name) or (f"did you mean {close!r}?" if close else ""),
             )
-    return LoaderOptions(**options)
 
 
 def check_epoch(epoch: Any) -> int:
@@ -271,8 +291,7 @@ def check_epoch(epoch: Any) -> int:
     >>> check_epoch(3)
     3
     """
-    is_number = isinstance(epoch, Integral) and not isinstance(epoch, bool)
-    if not is_number or not 0 <= epoch < 1 << 63:
+    if not is_whole(epoch) or not 0 <= epoch < 1 << 63:
         raise OptionError(
             "there is no such epoch", given=epoch, allowed="whole numbers from 0 to 2**63 - 1"
         )

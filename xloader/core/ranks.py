@@ -48,7 +48,7 @@ class World:
                 "the rank is out of range",
                 given=self.rank,
                 allowed=f"[0, {self.world_size})",
-                remedy="ranks count from 0; pass rank and world_size of one and the same launch",
+                remedy="count ranks from 0, and pass rank and world_size of the same launch",
             )
 
 
@@ -117,7 +117,7 @@ def find_world(
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
             raise OptionError(
-                "rank and world_size belong together",
+                "rank and world_size must be given together",
                 given=f"rank={rank}, world_size={world_size}",
                 allowed="both or neither",
                 remedy="pass the missing one",
@@ -156,5 +156,5 @@ def _read(environ: Mapping[str, str], name: str) -> int:
             f"the environment variable {name} is not a whole number",
             given="nothing" if text is None else repr(text),
             allowed="RANK with WORLD_SIZE, or SLURM_PROCID with SLURM_STEP_NUM_TASKS",
-            remedy=f"set {name}, unset its partner, or pass rank= and world_size=",
+            remedy=f"set {name}, unset the other one of the pair, or pass rank= and world_size=",
         ) from None

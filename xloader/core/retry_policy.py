@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, Final
 
+from xloader.core.option_checks import is_number, is_whole
 from xloader.errors import OptionError
 
 _FIRST_PAUSE: Final = 0.1
@@ -45,18 +45,16 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         seconds: Any = self.read_timeout
         retries: Any = self.max_retries
-        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-        if not (is_number and 0 < seconds <= _LONGEST_TIMEOUT):
+        if not (is_number(seconds) and 0 < seconds <= _LONGEST_TIMEOUT):
             raise OptionError(
-                "read_timeout is no time that a read may take",
+                "read_timeout is not a valid number of seconds",
                 given=repr(seconds),
-                allowed=f"seconds above 0, up to {_LONGEST_TIMEOUT}",
+                allowed=f"numbers above 0, up to {_LONGEST_TIMEOUT}",
                 remedy="pass the seconds that one attempt at a read may take, such as 300.0",
             )
-        is_whole = isinstance(retries, Integral) and not isinstance(retries, bool)
-        if not (is_whole and 0 <= retries <= 1000):
+        if not (is_whole(retries) and 0 <= retries <= 1000):
             raise OptionError(
-                "max_retries is no number of attempts",
+                "max_retries is not a valid number of retries",
                 given=repr(retries),
                 allowed="whole numbers from 0 to 1000",
                 remedy="pass how often a failed read is tried again, such as 4",

@@ -93,13 +93,13 @@ class Windows:
                 raise WindowError(
                     f"the window is longer than the dimension {dim!r}",
                     given=f"a window that spans {span} elements",
-                    allowed=f"at most {size}, the size of {dim!r} as selected",
+                    allowed=f"at most {size}, the selected size of {dim!r}",
                     remedy="take a smaller window or dilation, or select more of the dimension",
                 )
         num_windows = math.prod(self.num_positions)
         if num_windows > MOST_WINDOWS:
             raise WindowError(
-                "there are more windows than can be numbered",
+                "there are too many windows to number",
                 given=f"{num_windows} windows along {', '.join(map(repr, self.dims))}",
                 allowed=f"up to {MOST_WINDOWS}",
                 remedy="pass a larger stride, or select less of the dimensions",

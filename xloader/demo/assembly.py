@@ -44,6 +44,7 @@ def split_samples(path: str, task: ForecastTask, climate: Climate) -> tuple[Samp
     opened = xloader.open(path, variables=list(task.variables))
 
     def samples(part: slice) -> Samples:
+        """Samples of one part of the dimension, with targets ``lead`` steps after the inputs."""
         return (
             opened.isel({dim: part})
             .window({dim: task.lead + 1}, stride={dim: 1})

@@ -156,6 +156,7 @@ def _train(
     with tqdm(total=100, desc="Training", bar_format=style) as bar:
 
         def show(progress: Progress) -> None:
+            """Show epoch, step and loss in the progress bar."""
             bar.set_postfix_str(
                 f"epoch {progress.epoch}, step {progress.step}, loss {progress.loss:.3f}",
                 refresh=False,
@@ -293,6 +294,7 @@ def _draw(
     target = task.num_train + example.index + task.lead
 
     def shown(maps: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One map, with NaN outside the mask."""
         return np.where(mask, maps[0], np.float32(np.nan))
 
     when = ""

@@ -28,8 +28,8 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Job, OpenBatch, RunLock
 from xloader.engine.load_claims import NOTHING, Claim, Done, Load
-from xloader.engine.request_threads import RequestThreads
 from xloader.engine.tally import Tally
+from xloader.engine.thread_group import RequestThreads
 from xloader.errors import CorruptChunkError
 from xloader.sources.retries import Abandoned, Attempts
 
@@ -82,7 +82,7 @@ class BlockLoads:
         self._num_fetching = 0
         self._in_flight_nbytes = 0
         self._is_closed = False
-        self._fetchers = RequestThreads("xloader-fetch") if job.reader.is_waiting else None
+        self._fetchers = RequestThreads("xloader-fetch") if job.parts.reader.is_waiting else None
 
     @property
     def is_idle(self) -> bool:
@@ -118,7 +118,7 @@ class BlockLoads:
             return None
         load, bundle = self._to_decode.popleft()
         claimed, nbytes = [(load, bundle)], bundle.nbytes
-        most = len(self._to_decode) // self._job.num_threads
+        most = len(self._to_decode) // self._job.parts.num_threads
         while len(claimed) <= most and nbytes + self._to_decode[0][1].nbytes <= _CLAIM_NBYTES:
             claimed.append(self._to_decode.popleft())
             nbytes += claimed[-1][1].nbytes
@@ -166,14 +166,14 @@ class BlockLoads:
     def _list(self, load: Load) -> None:
         """List the bundles of a load."""
         begins = [block.begin for block in load.blocks]
-        group = self._job.groups[begins[0].group]
-        load.bundles = self._job.reader.bundles(group, [begin.block for begin in begins])
+        group = self._job.parts.footprint.groups[begins[0].group]
+        load.bundles = self._job.parts.reader.bundles(group, [begin.block for begin in begins])
         for block in load.blocks:
             block.num_reads_left = group.num_reads_per_block
 
     def _give_memory(self) -> None:
         """Give memory to the first blocks in the queue, as far as there is enough."""
-        while self._without_memory and len(self._to_decode) < self._job.num_threads:
+        while self._without_memory and len(self._to_decode) < self._job.parts.num_threads:
             load = self._without_memory[0]
             if not self._take_memory(load):
                 return
@@ -191,21 +191,21 @@ class BlockLoads:
         return not bundle.is_waiting or bundle.fetched is not None or bundle.error is not None
 
     def _take_memory(self, load: Load) -> bool:
-        job, views = self._job, load.open_batch.views
+        job, parts, views = self._job, self._job.parts, load.open_batch.views
         pooled = [block for block in load.blocks if not block.is_row]
         if len(pooled) < len(load.blocks) and load.open_batch.arrays is None:
             return False
-        group = job.groups[load.blocks[0].begin.group]
-        shapes = [job.reader.shapes(group, block.begin.block) for block in pooled]
-        sizes = [job.reader.nbytes(own) for own in shapes]
+        group = parts.footprint.groups[load.blocks[0].begin.group]
+        shapes = [parts.reader.shapes(group, block.begin.block) for block in pooled]
+        sizes = [parts.reader.nbytes(own) for own in shapes]
         if not job.pool.has_room(sum(sizes)):
             return False
         for block, own, nbytes in zip(pooled, shapes, sizes, strict=True):
             block.buffer = job.pool.take(nbytes)
-            block.places = job.reader.values(own, block.buffer)
+            block.places = parts.reader.values(own, block.buffer)
         for block in load.blocks:
             if block.is_row:
-                block.places = job.gatherer.rows_of(block.begin.group, views, block.begin.row)
+                block.places = parts.gatherer.rows_of(block.begin.group, views, block.begin.row)
         self._weigh(0)
         return True
 
@@ -220,7 +220,7 @@ class BlockLoads:
         if self._num_fetching >= MOST_REQUESTS or self._is_closed:
             return False
         # A bundle larger than the limit is fetched when nothing else is in flight.
-        is_within = self._in_flight_nbytes + nbytes <= self._job.in_flight_nbytes
+        is_within = self._in_flight_nbytes + nbytes <= self._job.parts.in_flight_nbytes
         return is_within or not self._in_flight_nbytes
 
     def _fetch(self) -> None:
@@ -241,7 +241,7 @@ class BlockLoads:
         )
         try:
             with attempts:
-                fetched = self._job.reader.fetch(bundle)
+                fetched = self._job.parts.reader.fetch(bundle)
         except Abandoned:
             raise
         except BaseException as problem:
@@ -350,7 +350,7 @@ class BlockLoads:
         try:
             if bundle.error is None:
                 with attempts:
-                    fetched = bundle.fetched or self._job.reader.fetch(bundle)
+                    fetched = bundle.fetched or self._job.parts.reader.fetch(bundle)
                     outcome = fetched.decode(
                         [
                             load.blocks[number].places[read.variable].values[at]

@@ -163,12 +163,14 @@ class Fields:
 
     Attributes
     ----------
+    batch_size : int
+        Rows of a full batch.
     batch_nbytes : int
         The memory of one batch. A short batch takes as much as a full one.
     """
 
     def __init__(self, layouts: Sequence[FieldLayout], batch_size: int, num_batches: int) -> None:
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._names = [layout.name for layout in layouts]
         self._alike: dict[tuple[object, ...], list[FieldLayout]] = {}
         for layout in layouts:
@@ -184,7 +186,7 @@ class Fields:
         """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
         arrays: Arrays = {}
         for alike in self._alike.values():
-            shape = (len(alike), self._batch_size, *alike[0].shape)
+            shape = (len(alike), self.batch_size, *alike[0].shape)
             # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
             joint = self._pool.take(shape, alike[0].dtype)
             arrays.update({own.name: joint[at, :num_rows] for at, own in enumerate(alike)})

@@ -17,20 +17,22 @@ from functools import partial
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes, Footprint
-from xloader.core.retry_policy import RetryPolicy
+from xloader.core.footprint import Boxes
 from xloader.engine.block_cache import BlockCache
 from xloader.engine.block_loads import MOST_REQUESTS
-from xloader.engine.block_reader import BlockReader, Bundle
+from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
-from xloader.engine.gather import Gatherer, Views
+from xloader.engine.gather import Views
 from xloader.engine.overlaps import Hits, find_hits
+from xloader.engine.parts import EngineParts
 from xloader.engine.readers import Readers, ReadTask
-from xloader.engine.worker_threads import WorkerThreads
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
-from xloader.planning.cache_budget import least_nbytes
+from xloader.planning.cache_budget import cache_budget, least_nbytes
 from xloader.planning.lru_simulation import BlockNumbers
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Outcome
 from xloader.sources.retries import Attempts
 
@@ -74,25 +76,11 @@ class CachedReader:
 
     Parameters
     ----------
-    footprint : Footprint
-        The groups of variables that samples need.
-    reader : BlockReader
-        Reads the blocks.
-    gatherer : Gatherer
-        Copies rows of blocks into batches.
-    fields : Fields
-        Allocates the batches. The gatherer must have been made with the same ones.
-    batch_size : int
-        Rows of a full batch, as in `fields`.
+    parts : EngineParts
+        The parts that read and copy. If reads wait for a network, up to `MOST_REQUESTS` threads
+        read instead of ``parts.num_threads``.
     capacity_nbytes : int
         The most decoded bytes held: see `xloader.planning.cache_budget.cache_budget`.
-    in_flight_nbytes : int
-        Most decoded bytes of chunks that are being read at a time.
-    num_threads : int
-        Number of threads that read and decode, and number that copy. If reads wait for a network,
-        up to `MOST_REQUESTS` threads read instead.
-    retry_policy : RetryPolicy, optional
-        How long reads are waited for.
 
     Raises
     ------
@@ -100,42 +88,76 @@ class CachedReader:
         If some sample alone needs more than the capacity.
     """
 
-    def __init__(
-        self,
-        footprint: Footprint,
-        reader: BlockReader,
-        gatherer: Gatherer,
-        fields: Fields,
-        *,
-        batch_size: int,
-        capacity_nbytes: int,
-        in_flight_nbytes: int,
-        num_threads: int = 1,
-        retry_policy: RetryPolicy | None = None,
-    ) -> None:
-        least = least_nbytes(footprint)
+    def __init__(self, parts: EngineParts, capacity_nbytes: int) -> None:
+        least = least_nbytes(parts.footprint)
         if capacity_nbytes < least:
             raise MemoryBudgetError(
                 "the cache is too small for the chunks of one sample",
                 given=f"{capacity_nbytes} bytes",
                 minimum_nbytes=least,
             )
-        self._footprint = footprint
-        self._reader = reader
-        self._gatherer = gatherer
-        self._fields = fields
-        self._batch_size = batch_size
-        self._in_flight_nbytes = in_flight_nbytes
-        self._num_threads = num_threads
-        self._keys = BlockNumbers(footprint)
-        self._row_nbytes = [gatherer.row_nbytes(number) for number in range(len(footprint.groups))]
+        self._parts = parts
+        self._footprint = parts.footprint
+        self._reader = parts.reader
+        self._gatherer = parts.gatherer
+        self._keys = BlockNumbers(parts.footprint)
         self._make_held = partial(
             _Held,
-            partial(BlockCache, footprint, self._keys, reader, capacity_nbytes),
-            partial(Readers, retry_policy or RetryPolicy(), reader.name),
+            partial(BlockCache, parts.footprint, self._keys, parts.reader, capacity_nbytes),
+            partial(Readers, parts.retry_policy, parts.reader.name),
         )
         self._held: dict[int, _Held] = {}
         self._is_closed = False
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        memory_nbytes: int,
+        batch_size: int,
+        *,
+        prefetch: int,
+        num_cores: int,
+        num_workers: int = 1,
+    ) -> CachedReader:
+        """Make a reader of the samples of a recipe that keeps within a memory budget.
+
+        Parameters
+        ----------
+        recipe : Recipe
+            The samples. Its transforms are not run.
+        memory_nbytes : int
+            Bytes for batches, for chunks that are being read and for kept chunks.
+        batch_size : int
+            Number of samples that are read at a time. A longer list of ids is read in parts.
+        prefetch : int
+            Number of batches that wait for the consumer.
+        num_cores : int
+            Most threads that read and copy.
+        num_workers : int, default 1
+            Number of workers that share the memory. The reader uses the share of one.
+
+        Returns
+        -------
+        CachedReader
+            The reader. It keeps the chunks that were used last.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small for the chunks of some single sample. The error gives the
+            minimum that suffices.
+        """
+        layouts = make_layouts(recipe)
+        footprint = make_footprint(recipe, layouts)
+        budget = cache_budget(
+            footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers
+        )
+        fields = Fields(layouts, min(batch_size, footprint.num_samples), budget.num_batches)
+        parts = EngineParts.of(
+            recipe, layouts, footprint, fields, budget, num_cores, recipe.retry_policy
+        )
+        return cls(parts, budget.lane_nbytes)
 
     @property
     def tally(self) -> CacheTally:
@@ -170,7 +192,7 @@ class CachedReader:
         with held.lock:
             if self._is_closed:
                 raise ClosedError("the reader is closed", remedy="make a new one")
-            size = self._batch_size
+            size = self._parts.fields.batch_size
             try:
                 parts = [
                     self._read_part(held, ids[begin : begin + size])
@@ -196,7 +218,6 @@ class CachedReader:
         held = self._here()
         with held.lock:
             self._is_closed = True
-            held.worker_threads.close()
             held.readers.close()
             held.begin_anew()
 
@@ -220,7 +241,7 @@ class CachedReader:
         return held
 
     def _read_part(self, held: _Held, ids: Ints) -> Arrays:
-        arrays = self._fields.take(len(ids))
+        arrays = self._parts.fields.take(len(ids))
         views = self._gatherer.views(arrays)
         positions = self._footprint.positions_of(ids)
         found = self._find(positions * np.asarray(self._footprint.windows.strides, np.int64))
@@ -228,7 +249,7 @@ class CachedReader:
             self._load(held, keys)
             self._gather(held, found, rows, views)
         held.tally.peak_nbytes = max(held.tally.peak_nbytes, held.cache.peak_nbytes)
-        if 2 * len(ids) <= self._batch_size:
+        if 2 * len(ids) <= self._parts.fields.batch_size:
             # The arrays are views of a full batch's buffer, which a user who collects samples would
             # keep.
             return {name: array.copy() for name, array in arrays.items()}
@@ -283,12 +304,13 @@ class CachedReader:
         outcomes: list[Outcome | None] = [None] * len(jobs)
 
         def load(number: int, attempts: Attempts) -> None:
+            """Read and decode one bundle, and keep its outcome under its number."""
             outcome = self._decode(*jobs[number])
             asked = attempts.num_requests or outcome.num_requests
             outcomes[number] = replace(outcome, num_requests=asked)
 
-        most = self._in_flight_nbytes // max(bundle.room_nbytes for bundle, _ in jobs)
-        num_threads = MOST_REQUESTS if self._reader.is_waiting else self._num_threads
+        most = self._parts.in_flight_nbytes // max(bundle.room_nbytes for bundle, _ in jobs)
+        num_threads = MOST_REQUESTS if self._reader.is_waiting else self._parts.num_threads
         try:
             tasks = [ReadTask(b.reads, partial(load, number)) for number, (b, _) in enumerate(jobs)]
             held.readers.do(tasks, min(num_threads, most))
@@ -306,26 +328,28 @@ class CachedReader:
 
     def _gather(self, held: _Held, found: _Found, rows: range, views: Views) -> None:
         """Copy the parts of blocks that rows take. All these blocks are in the cache."""
-        tasks = []
+        pieces = []
         for group, accesses in enumerate(found):
-            per_task = max(1, _GATHER_NBYTES // max(self._row_nbytes[group], 1))
+            per_task = max(1, _GATHER_NBYTES // max(self._gatherer.row_nbytes[group], 1))
             for access, (hits, keys) in enumerate(accesses):
                 begin, end = np.searchsorted(hits.rows, [rows.start, rows.stop]).tolist()
                 for lo in range(begin, end, per_task):
                     own = slice(lo, min(lo + per_task, end))
                     slots = held.cache.slots_of(keys[own])
-                    tasks.append(
-                        partial(
-                            self._gatherer.gather,
-                            group,
-                            access,
-                            hits.take(own),
-                            held.cache.block_table,
-                            slots,
-                            views,
-                        )
-                    )
-        held.worker_threads.do(tasks, self._num_threads)
+                    pieces.append((group, access, hits.take(own), slots))
+
+        def copy(number: int, _: Attempts | None = None) -> None:
+            group, access, hits, slots = pieces[number]
+            self._gatherer.gather(group, access, hits, held.cache.block_table, slots, views)
+
+        num_threads = min(self._parts.num_threads, len(pieces))
+        if num_threads > 1:
+            tasks = [ReadTask((), partial(copy, number)) for number in range(len(pieces))]
+            held.readers.do(tasks, num_threads)
+            return
+        # The calling thread needs no hand-over, which takes longer than copying a few rows.
+        for number in range(len(pieces)):
+            copy(number)
 
 
 class _Held:
@@ -343,7 +367,6 @@ class _Held:
     def begin_anew(self) -> None:
         """Replace the cache and the threads by new ones. The old threads end by themselves."""
         self.cache = self._make_cache()
-        self.worker_threads = WorkerThreads("xloader-cache")
         self.readers = self._make_readers()
 
     def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:

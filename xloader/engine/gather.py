@@ -69,15 +69,11 @@ class Gatherer:
         """Per group, the accesses with which fields take its variables."""
         return [tuple(stacks) for stacks in self._stacks]
 
-    def row_nbytes(self, group: int) -> int:
-        """Stored bytes that one sample takes of a group's variables.
-
-        Parameters
-        ----------
-        group : int
-            Index of the group.
-        """
-        return sum(target.row_nbytes for target in self._targets(group))
+    @cached_property
+    def row_nbytes(self) -> list[int]:
+        """Per group, the stored bytes that one sample takes of its variables."""
+        groups = range(len(self._stacks))
+        return [sum(target.row_nbytes for target in self._targets(group)) for group in groups]
 
     def views(self, arrays: Arrays) -> Views:
         """Views of the place of each stack in a batch, made once for all blocks.

@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Group
 from xloader.core.nans import FieldNans, OnNan
-from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.batch_rows import BatchRows, Walker
-from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
-from xloader.engine.buffers import Arrays, BlockPool, Fields
-from xloader.engine.gather import Gatherer, Views
+from xloader.engine.buffers import Arrays, BlockPool
+from xloader.engine.gather import Views
+from xloader.engine.parts import EngineParts
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
@@ -57,25 +55,15 @@ class Job:
     ----------
     walker : Walker
         Gives the steps in order.
-    groups : tuple of Group
-        The groups of variables that samples need.
-    fields : Fields
-        Allocates the batches.
-    reader : BlockReader
-        Reads the blocks.
-    gatherer : Gatherer
-        Copies rows of blocks into batches.
+    parts : EngineParts
+        The parts that read and copy, with the number of workers and the bytes in flight.
     finish : callable
         Takes gathered arrays, ids and, where samples may occur more than once, their occurrences.
         Returns the arrays to deliver. Called on the workers.
-    batch_size : int
-        Rows of a full batch.
     is_padded : bool
         Whether short batches are filled up with their last row.
     prefetch : int
         Number of batches that are being filled, or wait for delivery, while the consumer is busy.
-    num_threads : int
-        Number of workers.
     pool : BlockPool
         Memory of the decoded chunks.
     block_table : BlockTable
@@ -83,10 +71,6 @@ class Job:
         Otherwise the table is empty before and after a run.
     is_resident : bool
         Whether the pool holds the whole selection, so that blocks stay in memory.
-    in_flight_nbytes : int
-        Most bytes that are fetched ahead at a time. A larger single bundle is fetched alone.
-    retry_policy : RetryPolicy
-        How long reads are waited for.
     on_nan : {"warn", "count", "raise", "ignore"}
         In which batches NaN is looked for, and what happens if there is any.
     on_error : {"raise", "skip"}
@@ -94,20 +78,13 @@ class Job:
     """
 
     walker: Walker
-    groups: tuple[Group, ...]
-    fields: Fields
-    reader: BlockReader
-    gatherer: Gatherer
+    parts: EngineParts
     finish: Finish
-    batch_size: int
     is_padded: bool
     prefetch: int
-    num_threads: int
     pool: BlockPool
     block_table: BlockTable
     is_resident: bool
-    in_flight_nbytes: int
-    retry_policy: RetryPolicy
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
 

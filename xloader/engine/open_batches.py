@@ -81,7 +81,7 @@ class OpenBatches:
         self._num_opened = 0
         self._num_delivered = 0
         self._gathers: deque[_HitGroup] = deque()
-        self._row_nbytes = [job.gatherer.row_nbytes(group) for group in range(len(job.groups))]
+        self._row_nbytes = job.parts.gatherer.row_nbytes
         self._uses = (
             None
             if job.is_resident
@@ -102,7 +102,7 @@ class OpenBatches:
     @property
     def num_rows_ahead(self) -> int:
         """Approximate number of rows of the batches that are not open yet."""
-        return self.num_ahead * self._job.batch_size
+        return self.num_ahead * self._job.parts.fields.batch_size
 
     @property
     def head_is_ready(self) -> bool:
@@ -155,7 +155,7 @@ class OpenBatches:
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)
         if len(parts[0].hits) >= _MANY_HITS:
             # Idle workers take a share of the other parts.
-            most //= self._job.num_threads
+            most //= self._job.parts.num_threads
         while len(parts) <= most:
             nbytes += len(parts[-1].hits) * self._row_nbytes[parts[-1].group]
             if nbytes >= _CLAIM_NBYTES:
@@ -203,15 +203,15 @@ class OpenBatches:
     def _open(self) -> None:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.
         # So one more is opened only when it asks.
-        most = self._job.prefetch + self.is_wanted
+        most, fields = self._job.prefetch + self.is_wanted, self._job.parts.fields
         while self._num_opened < min(most, len(self._queue)):
             open_batch = self._queue[self._num_opened]
             self._num_opened += 1
-            num_rows = self._job.batch_size if self._job.is_padded else len(open_batch.step.ids)
+            num_rows = fields.batch_size if self._job.is_padded else len(open_batch.step.ids)
             # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
-            open_batch.arrays = self._job.fields.take(num_rows)
+            open_batch.arrays = fields.take(num_rows)
             self._weigh()
-            open_batch.views = self._job.gatherer.views(open_batch.arrays)
+            open_batch.views = self._job.parts.gatherer.views(open_batch.arrays)
             for group, accesses in enumerate(open_batch.step.hits):
                 for access, hits in enumerate(accesses):
                     self._sort(open_batch, group, access, hits)
@@ -220,7 +220,7 @@ class OpenBatches:
     def _weigh(self) -> None:
         # The consumer may keep more than the last batch; these are not counted.
         num_batches = self._num_opened + self._num_delivered
-        self._tally.batches_nbytes = num_batches * self._job.fields.batch_nbytes
+        self._tally.batches_nbytes = num_batches * self._job.parts.fields.batch_nbytes
         self._tally.weigh(self._job.pool)
 
     def _sort(self, open_batch: OpenBatch, group: int, access: int, hits: Hits) -> None:
@@ -253,7 +253,7 @@ class OpenBatches:
         begin = time.perf_counter()
         job = self._job
         for part in parts:
-            job.gatherer.gather(
+            job.parts.gatherer.gather(
                 part.group,
                 part.access,
                 part.hits,
@@ -358,7 +358,7 @@ class OpenBatches:
         step = open_batch.step
         if not self._job.is_padded:
             return step.ids, padding_of(open_batch, len(step.ids))
-        size = self._job.batch_size
+        size = self._job.parts.fields.batch_size
         ids = np.full(size, step.ids[-1] if len(step.ids) else self._last_id)
         ids[: len(step.ids)] = step.ids
         return ids, padding_of(open_batch, size)

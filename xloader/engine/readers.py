@@ -1,4 +1,4 @@
-"""Threads that read for a waiting caller. They can be given up if a store does not answer."""
+"""Threads that do tasks for a waiting caller. They can be given up if a store does not answer."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from typing import NamedTuple
 from xloader.core.messages import warn_caller
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.request_threads import RequestThreads
-from xloader.engine.thread_group import MOST_SECONDS
+from xloader.engine.thread_group import MOST_SECONDS, RequestThreads
 from xloader.errors import SlowReadWarning
 from xloader.sources.base import Read
 from xloader.sources.retries import Abandoned, Attempts
 
 
 class ReadTask(NamedTuple):
-    """One read, done by one thread.
+    """A task for one thread, mostly a read.
 
     Parameters
     ----------
     reads : sequence of Read
-        The chunks. Messages name the first one.
+        The chunks that it reads, if any. Messages name the first one.
     do : callable
-        Reads them. If its thread is given up while it waits for a store, another thread calls it
+        Does the task. If its thread is given up while it waits for a store, another thread calls it
         again.
     """
 
@@ -39,7 +38,7 @@ class ReadTask(NamedTuple):
 
 
 class Readers:
-    """Threads that read for one caller at a time, started when they are needed.
+    """Threads that do tasks for one caller at a time, started when they are needed.
 
     They end with `close`, or when this object is garbage collected.
 
@@ -72,7 +71,7 @@ class Readers:
         Parameters
         ----------
         tasks : sequence of ReadTask
-            The reads.
+            The tasks.
         num_threads : int
             Most tasks done at the same time.
 

@@ -57,7 +57,9 @@ class Run:
         self._pid = os.getpid()
         self._run_lock = RunLock()
         self._open_batches = OpenBatches(job, self.tally, self._run_lock)
-        self._deadlines = Deadlines(job.retry_policy, job.reader.name, self._run_lock.tell)
+        self._deadlines = Deadlines(
+            job.parts.retry_policy, job.parts.reader.name, self._run_lock.tell
+        )
         self._block_loads = BlockLoads(
             job,
             self.tally,
@@ -78,6 +80,11 @@ class Run:
         self._has_started = False
         self._has_told_of_skipped = False
         self._threads = Threads("xloader")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._is_closed
 
     # The consumer's side
 
@@ -103,7 +110,7 @@ class Run:
         """
         self._check_process()
         begin = time.perf_counter()
-        change_watch = self._job.reader.change_watch
+        change_watch = self._job.parts.reader.change_watch
         if not (self._has_started or self._is_closed):
             change_watch.begin()
         with self._run_lock.lock:
@@ -196,9 +203,9 @@ class Run:
         if self._has_started or self._is_closed:
             return
         self._has_started = True
-        self.tally.mark(workers=self._job.num_threads)
+        self.tally.mark(workers=self._job.parts.num_threads)
         self._deadlines.start()
-        for _ in range(self._job.num_threads):
+        for _ in range(self._job.parts.num_threads):
             self._threads.begin(self._work)
 
     def _replace(self, stuck: threading.Thread) -> None:
@@ -343,7 +350,7 @@ class Run:
         """
         if self._job.is_resident or begin.num_samples > 1:
             return False
-        if not self._job.gatherer.is_direct(begin.group):
+        if not self._job.parts.gatherer.is_direct(begin.group):
             return False
         (hits,) = step.hits[begin.group]
         first = int(np.searchsorted(hits.rows, begin.row))

@@ -1,7 +1,7 @@
-"""One epoch being carried out: the iterator that a training loop holds, and its counters.
+"""One epoch being carried out: the iterator that a training loop holds.
 
-An `EpochIterator` takes batches from the run of an `EpochRun`. It starts anew if the user chooses
-another epoch before the first batch.
+An `EpochIterator` takes batches from the run of an `EpochRun` and counts them at the loader's
+cursor. It starts anew if the user chooses another epoch before the first batch.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from xloader.engine.job import Delivery, Job
+from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.errors import ClosedError
+from xloader.loader.cursor import Cursor, Position
 from xloader.loader.progress import EpochProgress
-from xloader.planning.budget import Budget
-from xloader.planning.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -31,60 +30,19 @@ class EpochRun:
         The threads that make the batches.
     progress : EpochProgress
         Counters of the batches delivered.
+    start : Position
+        The position of the first batch that is yielded.
     num_steps : int
-        Number of batches that are yielded.
+        Number of steps of the whole epoch.
     num_passed : int
-        Number of batches before them that are made and not yielded.
-    count : callable
-        Called with 1 for each batch that is yielded, and with 0 for an epoch without batches.
-    is_overtaken : callable
-        Returns whether the user has chosen another epoch since.
+        Number of batches before the first one that are made and not yielded.
     """
 
     run: Run
     progress: EpochProgress
+    start: Position
     num_steps: int
     num_passed: int
-    count: Callable[[int], None]
-    is_overtaken: Callable[[], bool]
-
-
-def make_epoch_run(
-    job: Job,
-    expected: Explanation,
-    budget: Budget,
-    num_asked: int,
-    *,
-    num_passed: int,
-    count: Callable[[int], None],
-    is_overtaken: Callable[[], bool],
-) -> EpochRun:
-    """Make the run of a job, with counters that start at zero.
-
-    Parameters
-    ----------
-    job : Job
-        The job to carry out.
-    expected : Explanation
-        The prediction for it.
-    budget : Budget
-        How its memory is divided.
-    num_asked : int
-        Number of threads asked for; the job may have fewer.
-    num_passed, count, is_overtaken
-        As in `EpochRun`.
-
-    Returns
-    -------
-    EpochRun
-        A run that has not started.
-    """
-    run = Run(job)
-    progress = EpochProgress(
-        expected, run.tally, budget, job.num_threads, num_asked, job.batch_size
-    )
-    num_steps = job.walker.num_steps - num_passed
-    return EpochRun(run, progress, num_steps, num_passed, count, is_overtaken)
 
 
 class EpochIterator:
@@ -92,6 +50,10 @@ class EpochIterator:
 
     Parameters
     ----------
+    cursor : Cursor
+        The cursor of the loader, at which each batch that is yielded is counted.
+    number : int
+        Number of this iteration, as `Cursor.begin` gave it.
     begin : callable
         Makes the `EpochRun`. It is called at once, and again if another epoch is chosen before
         the first batch is asked for.
@@ -99,12 +61,20 @@ class EpochIterator:
         Converts a `Delivery` into the batch that the user gets.
     """
 
-    def __init__(self, begin: Callable[[], EpochRun], deliver: Callable[[Delivery], Any]) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        number: int,
+        begin: Callable[[], EpochRun],
+        deliver: Callable[[Delivery], Any],
+    ) -> None:
+        self._cursor = cursor
+        self._number = number
         self._begin = begin
         self._deliver = deliver
+        self._position: Position
         self._is_over = False
         self._has_begun = False
-        self._is_replaced = False
         # Re-entrant: the user's collate_fn runs under this lock, and may ask for the next batch.
         self._lock = threading.RLock()
         self._take_up(begin())
@@ -113,11 +83,6 @@ class EpochIterator:
     def run(self) -> Run:
         """The run that makes the batches. It may outlive the iterator."""
         return self._epoch_run.run
-
-    @property
-    def progress(self) -> EpochProgress:
-        """Counters of the batches delivered so far."""
-        return self._epoch_run.progress
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -130,11 +95,12 @@ class EpochIterator:
     def _take(self) -> Any:
         if not self._has_begun:
             self._has_begun = True
-            if self._epoch_run.is_overtaken():
+            # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
+            if self._cursor.epoch != self._position.epoch and not self.run.is_closed:
                 self.close()
                 self._take_up(self._begin())
-        run = self._epoch_run.run
-        self.progress.begin = self.progress.begin or time.perf_counter()
+        run, progress = self._epoch_run.run, self._epoch_run.progress
+        progress.begin = progress.begin or time.perf_counter()
         try:
             # A run that is closed early raises ClosedError: a loop must not take that for the end.
             while self._num_passed > 0:
@@ -143,37 +109,36 @@ class EpochIterator:
             delivery = None if self._is_over else run.take()
         except ClosedError as error:
             self._is_over = True
-            if self._is_replaced:
+            if self._cursor.num_begun != self._number:
                 raise _replaced() from error
             raise
         except BaseException:
             self._is_over = True
             self.close()
             raise
+        num_steps = self._epoch_run.num_steps
         if delivery is None:
-            if not self._epoch_run.num_steps:
+            if not num_steps:
                 # With drop_last, an epoch with less than one batch is complete at once.
-                self._epoch_run.count(0)
+                self._cursor.count(self._position, num_steps)
             self._is_over = True
             self.close()
             raise StopIteration
-        self.progress.add(delivery)
+        progress.add(delivery)
         batch = self._deliver(delivery)
-        self._epoch_run.count(1)
+        self._position = Position(self._position.epoch, self._position.step + 1)
+        self._cursor.count(self._position, num_steps)
         # The epoch is complete now, even if the loop never asks for another batch.
-        self._is_over = self.progress.num_steps == self._epoch_run.num_steps
+        self._is_over = progress.num_steps == num_steps - self._epoch_run.start.step
         return batch
 
     def close(self) -> None:
         """Stop the threads. It may be called more than once."""
         self._close()
 
-    def replace(self) -> None:
-        """Note that another iteration of the same loader begins and ends this one."""
-        self._is_replaced = True
-
     def _take_up(self, epoch_run: EpochRun) -> None:
         self._epoch_run = epoch_run
+        self._position = epoch_run.start
         self._num_passed = epoch_run.num_passed
         # The run is also closed if the iterator is abandoned.
         self._close = weakref.finalize(self, epoch_run.run.close)

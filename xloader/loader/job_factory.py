@@ -10,49 +10,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xloader.core.footprint import Footprint
 from xloader.engine.batch_rows import Walker
-from xloader.engine.block_reader import BlockReader, Stored
+from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import BlockPool, Fields
-from xloader.engine.gather import Gatherer
 from xloader.engine.job import Job
+from xloader.engine.parts import EngineParts, stored_variables
 from xloader.errors import MemoryBudgetError
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.make_plan import most_rows
 from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
-from xloader.recipe.recipe import Recipe
 from xloader.transforms.apply_steps import finish
 from xloader.transforms.rng import Chance
-
-
-def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
-    """Describe how each variable that the samples need is stored, as selected.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    footprint : Footprint
-        The chunks that they need.
-
-    Returns
-    -------
-    dict of str to Stored
-        By variable.
-    """
-    dims = footprint.windows.dims
-    return {
-        v.name: Stored(
-            recipe.axes_of(v.name),
-            tuple(dims.index(d) if d in dims else None for d in v.dims),
-            v.stored_dtype,
-            v.packing,
-        )
-        for v in map(recipe.variable, footprint.variables)
-    }
 
 
 def name_chunks(
@@ -94,8 +65,7 @@ class JobFactory:
     num_ready : int
         Number of batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
-        Most threads that load and gather. There are fewer where the bytes in flight have room for
-        fewer of the largest chunks.
+        Most threads that load and gather.
     """
 
     def __init__(
@@ -107,12 +77,7 @@ class JobFactory:
     ) -> None:
         self._rank_plan = rank_plan
         self._num_ready = num_ready
-        footprint, source = rank_plan.footprint, rank_plan.recipe.source
-        # Threads may read some variables while others are fetched ahead: each way gets half.
-        num_ways = len({source.is_waiting(name) for name in footprint.variables})
-        self._in_flight_nbytes = rank_plan.plan.budget.in_flight_nbytes // num_ways
-        self._num_threads = min(num_cores, self._in_flight_nbytes // footprint.max_chunk_nbytes)
-        self._together_nbytes = self._in_flight_nbytes // self._num_threads
+        self._num_cores = num_cores
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
         self._fields: Fields
@@ -188,12 +153,18 @@ class JobFactory:
                 given=f"{peak} bytes of chunks",
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
-        stored = stored_variables(recipe, footprint)
-        retry_policy = recipe.retry_policy.but(options.read_timeout, options.max_retries)
-        gatherer = Gatherer(footprint, layouts, self._fields, stored)
+        parts = EngineParts.of(
+            recipe,
+            layouts,
+            footprint,
+            self._fields,
+            plan.budget,
+            self._num_cores,
+            recipe.retry_policy.but(options.read_timeout, options.max_retries),
+        )
         walker = Walker(
             footprint,
-            gatherer.accesses,
+            parts.gatherer.accesses,
             lanes,
             plan.lane_share,
             epoch.sublanes.num_steps_of(numbers[0]),
@@ -208,22 +179,15 @@ class JobFactory:
             self._block_table = block_table
         return Job(
             walker=walker,
-            groups=footprint.groups,
-            fields=self._fields,
-            reader=BlockReader(recipe.source, stored, self._together_nbytes, retry_policy),
-            gatherer=gatherer,
+            parts=parts,
             finish=lambda arrays, ids, occurrences=None: finish(
                 recipe, layouts, arrays, ids, Chance(options.seed, epoch.epoch, occurrences)
             ),
-            batch_size=most_rows(footprint, options),
             is_padded=options.world.world_size > 1,
             prefetch=self._num_ready,
-            num_threads=self._num_threads,
             pool=self._pool,
             block_table=block_table,
             is_resident=plan.is_resident,
-            in_flight_nbytes=self._in_flight_nbytes,
-            retry_policy=retry_policy,
             on_nan=options.on_nan,
             on_error=options.on_error,
         )

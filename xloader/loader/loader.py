@@ -1,14 +1,14 @@
 """The loader: the iterable over batches that a training loop uses.
 
 It combines the rank plan (what to read and deliver), the job factory (memory and readers) and one
-iterator at a time. It counts the batches yielded, so that its position can be saved and loaded.
+iterator at a time. The iterator counts its batches at the loader's cursor, so that the position can
+be saved and loaded.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from xloader.core.footprint import Footprint
 from xloader.core.messages import names_function
-from xloader.core.nans import warn_of_nans
-from xloader.core.options import LoaderOptions, check_epoch
+from xloader.core.nans import NanWarner
+from xloader.core.options import LoaderOptions
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
-from xloader.loader.epoch_iterator import EpochIterator, EpochRun, make_epoch_run
+from xloader.loader.cursor import Cursor, Position
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.job_factory import JobFactory, name_chunks
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
-from xloader.loader.state import Position
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
@@ -84,18 +84,13 @@ class Loader:
         self.options = options
         self._hand_over = hand_over
         self._resolver = RankResolver(recipe, options)
-        self._epoch_number = 0
-        # Number of batches of that epoch yielded, and whether the next iteration starts after them.
-        self._step = 0
-        self._is_resuming = False
-        self._pass_number = 0
-        # A weak reference: an iterator that nobody else holds is collected, and ends its run.
-        self._pass: weakref.ref[EpochIterator] | None = None
+        self._cursor = Cursor()
+        # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
         self._run: Run | None = None
         self._progress: EpochProgress | None = None
         self._is_closed = False
-        self._has_warned = False
-        self._explained: dict[tuple[int, int, int], Explanation] = {}
+        self._nan_warner = NanWarner(options.on_nan)
+        self._explained: dict[tuple[Position, int], Explanation] = {}
         self._carried: JobFactory | None = None
         self._locks: dict[int, threading.RLock] = {}
 
@@ -120,7 +115,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next ``iter`` delivers."""
-        return self._epoch_number
+        return self._cursor.epoch
 
     @property
     def sampler(self) -> Loader:
@@ -153,9 +148,7 @@ class Loader:
         OptionError
             If the number is not a whole one, is negative or is too large.
         """
-        epoch = check_epoch(epoch)
-        if epoch != self._epoch_number:
-            self._epoch_number, self._step, self._is_resuming = epoch, 0, False
+        self._cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the loader: after the last batch that was yielded.
@@ -180,7 +173,7 @@ class Loader:
         >>> len(list(other)), state["epoch"], state["step"]
         (2, 0, 1)
         """
-        return self._resolver.save(self._position)
+        return self._resolver.save(self._cursor.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved position of a loader of the same samples. No chunk is read yet.
@@ -212,10 +205,7 @@ class Loader:
         position = self._resolver.load(state)
         self._stop()
         self._explained = {}
-        self._epoch_number, self._step = position.epoch, position.step
-        if 0 < position.step == self._resolver.rank_plan.num_steps:
-            self._epoch_number, self._step = position.epoch + 1, 0
-        self._is_resuming = self._step > 0
+        self._cursor.load(position, self._resolver.rank_plan.num_steps)
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
         """Predict what the next ``iter`` will read and hold in memory. No chunk of data is read.
@@ -236,13 +226,8 @@ class Loader:
             If the scope is neither of these.
         """
         rank_plan = self._resolver.settle()
-        if scope == "rank":
-            return rank_plan.with_notes(self._expected())
-        left = self._left()
-        expected = rank_plan.explain(left, scope)
-        blocks = shared_blocks(left, rank_plan.processes(scope))
-        shared = replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
-        return rank_plan.with_notes(shared)
+        expected = self._expected() if scope == "rank" else self._explain_all(scope)
+        return rank_plan.with_notes(expected)
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -291,15 +276,13 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
             self._check_open()
-            if self._pass is not None and (previous := self._pass()) is not None:
-                previous.replace()
+            # Before the run stops: a thread that waits for the run's next batch is told why.
+            number = self._cursor.begin()
             self._stop()
             expected = self._expected()
             self._resolver.rank_plan.warn(expected)
-            self._resolver.begin(expected, Position(self._epoch_number, self._first_step))
-            started = EpochIterator(self._begin, self._deliver)
-            self._pass = weakref.ref(started)
-            return started
+            self._resolver.begin(expected, self._cursor.start)
+            return EpochIterator(self._cursor, number, self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
@@ -308,7 +291,7 @@ class Loader:
     def __repr__(self) -> str:
         planned = self._resolver.planned
         count = "" if planned is None else f"{planned.num_steps} "
-        return f"<xloader.Loader: {count}batches of {self.batch_size}, epoch {self._epoch_number}>"
+        return f"<xloader.Loader: {count}batches of {self.batch_size}, epoch {self.epoch}>"
 
     @property
     def _lock(self) -> threading.RLock:
@@ -320,69 +303,48 @@ class Loader:
         if self._is_closed:
             raise ClosedError("the loader is closed", remedy="make a new one")
 
-    @property
-    def _position(self) -> Position:
-        """The position after the last batch that was yielded."""
-        return Position(self._epoch_number, self._step)
-
-    @property
-    def _first_step(self) -> int:
-        """The step at which the next iteration begins."""
-        return self._step if self._is_resuming else 0
-
     def _left(self) -> Epoch | Remainder:
         """The epoch, or remainder of one, that the next iteration yields."""
-        return self._resolver.rank_plan.remainder(self._epoch_number, self._first_step)
+        start = self._cursor.start
+        return self._resolver.rank_plan.remainder(start.epoch, start.step)
 
     def _expected(self) -> Explanation:
         """Prediction for the next iteration of this rank. No labels are read."""
         rank_plan, left = self._resolver.settle(), self._left()
         kept = self._job_factory().loaded()
-        key = self._epoch_number, self._first_step, len(kept)
+        key = self._cursor.start, len(kept)
         if key not in self._explained:
             self._explained = {key: rank_plan.explain(left, cached=[kept])}
         return self._explained[key]
 
+    def _explain_all(self, scope: Literal["world"]) -> Explanation:
+        """Prediction for all ranks, with the chunks that several of them read."""
+        rank_plan, left = self._resolver.rank_plan, self._left()
+        expected = rank_plan.explain(left, scope)
+        blocks = shared_blocks(left, rank_plan.processes(scope))
+        return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
+
     def _begin(self) -> EpochRun:
         """Stop the run under way, and make the next one."""
         with self._lock:
-            return self._make_epoch_run()
-
-    def _make_epoch_run(self) -> EpochRun:
-        self._stop()
-        expected, number, rank_plan = self._expected(), self._epoch_number, self._resolver.rank_plan
-        numbers = rank_plan.sublanes()
-        part = self._left()
-        job = self._job_factory().job(part, numbers)
-        step = self._step = self._first_step
-        pass_number = self._pass_number
-
-        def count(num_steps: int) -> None:
-            nonlocal step
-            step += num_steps
-            # The user may have chosen another epoch meanwhile, and perhaps this one again.
-            if self._epoch_number == number:
-                self._step = step
-                # Not in __iter__: trainers make iterators that they never use.
-                self._is_resuming = False
-                if step == rank_plan.num_steps:
-                    self._epoch_number, self._step = number + 1, 0
-
-        def is_overtaken() -> bool:
-            # As in DataLoader. Lightning makes the iterator before it calls set_epoch.
-            return self._epoch_number != number and self._pass_number == pass_number
-
-        epoch_run = make_epoch_run(
-            job,
-            expected,
-            rank_plan.plan.budget,
-            self.options.num_threads,
-            num_passed=part.sublanes.num_again_of(numbers[0]),
-            count=count,
-            is_overtaken=is_overtaken,
-        )
-        self._run, self._progress = epoch_run.run, epoch_run.progress
-        return epoch_run
+            self._stop()
+            start = self._cursor.start
+            expected, rank_plan = self._expected(), self._resolver.rank_plan
+            numbers = rank_plan.sublanes()
+            part = self._left()
+            job = self._job_factory().job(part, numbers)
+            run = Run(job)
+            progress = EpochProgress(
+                expected,
+                run.tally,
+                rank_plan.plan.budget,
+                job.parts.num_threads,
+                self.options.num_threads,
+                job.parts.fields.batch_size,
+            )
+            self._run, self._progress = run, progress
+            num_again = part.sublanes.num_again_of(numbers[0])
+            return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
     def _job_factory(self) -> JobFactory:
         """The job factory of the present rank plan, made anew when the plan has changed."""
@@ -401,14 +363,11 @@ class Loader:
         if self._run is not None:
             self._run.close()
         self._run = None
-        self._pass_number += 1
         if self._carried is not None and self._carried.is_foreign:
             self._carried.renew()
 
     def _deliver(self, delivery: Delivery) -> Any:
-        if delivery.nans and self.options.on_nan == "warn" and not self._has_warned:
-            self._has_warned = True
-            warn_of_nans(delivery.nans)
+        self._nan_warner.warn(delivery.nans)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
         batch = Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
         if self.options.device is not None:

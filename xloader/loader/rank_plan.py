@@ -23,7 +23,7 @@ from xloader.errors import (
 from xloader.loader.explain_notes import with_notes
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, explain_epoch
-from xloader.planning.make_plan import enough_memory, make_plan, most_rows
+from xloader.planning.make_plan import make_plan, most_rows
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
@@ -253,14 +253,11 @@ class RankPlan:
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True
-        is_poor = expected.mixing < expected.full_mixing / 2
-        is_costly = expected.read_amplification > self.options.max_amplification
+        is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         if not is_poor and not is_costly:
             return
-        enough = enough_memory(
-            self._planned_footprint, self._planned_layouts, self.options, self.plan.workers
-        )
-        remedy = f"memory={show_nbytes(enough).replace(' ', '')!r} or smaller chunks would do"
+        enough = show_nbytes(self._enough_memory()).replace(" ", "")
+        remedy = f"memory={enough!r} or smaller chunks would do"
         if self.options.spread is not None:
             remedy = f"with spread=None, {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
@@ -277,6 +274,25 @@ class RankPlan:
                 f"max_amplification={self.options.max_amplification}: {remedy}",
                 AmplificationWarning,
             )
+
+    def _is_poor(self, expected: Explanation) -> bool:
+        return expected.mixing < expected.full_mixing / 2
+
+    def _is_costly(self, expected: Explanation) -> bool:
+        return expected.read_amplification > self.options.max_amplification
+
+    def _enough_memory(self) -> int:
+        """The memory in bytes, doubled until a plan gives no reason for a warning."""
+        # With a small spread given by the user, no amount of memory would mix well enough.
+        options = dataclasses.replace(self.options, spread=None)
+        while True:
+            options = dataclasses.replace(options, memory=2 * options.memory_nbytes)
+            larger = RankPlan(self.recipe.planned, options, self.plan.workers)
+            epoch = larger.epoch(0)
+            expected = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
+            is_enough = not self._is_poor(expected) and not self._is_costly(expected)
+            if larger.plan.is_resident or is_enough:
+                return options.memory_nbytes
 
     def _make_plan(self, workers: int) -> Plan:
         return make_plan(self._planned_footprint, self._planned_layouts, self.options, workers)

@@ -18,8 +18,9 @@ from typing import Any, Final
 from xloader.core.options import LoaderOptions
 from xloader.core.ranks import World, find_world
 from xloader.errors import OptionError, RanksError, StateError
+from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.state import Position, Saver, read_state
+from xloader.loader.state import Saver, read_state
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 
@@ -131,18 +132,7 @@ class RankResolver:
         return RankPlan(self._recipe, self.asked.settled(), self._num_workers)
 
     def save(self, position: Position) -> dict[str, Any]:
-        """The state at a position.
-
-        Parameters
-        ----------
-        position : Position
-            The position.
-
-        Returns
-        -------
-        dict
-            Plain JSON values, under 2 KB.
-        """
+        """The state at a position; see `Saver.save`."""
         own = self.rank_plan
         self._saver = self._saver or Saver(own)
         return self._saver.save(position)

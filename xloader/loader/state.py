@@ -14,12 +14,11 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Final, NamedTuple
 
-from xloader.core.options import check_epoch, divisors_of
+from xloader.core.options import divisors_of
 from xloader.errors import LanesError, MemoryBudgetError, OptionError, StateError
+from xloader.loader.cursor import Position
 from xloader.loader.fingerprint import describe_samples
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.make_plan import batch_nbytes
@@ -30,60 +29,6 @@ VERSION: Final = 1
 _KEYS: Final = (
     "version", "epoch", "step", "row", "seed", "drop_last", "samples", "plan", "check",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Position:
-    """A position in an epoch: the batch and the row that come next.
-
-    Parameters
-    ----------
-    epoch : int
-        Number of the epoch.
-    step : int
-        Step of the next batch. At the end of the epoch, it is the number of steps.
-    row : int
-        Number of rows of that batch already delivered, where samples are taken one by one.
-    """
-
-    epoch: int
-    step: int = 0
-    row: int = 0
-
-    @classmethod
-    def checked(cls, epoch: Any, step: Any, num_steps: int) -> Position:
-        """Make a position from numbers that a caller gave, after checking them.
-
-        Parameters
-        ----------
-        epoch, step : int
-            The numbers given.
-        num_steps : int
-            Number of steps of an epoch.
-
-        Returns
-        -------
-        Position
-            The position, between two batches.
-
-        Raises
-        ------
-        OptionError
-            If there is no such epoch or step.
-
-        Examples
-        --------
-        >>> Position.checked(3, 7, num_steps=10)
-        Position(epoch=3, step=7, row=0)
-        """
-        is_number = isinstance(step, Integral) and not isinstance(step, bool)
-        if not is_number or not 0 <= step <= num_steps:
-            raise OptionError(
-                "there is no such step to go on from",
-                given=repr(step),
-                allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
-            )
-        return cls(check_epoch(epoch), int(step))
 
 
 class Saved(NamedTuple):
@@ -288,12 +233,8 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
         ("num_workers", rank_plan.plan.workers, plan.workers),
     ):
         if saved != own:
-            raise StateError(
-                f"the state was saved with another {name}",
-                given=f"{name}={own}",
-                allowed=f"{name}={saved}",
-                remedy=f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers"),
-            )
+            remedy = f"pass {name}={saved}" + ", to data_loader" * (name == "num_workers")
+            raise another_option(name, f"{name}={own}", f"{name}={saved}", remedy)
     lanes = plan.pace.lanes
     if lanes % world_size:
         raise LanesError(
@@ -310,6 +251,16 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
             allowed=f"a global batch of {plan.global_batch}",
             remedy=f"pass batch_size={plan.global_batch // world_size}",
         )
+
+
+def another_option(name: str, given: object, allowed: object, remedy: str) -> StateError:
+    """The error that a state was saved with another value of an option."""
+    return StateError(
+        f"the state was saved with another {name}",
+        given=given,
+        allowed=allowed,
+        remedy=remedy,
+    )
 
 
 def _check_memory(plan: Plan, rank_plan: RankPlan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xloader.core.nans import warn_of_nans
+from xloader.core.nans import NanWarner
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.loader.job_factory import JobFactory
@@ -31,7 +31,7 @@ class Worker:
         self._number = number
         self._job_factory = JobFactory(rank_plan, num_ready=num_ready, num_cores=num_cores)
         self._run: Run | None = None
-        self._has_warned = False
+        self._nan_warner = NanWarner(rank_plan.options.on_nan)
 
     @property
     def is_foreign(self) -> bool:
@@ -77,18 +77,12 @@ class Worker:
                 delivery = run.take()
                 assert delivery is not None, "a run delivers as many batches as it has steps"
                 if index >= num_again:
-                    self._warn(delivery)
+                    self._nan_warner.warn(delivery.nans)
                     yield delivery
                 # This reference would keep the memory in use for one more step.
                 del delivery
         finally:
             run.close()
-
-    def _warn(self, delivery: Delivery) -> None:
-        is_asked = self._rank_plan.options.on_nan == "warn"
-        if delivery.nans and is_asked and not self._has_warned:
-            self._has_warned = True
-            warn_of_nans(delivery.nans)
 
     def close(self) -> None:
         """Stop the run under way. It may be called more than once."""

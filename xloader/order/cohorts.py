@@ -257,6 +257,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     starts = starts[is_first(starts)]
 
     def tile_of(offset: int) -> Ints:
+        """The tile of the element ``offset`` elements after each start."""
         if axis is None or not num_blocks:
             return np.zeros(len(starts), np.int64)
         blocks = axis.block_of(starts * stride + offset)

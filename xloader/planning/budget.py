@@ -94,7 +94,7 @@ class Budget:
         if self.lane_nbytes < lane_nbytes:
             raise MemoryBudgetError(
                 f"the memory is too small for {self.num_batches} batches of "
-                f"{self.batch_nbytes} bytes, two chunks in flight and the chunks of one tile",
+                f"{self.batch_nbytes} bytes, two chunks being read and the chunks of one tile",
                 given=f"memory={self.memory_nbytes} bytes",
                 minimum_nbytes=self.minimum_nbytes(lane_nbytes),
             )

@@ -73,7 +73,7 @@ def cache_budget(
         share = f", shared by {num_workers} workers" * (num_workers > 1)
         raise MemoryBudgetError(
             f"the memory is too small for {budget.num_batches} batches of "
-            f"{budget.batch_nbytes} bytes, two chunks in flight and the chunks of one sample",
+            f"{budget.batch_nbytes} bytes, two chunks being read and the chunks of one sample",
             given=f"memory={memory_nbytes} bytes{share}",
             minimum_nbytes=num_workers * budget.minimum_nbytes(least),
         )

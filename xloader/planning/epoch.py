@@ -150,6 +150,7 @@ class Epoch:
         ascent = Ascent(self.footprint, self.plan.depth, self.sublanes, seed, epoch)
 
         def ascend(lane: int) -> Lane:
+            """One sub-lane in ascending order of ids."""
             order = ascent.lane(lane)
             return Lane(order, self._schedule(order, lane))
 

@@ -48,7 +48,7 @@ class Explanation(Figures):
     notes: tuple[str, ...] = ()
 
     def _title(self) -> str:
-        return "Explanation: a prediction, for which no data is read"
+        return "Explanation: a prediction, made without reading data"
 
     def _rows(self) -> list[tuple[str, str]]:
         by_path: dict[str, list[str]] = {}
@@ -57,7 +57,10 @@ class Explanation(Figures):
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
         if self.num_shared_reads:
             read.append(
-                ("shared", f"{self.num_shared_reads:,} reads of a chunk by another rank or worker")
+                (
+                    "shared",
+                    f"{self.num_shared_reads:,} extra reads of chunks that ranks or workers share",
+                )
             )
         if self.shared_chunks:
             named = [f"{name} {list(index)}" for name, index in self.shared_chunks[:_MOST_NAMED]]
@@ -67,7 +70,7 @@ class Explanation(Figures):
             read.append(("note", f"{dim}: steps are irregular: {steps}; windows run across them"))
         read += [("note", note) for note in self.notes]
         if not self.is_exact:
-            read.append(("note", "counted on the first part of the order only"))
+            read.append(("note", "these numbers come from the first part of the order only"))
         return [*super()._rows(), *read]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def explain_order(
     EmptySamplesError
         If there are no ids.
     """
-    _check_order(ids)
+    figures = _order_figures(footprint, ids, plan.global_batch)
     looked_at = ids[:_MOST_SAMPLES]
     pool = plan.lane_pool_nbytes + plan.ahead_nbytes
     order = ListedOrder.of(footprint, looked_at)
@@ -65,26 +66,18 @@ def explain_order(
         len(np.unique(r.block)) * r.group.num_reads_per_block for r in schedule.residences
     )
     scale = len(ids) / len(looked_at)
-    num_steps = -(-len(ids) // plan.global_batch)
-    dim = region_dim(footprint)
     return dataclasses.replace(
         expected,
-        num_samples=len(ids),
-        num_steps=num_steps,
         num_reads=round(schedule.num_reads * scale),
         read_nbytes=round(schedule.read_nbytes * scale),
         read_amplification=schedule.num_reads / num_needed,
         peak_nbytes=schedule.peak_nbytes
         + plan.budget.needed_nbytes(
-            num_steps, plan.budget.batch_nbytes, round(schedule.most_read_nbytes * scale)
+            figures["num_steps"],
+            plan.budget.batch_nbytes,
+            round(schedule.most_read_nbytes * scale),
         ),
-        mixing=_mixing(footprint, dim, looked_at, plan.global_batch),
-        full_mixing=full_mixing(footprint, dim, plan.global_batch),
-        is_exact=len(looked_at) == len(ids),
-        run=1,
-        streams=1,
-        spread=0,
-        lanes=1,
+        **figures,
     )
 
 
@@ -128,7 +121,7 @@ def explain_cached(
     MemoryBudgetError
         If the memory is too small. The error says the minimum that is enough.
     """
-    _check_order(ids)
+    figures = _order_figures(footprint, ids, batch_size)
     budget = cache_budget(
         footprint, layouts, memory_nbytes, batch_size, prefetch, num_workers=num_workers
     )
@@ -137,41 +130,46 @@ def explain_cached(
         footprint, looked_at, budget.lane_nbytes, batch_size=batch_size, num_workers=num_workers
     )
     scale = len(ids) / len(looked_at)
-    num_steps = -(-len(ids) // batch_size)
     read_nbytes = round(count.read_nbytes * scale)
+    steps = range(figures["num_steps"])
     needed = [
-        budget.needed_nbytes(len(range(worker, num_steps, num_workers)), budget.batch_nbytes, 0)
+        budget.needed_nbytes(len(steps[worker::num_workers]), budget.batch_nbytes, 0)
         for worker in range(num_workers)
     ]
     in_flight = min(num_workers * budget.in_flight_nbytes, read_nbytes)
-    dim = region_dim(footprint)
     return Explanation(
-        num_samples=len(ids),
-        num_steps=num_steps,
         num_reads=round(count.num_reads * scale),
         read_nbytes=read_nbytes,
         read_amplification=count.num_reads / count.num_needed,
         peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
-        mixing=_mixing(footprint, dim, looked_at, batch_size),
-        full_mixing=full_mixing(footprint, dim, batch_size),
         num_dropped_windows=footprint.windows.num_dropped,
-        is_exact=len(looked_at) == len(ids),
         tile={
             name: int(np.diff(tile_edges(footprint, number, 1)).max())
             for number, name in enumerate(footprint.windows.dims)
         },
-        run=1,
-        streams=1,
-        spread=0,
-        lanes=1,
         paths=paths,
         num_shared_reads=round(count.num_shared_reads * scale),
+        **figures,
     )
 
 
-def _check_order(ids: Ints) -> None:
+def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str, Any]:
+    """The figures that depend on the order alone, and not on how it is read."""
     if not len(ids):
-        raise EmptySamplesError("the order names no samples", remedy="pass at least one id")
+        raise EmptySamplesError("the order is empty", remedy="pass at least one id")
+    looked_at = ids[:_MOST_SAMPLES]
+    dim = region_dim(footprint)
+    return {
+        "num_samples": len(ids),
+        "num_steps": -(-len(ids) // batch_size),
+        "mixing": _mixing(footprint, dim, looked_at, batch_size),
+        "full_mixing": full_mixing(footprint, dim, batch_size),
+        "is_exact": len(looked_at) == len(ids),
+        "run": 1,
+        "streams": 1,
+        "spread": 0,
+        "lanes": 1,
+    }
 
 
 def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:

@@ -72,7 +72,7 @@ class Figures:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {self.streams} streams, " if self.run > 1 else ""
         dropped = f", {self.num_dropped_windows:,} windows dropped" * bool(self.num_dropped_windows)
-        kept = "" if self.num_reads else ": all of it is in memory already"
+        kept = "" if self.num_reads else ": all needed chunks are already in memory"
         mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
         return [
             ("samples", f"{self.num_samples:,} in {self.num_steps:,} batches{dropped}"),

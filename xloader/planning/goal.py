@@ -78,6 +78,7 @@ def preference(goal: PlanGoal, full: float) -> Rank:
     """The sort key that puts better candidates first, by the rules of `find_plan`."""
 
     def rank(candidate: Candidate) -> tuple[int, float, float]:
+        """The sort key of one candidate."""
         if goal.allows(candidate):
             return 0, -candidate.mixing, candidate.amplification
         if candidate.mixing >= full / 2:

@@ -11,9 +11,7 @@ from xloader.core.footprint import Footprint
 from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
 from xloader.planning.budget import Budget
-from xloader.planning.epoch import Epoch
 from xloader.planning.goal import PlanGoal
-from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.search import find_ascent, find_plan
 from xloader.recipe.layout import FieldLayout
@@ -78,7 +76,7 @@ def make_plan(
         if workers == 1:
             raise
         raise MemoryBudgetError(
-            f"the memory is too small for {workers} workers, of which each has its share",
+            f"the memory is too small for {workers} workers, which share it equally",
             given=f"memory={options.memory_nbytes} bytes",
             minimum_nbytes=workers * error.minimum_nbytes,
         ) from error
@@ -127,46 +125,3 @@ def most_rows(footprint: Footprint, options: LoaderOptions) -> int:
         # A batch of several ranks is padded to its full size.
         return options.batch_size
     return min(options.batch_size, footprint.num_samples)
-
-
-def enough_memory(
-    footprint: Footprint,
-    layouts: tuple[FieldLayout, ...],
-    options: LoaderOptions,
-    workers: int = 1,
-) -> int:
-    """The memory, in bytes, at which a plan mixes well enough and reads no more than allowed.
-
-    The memory of the options is doubled until one of two things is true. Either the plan mixes
-    at least half as well as a full shuffle and reads no more than ``max_amplification`` allows,
-    with the spread left to the search. Or the memory holds the whole selection.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    layouts : tuple of FieldLayout
-        The layouts of all fields.
-    options : LoaderOptions
-        The options of the loader.
-    workers : int
-        Worker processes of a rank.
-    """
-    # With a small spread given by the user, no amount of memory would mix well enough.
-    options = dataclasses.replace(options, spread=None)
-    dim = region_dim(footprint)
-    full = full_mixing(footprint, dim, options.global_batch)
-    memory = options.memory_nbytes
-    while True:
-        memory *= 2
-        larger = dataclasses.replace(options, memory=memory)
-        plan = make_plan(footprint, layouts, larger, workers)
-        if plan.is_resident:
-            return memory
-        epoch = Epoch(footprint, plan, options.seed, 0)
-        num_reads = sum(lane.schedule.num_reads for lane in epoch.lanes(range(epoch.sublanes.num)))
-        orders = [lane.order for lane in epoch.lanes(epoch.sublanes.of_one_batch)]
-        mixing = measure_mixing(footprint, dim, orders, plan.lane_share)
-        is_enough = num_reads <= options.max_amplification * footprint.num_needed
-        if is_enough and mixing >= full / 2:
-            return memory

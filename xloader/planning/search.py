@@ -99,7 +99,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
             "no plan with this spread fits the memory",
             given=f"spread={goal.spread}",
             allowed="a smaller spread, or None",
-            remedy="leave spread to the plan, or give it more memory",
+            remedy="leave spread= out, or raise memory=",
         )
     best = _best(candidates, goal, full).plan
     draws = _DRAWS if best.pace.draws > 1 else 1
@@ -242,6 +242,7 @@ def _tile_sizes(
     num_blocks = [1 if axis is None else axis.num_blocks for axis in axes]
 
     def grown(size: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Sizes of a tile with ``size`` blocks along ``dims``, and one block along the others."""
         # A tile that takes a whole dimension always has size 0, so that no tiling is tried twice.
         return tuple(
             (size if size < num_blocks[dim] else 0) if dim in dims else 1

@@ -72,7 +72,7 @@ def _check_num_chunks(variable: str, axes: dict[str, Axis]) -> None:
             break
         chunks[max(counts, key=lambda dim: counts[dim])] *= 2
     raise OptionError(
-        f"the variable {variable!r} has more chunks than can be planned for",
+        f"the variable {variable!r} has too many chunks to plan for",
         given=f"{num_chunks} chunks along {', '.join(map(repr, axes))}",
         allowed=f"up to {MOST_BLOCKS} along windowed dimensions, and along the others together",
         remedy=f"store it in larger chunks, such as {chunks}, or select less of it with .isel",

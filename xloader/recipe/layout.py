@@ -156,7 +156,7 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
             "no field has a variable along a windowed dimension",
             given=f"fields {[layout.name for layout in layouts]}",
             allowed=f"at least one with a dimension of {recipe.require_windows().dims}",
-            remedy="window a dimension of the variables, or add a field that has one",
+            remedy="pass a dimension of the variables to .window(...), or add a field that has one",
         )
     return layouts
 
@@ -179,15 +179,15 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
     if not field.variables:
         raise OptionError(
             f"the field {field.name!r} has no variables",
-            allowed=f"names out of {list(recipe.variables)}",
-            remedy=f"pass them as in .field({field.name!r}, {recipe.variables[0]!r})",
+            allowed=f"names from {list(recipe.variables)}",
+            remedy=f"pass them, for example .field({field.name!r}, {recipe.variables[0]!r})",
         )
     if len(set(field.variables)) < len(field.variables):
         raise StackError(
             f"the field {field.name!r} names a variable twice",
             given=field.variables,
             allowed="each variable once",
-            remedy="drop the second one, or make a second field of it",
+            remedy="leave out the second one, or use it in a second field",
         )
     _refuse_repeats(recipe, field)
     accesses = _window_accesses(recipe, field)
@@ -278,15 +278,15 @@ def _common_dims(recipe: Recipe, field: Field, kept: dict[str, tuple[str, ...]])
                 f"the variables of the field {field.name!r} cannot share one array",
                 given=f"{longest!r} with {recipe.dims_of(longest)} and "
                 f"{name!r} with {recipe.dims_of(name)}",
-                allowed=f"dimensions out of {dims}, in that order",
-                remedy="make a field for each, or select along the dimension that differs",
+                allowed=f"dimensions from {dims}, in this order",
+                remedy="make a field for each variable, or select along the dimension that differs",
             )
     if field.has_channels and CHANNEL in dims:
         raise StackError(
             f"the field {field.name!r} would have two dimensions called {CHANNEL!r}",
             given=f"{longest!r} with {recipe.dims_of(longest)}",
-            allowed=f"any other name than {CHANNEL!r} for a dimension that is kept",
-            remedy="rename the dimension in an xarray Dataset and open that",
+            allowed=f"dimensions with names other than {CHANNEL!r}",
+            remedy="rename the dimension with xarray, and open that Dataset",
         )
     return dims
 
@@ -350,7 +350,7 @@ def _dtype_of(recipe: Recipe, field: Field) -> np.dtype:
     for name, dtype in zip(field.variables, dtypes, strict=True):
         if dtype.kind not in "biuf":
             raise UnsupportedDataError(
-                f"the variable {name!r} holds no real numbers",
+                f"the variable {name!r} does not hold real numbers",
                 given=f"dtype {dtype}",
                 allowed="bool, integer and floating dtypes",
                 remedy="convert it with xarray and open the Dataset",

@@ -58,9 +58,9 @@ def make_windows(
         dims = () if sizes is None else tuple(recipe.dim_sizes)
     if not dims:
         raise OptionError(
-            "no dimension is windowed",
+            "no dimension has a window",
             allowed=f"sizes along some of {list(recipe.dim_sizes)}",
-            remedy="call for example .window(time=6)",
+            remedy="pass the size of a dimension, for example .window(time=6)",
         )
     window_sizes = _per_dim("window", dims, sizes, (None,) * len(dims))
     return Windows(
@@ -111,7 +111,7 @@ def make_field(
     taken = {field.name for field in recipe.fields}
     if not name or name in {*taken, *recipe.dim_sizes, SAMPLE, CHANNEL}:
         raise OptionError(
-            "the name of a field is taken",
+            "this field name is already in use",
             given=repr(name),
             allowed=f"a name other than those of fields {sorted(taken)}, of dimensions "
             f"{list(recipe.dim_sizes)}, {SAMPLE!r} and {CHANNEL!r}",
@@ -135,8 +135,8 @@ def _unknown_variable(recipe: Recipe, name: object) -> UnknownNameError:
     if name in recipe.source.coordinates().coords:
         remedy = f"{name!r} is a coordinate: call ds.reset_coords({name!r}) and open that Dataset"
     else:
-        remedy = "pass one of these: variables that hold no numbers, such as text, dates or "
-        remedy += "objects, are not offered, nor those that variables= leaves out"
+        remedy = "pass one of these names; variables of text, dates or objects cannot be used, "
+        remedy += "and neither can those that variables= left out"
     return UnknownNameError(error.what, given=error.given, allowed=error.allowed, remedy=remedy)
 
 
@@ -158,7 +158,7 @@ def _per_dim(
         for dim in given:
             if dim not in dims:
                 raise UnknownNameError(
-                    f"the {word} is for a dimension without windows",
+                    f"the {word} is given for a dimension without windows",
                     given=repr(dim),
                     allowed=list(dims),
                     remedy=f"add {dim!r} to the sizes of .window(...)",
@@ -176,17 +176,17 @@ def _whole(word: str, dim: str, value: Any) -> int:
         count = operator.index(value)
     except TypeError:
         raise OptionError(
-            f"the {word} along {dim!r} is no whole number",
+            f"the {word} along {dim!r} is not a whole number",
             given=repr(value),
             allowed="a whole number of elements >= 1",
-            remedy="count elements, not labels",
+            remedy="pass a number of elements, not a label",
         ) from None
     if count < 1:
         raise WindowError(
             f"the {word} along {dim!r} is too small",
             given=count,
             allowed="a whole number of elements >= 1",
-            remedy=f"call .window({dim}=1) or more, or leave {dim!r} out to take it whole"
+            remedy=f"pass 1 or more, or leave {dim!r} out to take all of it"
             if word == "window"
             else f"pass {word}={{{dim!r}: 1}} or more",
         )
@@ -208,9 +208,9 @@ def _offsets(
     owned = sorted({own for variable in variables for own in recipe.dims_of(variable)})
     if dim not in owned:
         raise OptionError(
-            f"no variable of the field {name!r} has the dimension of its offsets",
+            f"the field {name!r} has offsets along a dimension that its variables do not have",
             given=f"{dim}={value!r} for {list(variables)}",
-            allowed=f"dimensions out of {owned}",
+            allowed=f"dimensions from {owned}",
             remedy=f"leave {dim!r} out",
         )
     size = windows.window_sizes[windows.dims.index(dim)]
@@ -219,7 +219,7 @@ def _offsets(
         given=repr(value),
         allowed=f"an int, a slice or an equally spaced, increasing sequence of ints in "
         f"[{-size}, {size})",
-        remedy=f"take a longer window along {dim!r}, smaller offsets, or several fields",
+        remedy=f"use a longer window along {dim!r}, smaller offsets, or several fields",
     )
     if isinstance(value, slice):
         return _equally_spaced(range(size)[value], misfit)

@@ -88,8 +88,8 @@ class Field:
     def __post_init__(self) -> None:
         if not self.has_channels and len(self.variables) != 1:
             raise StackError(
-                f"the field {self.name!r} has nothing to tell its variables apart by",
-                given=f"{len(self.variables)} variables without channels",
+                f"without channels, the field {self.name!r} must have exactly one variable",
+                given=f"{len(self.variables)} variables",
                 allowed="one variable, or has_channels=True",
                 remedy="make a field for each variable",
             )
@@ -266,7 +266,7 @@ class Recipe:
                 "no numeric variable has a windowed dimension",
                 given=f"windows along {', '.join(map(repr, windows.dims))}",
                 allowed=f"a dimension of one of {list(self.variables)}",
-                remedy="window a dimension that the variables have",
+                remedy="pass a dimension of the variables to .window(...)",
             )
         return fields
 
@@ -346,7 +346,7 @@ class Recipe:
         """
         if self.windows is None:
             raise OptionError(
-                "there are no samples without windows",
+                "the windows are not set",
                 allowed=f"windows along some of {list(self.dim_sizes)}",
                 remedy="call .window(time=6) with the dimensions and sizes of a sample",
             )
@@ -390,8 +390,8 @@ def unknown(name: object, known: Iterable[str], kind: str) -> UnknownNameError:
     known = list(known)
     close = closest(name, known)
     return UnknownNameError(
-        f"there is no {kind} of that name",
+        f"there is no {kind} with this name",
         given=repr(name),
-        allowed=", ".join(map(repr, known)) or "none: there are none",
-        remedy=f"did you mean {close!r}?" if close else f"pass the name of a {kind} there is",
+        allowed=", ".join(map(repr, known)) or f"none: there is no {kind}",
+        remedy=f"did you mean {close!r}?" if close else f"pass the name of an existing {kind}",
     )

@@ -17,18 +17,18 @@ from xloader.core.axis import Ints, Selection
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.recipe.recipe import Kept, Recipe, find
 
-_INCREASING = "elements in the order they are stored in, each once"
+_INCREASING = "positions in stored order, each once"
 
 
 def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by position with the selection of a recipe.
+    """Compose a selection by position with the selection of a recipe; see `Samples.isel`.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe to select from.
     indexers : mapping of str to (int, slice, sequence of int, boolean mask)
-        Positions per dimension, counted in the present selection. An int drops the dimension.
+        Positions per dimension, counted in the present selection.
 
     Returns
     -------
@@ -37,12 +37,8 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
 
     Raises
     ------
-    UnknownNameError
-        If a dimension does not exist.
-    OptionError
-        If positions lie outside the dimension, do not increase, or are not whole numbers.
-    EmptySamplesError
-        If nothing is selected.
+    UnknownNameError, OptionError, EmptySamplesError
+        As for `Samples.isel`.
     """
     chosen = dict(recipe.selection)
     for dim, indexer in indexers.items():
@@ -56,16 +52,14 @@ def isel(recipe: Recipe, indexers: Mapping[str, Any]) -> tuple[tuple[str, Kept],
 def sel(
     recipe: Recipe, indexers: Mapping[str, Any], *, method: str | None, tolerance: Any
 ) -> tuple[tuple[str, Kept], ...]:
-    """Compose a selection by label with the selection of a recipe, as xarray selects labels.
+    """Compose a selection by label with the selection of a recipe; see `Samples.sel`.
 
     Parameters
     ----------
     recipe : Recipe
         The recipe to select from.
-    indexers : mapping of str to (label, slice of labels, sequence of labels)
-        Labels to keep, per dimension. For a dimension without labels, positions.
-    method, tolerance : optional
-        As in :meth:`xarray.Dataset.sel`.
+    indexers, method, tolerance
+        As for `Samples.sel`.
 
     Returns
     -------
@@ -74,13 +68,8 @@ def sel(
 
     Raises
     ------
-    UnknownNameError
-        If a dimension or a label does not exist.
-    OptionError
-        If xarray refuses the request, the selected elements do not increase, or ``method`` is given
-        for a dimension without labels.
-    EmptySamplesError
-        If nothing is selected.
+    UnknownNameError, OptionError, EmptySamplesError
+        As for `Samples.sel`.
     """
     coords = recipe.source.coordinates()
     chosen: dict[str, Any] = {}
@@ -90,7 +79,7 @@ def sel(
             chosen[dim] = _positions(recipe, coords, dim, label, method, tolerance)
         elif method is not None:
             raise OptionError(
-                f"the dimension {dim!r} has no labels to come close to",
+                f"the dimension {dim!r} has no labels, so method= cannot be used",
                 given=f"method={method!r}",
                 allowed="positions: an int, a slice or a list of ints",
                 remedy=f"use .isel({dim}=...)",
@@ -151,7 +140,7 @@ def take(dim: str, kept: Selection, indexer: Any) -> Kept:
         positions = np.flatnonzero(positions)
     if (positions.size and positions.dtype.kind not in "iu") or positions.ndim > 1:
         raise OptionError(
-            f"what is asked of the dimension {dim!r} is no position",
+            f"the selection along {dim!r} is not made of positions",
             given=repr(indexer),
             allowed="an int, a slice, a 1-d sequence of ints, or a mask of the dimension's length",
             remedy=f"use .sel({dim}=...) for labels",
@@ -159,10 +148,10 @@ def take(dim: str, kept: Selection, indexer: Any) -> Kept:
     outside = positions[(positions < -len(kept)) | (positions >= len(kept))]
     if outside.size:
         raise OptionError(
-            f"a position leaves the dimension {dim!r}",
+            f"a position lies outside the dimension {dim!r}",
             given=int(outside.flat[0]),
             allowed=f"[{-len(kept)}, {len(kept)})",
-            remedy="positions count in what is selected so far",
+            remedy="count positions within the current selection",
         )
     positions = positions.astype(np.int64)
     positions = np.where(positions < 0, positions + len(kept), positions)
@@ -188,9 +177,9 @@ def _take_slice(dim: str, kept: Selection, indexer: slice) -> Selection:
         taken = kept[indexer]
     except (TypeError, ValueError) as error:
         raise OptionError(
-            f"the slice of the dimension {dim!r} does not count positions",
+            f"the slice along {dim!r} is not made of positions",
             given=repr(indexer),
-            allowed="whole numbers, the step not 0",
+            allowed="whole numbers, and a step other than 0",
             remedy=f"use .sel({dim}=...) for labels",
         ) from error
     _require_some(dim, len(taken), indexer)
@@ -210,11 +199,8 @@ def positions_at(
     ----------
     recipe : Recipe
         A recipe with windows.
-    labels : mapping of str to (label, slice of labels, sequence of labels)
-        Labels of the windows' first elements, per dimension. A dimension that is not named keeps
-        all its windows. For a dimension without labels, offsets of the first elements.
-    method, tolerance : optional
-        As in :meth:`xarray.Dataset.sel`.
+    labels, method, tolerance
+        As for `Samples.ids`, with ``indexers`` as ``labels``.
 
     Returns
     -------
@@ -236,7 +222,7 @@ def positions_at(
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in windows.dims:
             raise OptionError(
-                f"every sample takes the dimension {dim!r} whole",
+                f"every sample holds all of the dimension {dim!r}, which has no windows",
                 given=f"{dim}={labels[dim]!r}",
                 allowed=f"labels along {list(windows.dims)}",
                 remedy=f"select along {dim!r} with .sel before .window",
@@ -307,10 +293,10 @@ def _look_up(
         ) from error
     if found.ndim and found.dims != (dim,):
         raise OptionError(
-            f"pointwise labels would replace the dimension {dim!r}",
+            f"the labels have dimensions that would replace {dim!r}",
             given=f"labels with the dimensions {found.dims}",
-            allowed="labels along the dimension itself",
-            remedy=f"pass a list of labels of {dim!r}",
+            allowed=f"labels along {dim!r} only",
+            remedy=f"pass the labels of {dim!r} as a list",
         )
     if not found.size and _is_unsorted(label, index):
         raise _not_sorted(dim, label)
@@ -318,8 +304,8 @@ def _look_up(
         raise EmptySamplesError(
             f"no label of the dimension {dim!r} is selected{why and f', or {why}'}",
             given=repr(label),
-            allowed=f"{allowed}, in that order",
-            remedy="choose labels within these, the bounds of a slice in the coordinate's order",
+            allowed=f"{allowed}, in this order",
+            remedy="choose labels in this range, and give the ends of a slice in this order",
         )
     return np.asarray(found.to_numpy(), np.int64)
 
@@ -331,28 +317,28 @@ def _is_unsorted(label: object, index: Any) -> bool:
 
 def _not_sorted(dim: str, label: object) -> OptionError:
     return OptionError(
-        f"the index of the dimension {dim!r} is not sorted, so no labels lie between two others",
+        f"the labels of the dimension {dim!r} are not sorted, so a slice of labels is ambiguous",
         given=repr(label),
-        allowed=f"a label or a list of labels; a slice once {dim!r} is sorted",
-        remedy=f"sort the xarray Dataset first, as ds.sortby({dim!r}).xloader",
+        allowed=f"a label or a list of labels; a slice only if {dim!r} is sorted",
+        remedy=f"sort the xarray Dataset first: ds.sortby({dim!r}).xloader",
     )
 
 
 def _require_some(dim: str, count: int, indexer: object) -> None:
     if not count:
         raise EmptySamplesError(
-            f"nothing is selected of the dimension {dim!r}",
+            f"nothing is selected along the dimension {dim!r}",
             given=repr(indexer),
             allowed="at least one element",
-            remedy="widen the selection",
+            remedy="select more of the dimension",
         )
 
 
 def _not_increasing(dim: str, indexer: object) -> OptionError:
     return OptionError(
-        f"the elements selected of {dim!r} do not increase",
+        f"the selected positions along {dim!r} do not increase",
         given=repr(indexer),
         allowed=_INCREASING,
-        remedy="select in stored order, and reorder the sample in .map(fn), or reorder the xarray "
-        f"Dataset first, as ds.isel({dim}=slice(None, None, -1)).xloader",
+        remedy="select in stored order, and reorder the sample in .map(fn); or reorder the xarray "
+        f"Dataset first, for example ds.isel({dim}=slice(None, None, -1)).xloader",
     )

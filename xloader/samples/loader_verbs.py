@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, check_choice, check_whole
-from xloader.core.options import LoaderOptions, make_options
+from xloader.core.options import LoaderOptions, make_options, refuse_unknown
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.explain_notes import with_notes
 from xloader.loader.loader import Loader
@@ -37,43 +38,59 @@ def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
 
 
 def explain(
-    recipe: Recipe, order: ArrayLike | None, cache: Any, num_workers: int, options: dict[str, Any]
+    recipe: Recipe,
+    order: ArrayLike | None,
+    cache: Any,
+    num_workers: int,
+    options: LoaderKeywords,
 ) -> Explanation:
     """Predict what an epoch, or an order of the user's own, costs; see `Samples.explain`."""
     remedy = 'pass cache="lru", which drops what was not used for longest'
     check_choice("cache", cache, (None, "lru"), remedy)
     check_whole("num_workers", num_workers, 0, MOST)
     if cache is None and num_workers != 1:
-        # make_options then refuses it, and names the option to use instead.
-        options["num_workers"] = num_workers
-    chosen = make_options(**{"output": "numpy", **options})
-    if cache is None:
-        loader = _loader(recipe, chosen)
-        if order is None:
-            return loader.explain()
-        ids = normal_ids(recipe.num_ids, np.asarray(order))
-        told = explain_order(loader.footprint, loader.plan, ids, loader.explain())
-        # The loader's notes about drop_last do not hold for an order of the user's own.
-        return with_notes(told, recipe)
-    if order is None:
+        # The error names the option to use instead.
+        refuse_unknown({"num_workers": num_workers})
+    asked: LoaderKeywords = {"output": "numpy", **options}
+    chosen = make_options(**asked)
+    if cache is not None and order is None:
         raise OptionError(
             "a cache is simulated for an order of your own",
             given=f"cache={cache!r} without an order",
             remedy="pass order=, such as list(sampler), or leave cache out",
         )
+    if order is None:
+        return _loader(recipe, chosen).explain()
+    if cache is None:
+        explanation = _explain_known(recipe, order, chosen)
+    else:
+        explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
+    return with_notes(explanation, recipe)
+
+
+def _explain_known(recipe: Recipe, order: ArrayLike, options: LoaderOptions) -> Explanation:
+    """Predict the cost of an order that the loader knows in advance."""
+    loader = _loader(recipe, options)
+    ids = normal_ids(recipe.num_ids, np.asarray(order))
+    return explain_order(loader.footprint, loader.plan, ids, loader.explain())
+
+
+def _explain_cached(
+    recipe: Recipe, order: ArrayLike, options: LoaderOptions, num_workers: int
+) -> Explanation:
+    """Predict the cost of an order that workers read through caches, batch by batch."""
     layouts = make_layouts(recipe)
     footprint = make_footprint(recipe, layouts)
-    told = explain_cached(
+    return explain_cached(
         footprint,
         layouts,
         normal_ids(recipe.num_ids, np.asarray(order)),
         {name: recipe.source.path_of(name) for name in footprint.variables},
-        memory_nbytes=chosen.memory_nbytes,
-        batch_size=chosen.batch_size,
-        prefetch=chosen.prefetch,
-        num_workers=max(num_workers, 1),
+        memory_nbytes=options.memory_nbytes,
+        batch_size=options.batch_size,
+        prefetch=options.prefetch,
+        num_workers=num_workers,
     )
-    return with_notes(told, recipe)
 
 
 def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
@@ -113,9 +130,17 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
     whole_nbytes = recipe.num_ids * sample_nbytes
     left = max(memory_nbytes - whole_nbytes, 1)
     rows = min(max(left // (16 * max(sample_nbytes, 1)), 1), 256)
-    options = {"shuffle": False, "output": "numpy", "rank": 0, "world_size": 1, "on_nan": on_nan}
+    options = LoaderOptions(
+        batch_size=rows,
+        memory=left,
+        shuffle=False,
+        output="numpy",
+        rank=0,
+        world_size=1,
+        on_nan=on_nan,
+    )
     try:
-        return make_loader(recipe, make_options(batch_size=rows, memory=left, **options))
+        return make_loader(recipe, options)
     except MemoryBudgetError as error:
         raise MemoryBudgetError(
             "the samples do not fit in memory, or not with what it takes to read them",

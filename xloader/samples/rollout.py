@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.option_checks import check_callable
 from xloader.errors import OptionError, StateError
 from xloader.loader.loader import Loader
@@ -51,7 +52,7 @@ class Rollout:
     3 (4, 3, 4) 8
     """
 
-    def __init__(self, make: Callable[[int], Samples], **options: Any) -> None:
+    def __init__(self, make: Callable[[int], Samples], **options: Unpack[LoaderKeywords]) -> None:
         check_callable("make", make)
         self._make = make
         self._options = options

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.keywords import LoaderKeywords
 from xloader.core.nans import OnNan
 from xloader.core.options import make_options
 from xloader.core.retry_policy import RetryPolicy
@@ -185,7 +186,8 @@ class Samples(RecordedMethods):
         UnknownNameError
             If a dimension or a label does not exist.
         OptionError
-            If the elements do not increase, or there are windows already.
+            If xarray refuses the labels, the elements do not increase, ``method`` is given for a
+            dimension without labels, or there are windows already.
         EmptySamplesError
             If nothing is left.
         """
@@ -672,8 +674,8 @@ class Samples(RecordedMethods):
             have in :meth:`xarray.Dataset.sel`. Along dimensions that are not named, all windows
             are taken. Along a dimension without labels, values count selected elements.
         method, tolerance : optional
-            As in :meth:`xarray.Dataset.sel`: ``method="nearest"`` takes the window that begins
-            closest to a label.
+            As for :meth:`sel`: ``method="nearest"`` takes the window that begins closest to a
+            label.
         **labels
             The same as ``indexers``, as keyword arguments.
 
@@ -978,8 +980,30 @@ class Samples(RecordedMethods):
         MissingDependencyError
             If tensors are asked for and PyTorch is not installed.
         """
-        options = {k: v for k, v in locals().items() if k not in ("self", "unknown")}
-        return loader_verbs.make_loader(self.recipe, make_options(**options, **unknown))
+        options = make_options(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            memory=memory,
+            output=output,
+            device=device,
+            collate_fn=collate_fn,
+            threads=threads,
+            processes=processes,
+            prefetch=prefetch,
+            on_error=on_error,
+            max_amplification=max_amplification,
+            lanes=lanes,
+            spread=spread,
+            rank=rank,
+            world_size=world_size,
+            read_timeout=read_timeout,
+            max_retries=max_retries,
+            on_nan=on_nan,
+            **unknown,
+        )
+        return loader_verbs.make_loader(self.recipe, options)
 
     def explain(
         self,
@@ -987,7 +1011,7 @@ class Samples(RecordedMethods):
         *,
         cache: Literal["lru"] | None = None,
         num_workers: int = 1,
-        **options: Any,
+        **options: Unpack[LoaderKeywords],
     ) -> Explanation:
         """Predict what an epoch costs in reads and memory. No value is read.
 

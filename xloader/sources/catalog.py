@@ -69,16 +69,16 @@ def choose(
     if variables is None:
         if not readable:
             raise UnsupportedDataError(
-                f"{source} holds no data variable of numbers",
+                f"{source} has no numeric data variable",
                 given={name: str(dtype) for name, dtype in there.items()} or "no data variable",
                 allowed="bool, integer and float data variables",
-                remedy="open the group that holds them with group=, or convert them with astype",
+                remedy="open another group with group=, or convert them with xarray's astype",
             )
         return tuple(readable)
     asked = (variables,) if isinstance(variables, str) else tuple(dict.fromkeys(variables))
     if not asked:
         raise OptionError(
-            "variables= names no variable",
+            "variables= is empty",
             given=asked,
             allowed=", ".join(readable),
             remedy="leave variables= out to take them all",
@@ -91,7 +91,7 @@ def choose(
                 f"variable {name!r} of {source} does not hold numbers",
                 given=f"dtype {there[name]}",
                 allowed=f"bool, integer and float variables: {', '.join(readable)}",
-                remedy=f"convert it first, as ds[{name!r}].astype does, or leave it out",
+                remedy=f"convert it with ds[{name!r}].astype(...), or leave it out",
             )
     return asked
 
@@ -144,7 +144,7 @@ def decoded_dtype(array: xr.DataArray, dtype: DTypeLike | None) -> np.dtype:
         asked = np.dtype("V1")
     if asked.kind != "f":
         raise OptionError(
-            "packed integers decode to floats",
+            "packed integers cannot be decoded to this dtype",
             given=f"dtype={dtype!r}",
             allowed="float16, float32, float64, or None for xarray's choice",
             remedy="open with mask_and_scale=False to keep the packed integers",

@@ -105,7 +105,7 @@ def _factor(decoded: xr.DataArray, attribute: str) -> Any:
             f"{attribute!r} of variable {str(decoded.name)!r} is not one finite number",
             given=repr(given),
             allowed="one finite number",
-            remedy="mend the attribute, leave the variable out with variables=, or open with "
+            remedy="correct the attribute, leave the variable out with variables=, or open with "
             "mask_and_scale=False for the stored numbers",
         )
     if value.ndim:
@@ -128,7 +128,7 @@ def _fills(encoding: Mapping[Any, Any], stored: np.dtype) -> tuple[Any, ...]:
         converted = np.array(fill, stored).view(other) if stored.kind == "i" else other.type(fill)
         found.add(converted.item())
     if not all(np.asarray(fill).dtype.kind in "biuf" for fill in found):
-        raise _XarrayOnlyError("a fill value that is no number")
+        raise _XarrayOnlyError("a fill value that is not a number")
     return tuple(sorted(found))
 
 
@@ -154,7 +154,7 @@ def _check_known(
 ) -> None:
     """Raise `_XarrayOnlyError` where xarray computes in other steps than a `Packing`."""
     if own.kind == "b" and stored.kind != "b" and (is_masked or num_factors):
-        raise _XarrayOnlyError("packed numbers taken for bool")
+        raise _XarrayOnlyError("packed numbers decoded to bool")
     if is_masked and own.kind != "f":
         # For units of time, xarray keeps integers and marks missing values by the smallest one.
         raise _XarrayOnlyError(f"missing values in {own}")

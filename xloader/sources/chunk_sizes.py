@@ -116,9 +116,9 @@ def join_sizes(parts: Sequence[tuple[Sizes, int]]) -> Sizes:
     count = sum(num_chunks(*part) for part in kept)
     if count > MOST_BLOCKS:
         raise OptionError(
-            "parts in a row have more chunks than can be listed, as they are not cut alike",
+            "the joined parts have different chunk sizes, and too many chunks to list",
             given=f"{count} chunks",
-            allowed=f"up to {MOST_BLOCKS}, or parts that all end where their chunks do",
+            allowed=f"up to {MOST_BLOCKS}, or parts of equal chunks that end at a chunk boundary",
             remedy="store the parts in larger chunks, or join fewer of them",
         )
     return compact(tuple(itertools.chain.from_iterable(each(*part) for part in kept)))

@@ -46,12 +46,12 @@ def check_mode(mode: int, path: str) -> None:
     --------
     >>> check_mode(os.stat(os.devnull).st_mode, os.devnull)
     Traceback (most recent call last):
-    xloader.errors.SourceAccessError: there is a device in the place of a file. Given: ...
+    xloader.errors.SourceAccessError: there is a device instead of a file. Given: ...
     """
     kind = _KINDS.get(stat.S_IFMT(mode))
     if kind is not None:
         raise SourceAccessError(
-            f"there is {kind} in the place of a file",
+            f"there is {kind} instead of a file",
             given=path,
             allowed="ordinary files, and links to them",
             remedy="remove it, and fetch or write the file again",

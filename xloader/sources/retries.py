@@ -314,7 +314,7 @@ class Attempts:
         seconds = self.retry_policy.read_timeout if seconds is None else seconds
         if read is None:
             return ReadTimeoutError(
-                f"{self} did not come: {show_attempts(num_attempts)} of {seconds:g} s",
+                f"{self} did not arrive in {show_attempts(num_attempts)} of {seconds:g} s",
                 seconds=seconds,
                 attempts=num_attempts,
             )

@@ -139,6 +139,7 @@ def datasets(
 
     @st.composite
     def draw_dataset(draw: st.DrawFn) -> tuple[xr.Dataset, dict[str, tuple[int, ...]]]:
+        """Draw sizes, variables, values and chunks."""
         dims = names[: draw(st.integers(1, len(names)))]
         sizes = {dim: draw(st.integers(1, max_size)) for dim in dims}
         dataset, chunks, first = xr.Dataset(), {}, 1

@@ -191,7 +191,7 @@ class CountingStore(_TappedStore):
         """
         if not isinstance(self._tally, SharedTally):
             raise OptionError(
-                "the store does not know who reads it", remedy="make it with log=, a file's path"
+                "the store does not record who reads it", remedy="make it with log=, a file's path"
             )
         found: dict[str, set[int]] = {}
         for pid, (key, _) in self._tally.lines():

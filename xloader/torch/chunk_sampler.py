@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from xloader.core.keywords import PLAN_OPTIONS, PlanKeywords
 from xloader.core.option_checks import MOST, check_whole
-from xloader.core.options import check_epoch, make_options
+from xloader.core.options import make_options
 from xloader.errors import OptionError
+from xloader.loader.cursor import Position
 from xloader.loader.rank_resolver import RankResolver
 from xloader.planning.explain import Explanation
 from xloader.torch.misuse import refuse_dealing_twice, refuse_state, require_samples
@@ -17,11 +19,6 @@ from xloader.torch.sampler_passes import BatchPass, IdPass, Passes
 
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
-
-_OTHER_OPTIONS = (
-    *("lanes", "max_amplification", "max_retries", "on_error", "read_timeout", "spread"),
-    "threads",
-)
 
 
 class ChunkSampler(DistributedSampler[int]):
@@ -47,15 +44,13 @@ class ChunkSampler(DistributedSampler[int]):
         Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
         part.
     seed : int, default 0
-        Together with the epoch and the plan, it fixes the order.
+        As for :meth:`Samples.loader`.
     drop_last : bool, default False
         Whether samples that do not fill a global batch are left out. If not, the last batch is
         shorter on a single rank, and on several ranks it is filled up by repeating its last
         sample.
     rank, world_size : int, optional
-        Number of this process among those that train together, and how many there are. By default
-        they are taken from ``torch.distributed``, from ``RANK`` and ``WORLD_SIZE``, or from a
-        SLURM step, when the sampler is first used.
+        As for :meth:`Samples.loader`.
     prefetch_factor : int, default 2
         As for the ``DataLoader``: number of batches of each worker that wait for the training
         loop.
@@ -63,9 +58,9 @@ class ChunkSampler(DistributedSampler[int]):
         As for the ``DataLoader``: whether workers, and the chunks that they keep, outlive an
         epoch.
     **options
-        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
-        ``max_retries`` and ``on_error``, as for :meth:`Samples.loader`. ``threads`` is the number
-        for each worker.
+        ``lanes``, ``max_amplification``, ``max_retries``, ``on_error``, ``read_timeout``,
+        ``spread`` and ``threads``, as for :meth:`Samples.loader`. ``threads`` is the number for
+        each worker.
 
     Raises
     ------
@@ -101,13 +96,12 @@ class ChunkSampler(DistributedSampler[int]):
         world_size: int | None = None,
         prefetch_factor: int = 2,
         persistent_workers: bool = False,
-        **options: Any,
+        **options: Unpack[PlanKeywords],
     ) -> None:
         check_options(options)
         require_samples(samples, "ChunkSampler")
-        resolver = plan_workers(
-            samples,
-            num_workers,
+        num_workers = check_whole("num_workers", num_workers, 0, MOST)
+        asked = make_options(
             batch_size=batch_size(samples) if callable(batch_size) else batch_size,
             memory=memory,
             shuffle=shuffle,
@@ -116,15 +110,17 @@ class ChunkSampler(DistributedSampler[int]):
             rank=rank,
             world_size=world_size,
             prefetch=prefetch_factor,
+            output="numpy",
             **options,
         )
+        resolver = RankResolver(samples.recipe, asked, max(num_workers, 1))
         # Without workers, the process that iterates keeps the chunks from epoch to epoch.
         is_lasting = persistent_workers or not num_workers
         self._passes = Passes(resolver, num_workers, is_lasting=is_lasting)
         # The parent's __init__ is not called: it would look up the ranks now, and fix them.
         self.dataset = samples  # type: ignore[assignment]
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.batch_size = resolver.asked.batch_size
+        self.shuffle, self.seed, self.drop_last = asked.shuffle, asked.seed, asked.drop_last
+        self.batch_size = asked.batch_size
         self.num_workers = num_workers
 
     @property
@@ -153,12 +149,12 @@ class ChunkSampler(DistributedSampler[int]):
     @property
     def epoch(self) -> int:
         """The epoch whose ids the next iteration gives."""
-        return self._passes.epoch
+        return self._passes.cursor.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         """Choose the epoch, as :meth:`set_epoch` does."""
-        self._passes.set_epoch(check_epoch(epoch))
+        self._passes.cursor.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Number of ids in an epoch on this rank, including those that fill up the last batch."""
@@ -232,7 +228,8 @@ class ChunkSampler(DistributedSampler[int]):
         >>> list(sampler) == whole[2:], sampler.epoch, len(list(sampler))
         (True, 1, 5)
         """
-        self._passes.resume(epoch, step)
+        num_steps = self._passes.resolver.settle().num_steps
+        self._passes.cursor.resume(Position.checked(epoch, step, num_steps))
 
     def explain(self, scope: Literal["rank", "world"] = "rank") -> Explanation:
         """Predict what the next iteration costs, summed over the workers. No value is read.
@@ -309,37 +306,6 @@ class ChunkBatches(BatchSampler):
         self._dealer.resume(epoch, step)
 
 
-def plan_workers(samples: Samples, num_workers: int, **options: Any) -> RankResolver:
-    """Plan for a number of workers, which share the memory of a rank.
-
-    Parameters
-    ----------
-    samples : Samples
-        The samples.
-    num_workers : int
-        Number of worker processes. With 0, the process itself is the only worker.
-    **options
-        Options of :class:`LoaderOptions`, without ``output``.
-
-    Returns
-    -------
-    RankResolver
-        The plan of this rank, which is looked up at the first use if it is not known yet.
-
-    Raises
-    ------
-    OptionError
-        If an option is outside its range, or a worker would deliver nothing but padding.
-    LanesError
-        If lanes do not divide the global batch, or ranks do not divide the lanes.
-    MemoryBudgetError
-        If the memory is too small.
-    """
-    num_workers = check_whole("num_workers", num_workers, 0, MOST)
-    asked = make_options(output="numpy", **options)
-    return RankResolver(samples.recipe, asked, max(num_workers, 1))
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Check that all further options are known and have a meaning under a ``DataLoader``.
 
@@ -354,10 +320,10 @@ def check_options(options: Mapping[str, Any]) -> None:
         If one does not; the error names the options that are allowed.
     """
     for name, value in options.items():
-        if name not in _OTHER_OPTIONS:
+        if name not in PLAN_OPTIONS:
             raise OptionError(
                 f"there is no option {name!r} here",
                 given=f"{name}={value!r}",
-                allowed="those of the signature, and " + ", ".join(_OTHER_OPTIONS),
+                allowed="those of the signature, and " + ", ".join(PLAN_OPTIONS),
                 remedy="pass it to the DataLoader, or use samples.loader(...)",
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
+from xloader.core.keywords import PLAN_OPTIONS
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -21,10 +22,7 @@ from xloader.torch.map_dataset import MapDataset
 if TYPE_CHECKING:
     from xloader.samples.samples import Samples
 
-_OF_THE_PLAN = (
-    *("lanes", "max_amplification", "max_retries", "on_error", "rank", "read_timeout"),
-    *("seed", "spread", "threads", "world_size"),
-)
+_OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
 _NOT_YOURS = {
     "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",
@@ -59,17 +57,15 @@ def data_loader(
     samples : Samples
         The samples to read.
     batch_size : int or callable, default 32
-        Number of samples in a batch, on each rank; or a function that computes it from the
-        samples, such as :func:`batch_of` makes.
+        As for :class:`ChunkSampler`.
     num_workers : int, default 0
         Number of worker processes. With 0, threads of this process read.
     shuffle : bool, default True
-        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
-        part.
+        As for :class:`ChunkSampler`.
     memory : int or str, default "2GiB"
         Bytes that all workers of this rank may use together; each has an equal share.
     drop_last : bool, default False
-        Whether samples that do not fill a global batch are left out.
+        As for :class:`ChunkSampler`.
     collate_fn : callable, optional
         Makes a batch from a list of samples, each a tuple of arrays; :func:`collate` by default.
     transform, target_transform, transforms : callable, optional
@@ -77,9 +73,8 @@ def data_loader(
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **kwargs
-        ``seed``, ``rank``, ``world_size``, ``threads``, ``max_amplification``, ``lanes``,
-        ``spread``, ``read_timeout``, ``max_retries`` and ``on_error``, as for
-        :meth:`Samples.loader`. All others are passed to the ``DataLoader``.
+        ``seed``, ``rank``, ``world_size`` and the further options of :class:`ChunkSampler`. All
+        others are passed to the ``DataLoader``.
 
     Returns
     -------
@@ -208,6 +203,7 @@ def batch_of(
         num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
 
     def size(samples: Samples) -> int:
+        """The largest batch size within all limits."""
         counts = {name: math.prod(shape) for name, shape in samples.shapes.items()}
         sizes = []
         if most_nbytes is not None:

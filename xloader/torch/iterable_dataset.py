@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 import torch
 from torch.utils.data import default_convert, get_worker_info
 
+from xloader.core.keywords import PlanKeywords
 from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan, check_on_nan
-from xloader.core.options import check_epoch
+from xloader.core.option_checks import MOST, check_whole
+from xloader.core.options import make_options
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
+from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
+from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.row_list import Rows
-from xloader.loader.state import Position
 from xloader.loader.worker import Worker
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
-from xloader.torch.chunk_sampler import check_options, plan_workers
-from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedPosition, WorkerPass
+from xloader.torch.chunk_sampler import check_options
+from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedCursor, WorkerPass
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
@@ -55,28 +59,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     batch_size : int or None, default 32
         Number of samples in a batch, on each rank. With None, the dataset yields single samples:
         tuples of arrays.
-    shuffle : bool, default True
-        Whether samples are shuffled anew in each epoch. If not, ids ascend within each worker's
-        part.
-    memory : int or str, default "2GiB"
-        Bytes that all workers of a rank may use together.
-    seed : int, default 0
-        Together with the epoch and the plan, it fixes the order.
-    drop_last : bool, default False
-        Whether samples that do not fill a global batch are left out.
-    rank, world_size : int, optional
+    shuffle, memory, seed, drop_last, rank, world_size, prefetch_factor
         As for :class:`ChunkSampler`.
-    prefetch_factor : int, default 2
-        As for the ``DataLoader``: number of batches of each worker that wait for the training
-        loop.
     transform, target_transform, transforms : callable, optional
         As for :class:`MapDataset`.
     on_nan : {"warn", "raise", "ignore"}
         As for :class:`MapDataset`.
     **options
-        ``threads``, ``max_amplification``, ``lanes``, ``spread``, ``read_timeout``,
-        ``max_retries`` and ``on_error``, as for :meth:`Samples.loader`. ``threads`` is the number
-        for each worker.
+        The further options of :class:`ChunkSampler`.
 
     Raises
     ------
@@ -109,7 +99,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         target_transform: Callable[..., Any] | None = None,
         transforms: Callable[..., Any] | None = None,
         on_nan: OnNan = "warn",
-        **options: Any,
+        **options: Unpack[PlanKeywords],
     ) -> None:
         check_options(options)
         require_samples(samples, "IterableDataset")
@@ -117,28 +107,29 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self.batch_size = batch_size
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
-        self._options = {
-            "batch_size": _UNBATCHED_SIZE if batch_size is None else batch_size,
-            "shuffle": shuffle,
-            "memory": memory,
-            "seed": seed,
-            "drop_last": drop_last,
-            "prefetch": prefetch_factor,
-            "rank": rank,
-            "world_size": world_size,
-            "on_nan": check_on_nan(on_nan),
+        self._options = make_options(
+            batch_size=_UNBATCHED_SIZE if batch_size is None else batch_size,
+            shuffle=shuffle,
+            memory=memory,
+            seed=seed,
+            drop_last=drop_last,
+            prefetch=prefetch_factor,
+            rank=rank,
+            world_size=world_size,
+            on_nan=check_on_nan(on_nan),
+            output="numpy",
             **options,
-        }
-        self._position = SharedPosition()
+        )
+        self._cursor = SharedCursor()
         # Plan now, so that options that cannot be planned are an error here.
-        self._resolvers = {1: plan_workers(samples, 1, **self._options)}
+        self._resolvers = {1: RankResolver(samples.recipe, self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration delivers."""
-        return self._position.epoch
+        return self._cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers, in all workers.
@@ -155,7 +146,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         OptionError
             If the number is not a whole number from 0 on.
         """
-        self._position.set_epoch(check_epoch(epoch))
+        self._cursor.set_epoch(epoch)
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin the next iteration where an earlier run of the program was stopped, in all workers.
@@ -193,7 +184,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 allowed="step=0",
                 remedy="give the dataset the batch_size, or use torchdata's StatefulDataLoader",
             )
-        self._position.resume(position)
+        self._cursor.resume(position)
 
     def __len__(self) -> int:
         """Number of batches in an epoch on this rank, or of samples if ``batch_size`` is None."""
@@ -226,8 +217,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         is_here = not num_workers and self._worker is not None and not self._worker.is_foreign
         kept = [self._worker.loaded()] if is_here and self._worker is not None else []
         rank_plan = self._rank_plan(num_workers)
-        position = self._position.coming(Process())
-        left = rank_plan.remainder(position.epoch, position.step)
+        start = self._cursor.start(Process())
+        left = rank_plan.remainder(start.epoch, start.step)
         return rank_plan.with_notes(rank_plan.explain(left, scope, kept))
 
     def __iter__(self) -> Iterator[Any]:
@@ -257,7 +248,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if info is None or info.id == 0:
             rank_plan.warn_if_empty()
         return WorkerPass(
-            rank_plan, self._position, Process.of(info), self._open_steps, is_single=is_single
+            rank_plan, self._cursor, Process.of(info), self._open_steps, is_single=is_single
         )
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -266,11 +257,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # Open stores and plans are not pickled: each process makes its own.
         state = {**self.__dict__, "_worker": None, "_resolvers": {}}
-        world = resolve_world(self._options["rank"], self._options["world_size"])
+        world = resolve_world(self._options.rank, self._options.world_size)
         if world.world_size > 1:
             # Worker processes have no process group to look their rank up in.
-            own = {"rank": world.rank, "world_size": world.world_size}
-            state["_options"] = {**self._options, **own}
+            state["_options"] = replace(self._options, rank=world.rank, world_size=world.world_size)
         return state
 
     def _open_steps(self, start: Position, number: int) -> Iterator[Any]:
@@ -315,9 +305,9 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 del delivery, rows
 
     def _rank_plan(self, num_workers: int) -> RankPlan:
-        key = max(num_workers, 1)
+        key = check_whole("num_workers", max(num_workers, 1), 1, MOST)
         if key not in self._resolvers:
-            self._resolvers[key] = plan_workers(self.samples, key, **self._options)
+            self._resolvers[key] = RankResolver(self.samples.recipe, self._options, key)
         for resolver in self._resolvers.values():
             resolver.settle()
         return self._resolvers[key].rank_plan
@@ -325,7 +315,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
     def _warn_of_repeats(self, start: Position) -> None:
         is_repeated = start == Position(start.epoch) and self._last_epoch == start.epoch
         self._last_epoch = start.epoch
-        if is_repeated and self._options["shuffle"]:
+        if is_repeated and self._options.shuffle:
             warn_caller(
                 f"epoch {start.epoch} comes once more, in the same order: call "
                 "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "

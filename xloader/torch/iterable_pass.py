@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from xloader.errors import StateError
+from xloader.core.options import check_epoch
+from xloader.loader.cursor import Position
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.state import Position, Saver, read_state
+from xloader.loader.state import Saver, another_option, read_state
 
 MOST_WORKERS = 1024
 """Largest number of workers of a ``DataLoader``: shared memory has a place for each."""
@@ -49,8 +50,12 @@ class Process(NamedTuple):
         return cls() if info is None else cls(info.id, info.seed - info.id)
 
 
-class SharedPosition:
-    """The epoch and step that the next iteration begins with, in memory shared by all processes."""
+class SharedCursor:
+    """The position at which the next iteration starts, in memory shared by all processes.
+
+    It has the verbs of `Cursor`. It counts no batches: a worker does not know which of its batches
+    the training loop takes.
+    """
 
     def __init__(self) -> None:
         # Shared memory is the only way to reach workers that stay alive between epochs. `_number`
@@ -66,19 +71,24 @@ class SharedPosition:
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch. If the last `resume` chose the same one, its step stays valid.
+        """Choose the epoch, as `Cursor.set_epoch` does.
 
         Parameters
         ----------
         epoch : int
             Number of the epoch, from 0.
+
+        Raises
+        ------
+        OptionError
+            If there is no such epoch.
         """
+        epoch = check_epoch(epoch)
         if epoch != self.epoch:
-            self._taken.fill_(self._number)
-        self._epoch.fill_(epoch)
+            self.resume(Position(epoch))
 
     def resume(self, position: Position) -> None:
-        """Begin the next iteration of every process at a step of the rank.
+        """Start the next iteration of every process at a step of the rank.
 
         Parameters
         ----------
@@ -91,8 +101,8 @@ class SharedPosition:
         if not position.step:
             self._taken.fill_(self._number)
 
-    def coming(self, process: Process) -> Position:
-        """The position at which a process's next iteration begins, as a step of the rank.
+    def start(self, process: Process) -> Position:
+        """The position at which a process's next iteration starts, as a step of the rank.
 
         Parameters
         ----------
@@ -105,8 +115,8 @@ class SharedPosition:
             is_resumed = False
         return Position(self.epoch, int(self._step) if is_resumed else 0)
 
-    def take(self, process: Process) -> None:
-        """Note that a process has begun to iterate: its iteration after this one is a whole epoch.
+    def begin(self, process: Process) -> None:
+        """Begin a process's iteration at `start`. Its iteration after this one is a whole epoch.
 
         Parameters
         ----------
@@ -136,7 +146,7 @@ class WorkerPass(Iterator[Any]):
     ----------
     rank_plan : RankPlan
         Plan for as many workers as there are.
-    shared : SharedPosition
+    cursor : SharedCursor
         The position at which the iteration begins.
     process : Process
         The process that iterates.
@@ -150,7 +160,7 @@ class WorkerPass(Iterator[Any]):
     def __init__(
         self,
         rank_plan: RankPlan,
-        shared: SharedPosition,
+        cursor: SharedCursor,
         process: Process,
         open_steps: Callable[[Position, int], Iterator[Any]],
         *,
@@ -159,7 +169,7 @@ class WorkerPass(Iterator[Any]):
         self._rank_plan = rank_plan
         self._num_steps = rank_plan.num_steps
         self._saver = Saver(rank_plan)
-        self._shared = shared
+        self._cursor = cursor
         self._process = process
         self._open_steps = open_steps
         self._is_single = is_single
@@ -171,8 +181,8 @@ class WorkerPass(Iterator[Any]):
     @property
     def position(self) -> Position:
         """The position of this process, after the batches or samples that were taken from it."""
-        coming = self._shared.coming(self._process)
-        return self._position or self._start or self._after(coming, self._process.number)
+        start = self._cursor.start(self._process)
+        return self._position or self._start or self._after(start, self._process.number)
 
     def __next__(self) -> Any:
         position = self._position or self._begin()
@@ -214,20 +224,22 @@ class WorkerPass(Iterator[Any]):
         position, plan, seed = read_state(state, self._rank_plan)
         options = self._rank_plan.options
         if seed != options.seed:
-            raise _other("seed", options.seed, seed, f"pass seed={seed}")
+            raise another_option("seed", options.seed, seed, f"pass seed={seed}")
         if plan != self._rank_plan.plan:
             remedy = "pass the memory, batch_size, prefetch_factor and other options of then"
-            raise _other("plan", "options that plan otherwise", "the options of then", remedy)
+            raise another_option(
+                "plan", "options that plan otherwise", "the options of then", remedy
+            )
         if position.row and not self._is_single:
             given = f"a state within batch {position.step}, and whole batches"
-            raise _other("batch_size", given, "batch_size=None", "pass batch_size=None")
+            raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
         self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())
 
     def _begin(self) -> Position:
         # Only at the first batch: trainers ask for an iterator before they set the epoch.
         position = self._position = self.position
-        self._shared.take(self._process)
+        self._cursor.begin(self._process)
         if position.step < self._num_steps:
             self._steps = self._open_steps(position, position.step % self._rank_plan.plan.workers)
         if position.row:
@@ -238,12 +250,3 @@ class WorkerPass(Iterator[Any]):
         """The position some steps after another one; by default, this process's next step."""
         more = self._rank_plan.plan.workers if num_steps is None else num_steps
         return Position(position.epoch, min(position.step + more, self._num_steps))
-
-
-def _other(name: str, given: object, allowed: object, remedy: str) -> StateError:
-    return StateError(
-        f"the state was saved with another {name}",
-        given=given,
-        allowed=allowed,
-        remedy=remedy,
-    )

@@ -10,8 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from xloader.core.nans import OnNan, check_on_nan
-from xloader.core.nbytes import parse_nbytes
-from xloader.core.option_checks import MOST_THREADS, check_whole
+from xloader.core.options import LoaderOptions
 from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.misuse import require_samples
@@ -84,14 +83,16 @@ class MapDataset(Dataset[Any]):
     ) -> None:
         require_samples(samples, "MapDataset")
         self.samples = samples
-        self._retry_policy = samples.recipe.retry_policy.but(read_timeout, max_retries)
-        self._memory_nbytes = parse_nbytes(memory)
+        self._options = LoaderOptions(
+            memory=memory,
+            output="numpy",
+            threads=threads,
+            read_timeout=read_timeout,
+            max_retries=max_retries,
+            on_nan=check_on_nan(on_nan),
+        )
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
-        self._threads = None
-        if threads is not None:
-            self._threads = check_whole("threads", threads, 1, MOST_THREADS)
-        self._on_nan = check_on_nan(on_nan)
         self._reader: WorkerReader | None = None
 
     def __len__(self) -> int:
@@ -158,8 +159,14 @@ class MapDataset(Dataset[Any]):
 
     def _read(self, ids: Sequence[int]) -> list[Any]:
         if self._reader is None or self._reader.is_foreign:
-            recipe = replace(self.samples.recipe, retry_policy=self._retry_policy)
-            self._reader = WorkerReader(recipe, self._memory_nbytes, self._threads, self._on_nan)
+            recipe, options = self.samples.recipe, self._options
+            policy = recipe.retry_policy.but(options.read_timeout, options.max_retries)
+            self._reader = WorkerReader(
+                replace(recipe, retry_policy=policy),
+                options.memory_nbytes,
+                options.threads,
+                options.on_nan,
+            )
         step_tag = step_tag_of(ids)
         delivery = None if step_tag is None else self._reader.step(step_tag, ids)
         if delivery is None:

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from xloader.loader.cursor import Cursor, Position
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.rank_resolver import RankResolver
-from xloader.loader.state import Position
 from xloader.order.step_dealer import deal_ids
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, touched_blocks
@@ -17,7 +17,7 @@ from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
 
 
 class Passes:
-    """The passes of one sampler, one iteration each, and the position at which the next begins.
+    """The passes of one sampler, one iteration each.
 
     Parameters
     ----------
@@ -27,55 +27,23 @@ class Passes:
         Number of workers of the ``DataLoader``; 0 if the process that iterates reads.
     is_lasting : bool
         Whether workers, and the chunks that they keep, outlive an iteration.
+
+    Attributes
+    ----------
+    cursor : Cursor
+        The position at which the next pass begins.
     """
 
     def __init__(self, resolver: RankResolver, num_workers: int, *, is_lasting: bool) -> None:
         self.resolver = resolver
-        self.epoch = 0
-        self._resumed: Position | None = None
+        self.cursor = Cursor()
         self._num_workers = num_workers
         self._is_lasting = is_lasting
-        self._num_passes = 0
         # The plan's worker whose step the last pass began with. If a pass begins with another's,
         # a worker's steps go to another process, which lacks the chunks kept for them.
         self._shift = 0
         self._kept: list[set[tuple[int, int]]] = []
         self._forget()
-
-    @property
-    def coming(self) -> Position:
-        """The position at which the next pass begins."""
-        if self._resumed is not None and self._resumed.epoch == self.epoch:
-            return self._resumed
-        return Position(self.epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass. If it was chosen by `resume`, its step stays valid.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-        """
-        if epoch != self.epoch:
-            self._resumed = None
-        self.epoch = epoch
-
-    def resume(self, epoch: int, step: int) -> None:
-        """Begin the next pass at a step.
-
-        Parameters
-        ----------
-        epoch, step : int
-            The epoch that was under way, and the number of its batches that were trained on.
-
-        Raises
-        ------
-        OptionError
-            If there is no such epoch or step.
-        """
-        position = Position.checked(epoch, step, self.resolver.settle().num_steps)
-        self.epoch, self._resumed = position.epoch, position
 
     def adopt(self, state: Mapping[str, Any]) -> Position:
         """Take over the plan and the seed of a state, and return its position.
@@ -100,10 +68,7 @@ class Passes:
         if self.resolver.rank_plan is not own or self._num_workers:
             # A DataLoader that loads a state starts new workers, which keep no chunks.
             self._forget()
-        is_over = 0 < position.step == self.resolver.rank_plan.num_steps
-        # A state at the end of an epoch continues with the next epoch.
-        self.epoch = position.epoch + is_over
-        self._resumed = None if is_over else position
+        self.cursor.load(position, self.resolver.rank_plan.num_steps)
         return position
 
     def explain(self, scope: Literal["rank", "world"]) -> Explanation:
@@ -115,7 +80,8 @@ class Passes:
             Whether the numbers are those of this rank or of all ranks together.
         """
         self.resolver.settle()
-        expected = self._explain(self.coming, scope, self._shift_of(self.coming))
+        start = self.cursor.start
+        expected = self._explain(start, scope, self._shift_of(start))
         return self.resolver.rank_plan.with_notes(expected)
 
     def begin(self, start: Position | None) -> Iterator[list[int]]:
@@ -124,21 +90,20 @@ class Passes:
         Parameters
         ----------
         start : Position, optional
-            The position that a state holds. By default the position given to `resume`, or else the
-            epoch's beginning.
+            The position that a state holds. By default that of the cursor.
         """
         # A DataLoader that loads a state continues with the worker whose turn it is.
-        shift = 0 if start is not None else self._shift_of(self.coming)
-        start = start or self.coming
+        shift = 0 if start is not None else self._shift_of(self.cursor.start)
+        start = start or self.cursor.start
         expected = self._explain(start, "rank", shift)
         self.resolver.rank_plan.warn(expected)
         self.resolver.begin(expected, start)
         if shift != self._shift:
             self._forget()
             self._shift = shift
-        self._resumed = None
-        self._num_passes += 1
-        return self._deal(start, self._num_passes)
+        number = self.cursor.begin()
+        self.cursor.count(start, self.resolver.rank_plan.num_steps)
+        return self._deal(start, number)
 
     def _deal(self, start: Position, pass_number: int) -> Iterator[list[int]]:
         rank_plan = self.resolver.rank_plan
@@ -149,27 +114,24 @@ class Passes:
         part = rank_plan.remainder(start.epoch, start.step)
         dealt = [_batches(rank_plan, part, worker) for worker in range(workers)]
         last_step = start.step + part.num_steps - 1
-        if not part.num_steps:
-            self._finish(start.epoch, part)
         for step in range(start.step, last_step + 1):
             ids = next(dealt[step % workers])
             if step == last_step:
                 # Now, because the loop may not ask for another batch after the last one.
-                self._finish(start.epoch, part)
+                self._keep(part)
+                self.cursor.count(Position(start.epoch, step + 1), rank_plan.num_steps)
             if step < first_step:
                 yield ids[start.row :]
                 continue
             step_tag = StepTag.of(ids, plan_tag, start.epoch, step, pass_number, first_step)
             yield BatchIds(ids, step_tag)
 
-    def _finish(self, number: int, part: Epoch | Remainder) -> None:
+    def _keep(self, part: Epoch | Remainder) -> None:
+        """Note the chunks that workers keep once they have carried out a part of an epoch."""
         rank_plan = self.resolver.rank_plan
         if self._is_lasting and rank_plan.plan.is_resident:
             for worker, kept in enumerate(self._kept):
                 kept |= touched_blocks(part, rank_plan.sublanes(worker))
-        if self.epoch == number:
-            # Unless set_epoch has chosen another epoch meanwhile.
-            self.epoch = number + 1
 
     def _explain(self, start: Position, scope: Literal["rank", "world"], shift: int) -> Explanation:
         rank_plan = self.resolver.rank_plan
@@ -202,7 +164,7 @@ class BatchPass(Iterator[list[int]]):
     @property
     def position(self) -> Position:
         """The position after the batches that were taken."""
-        return self._position or self._start or self._passes.coming
+        return self._position or self._start or self._passes.cursor.start
 
     def __next__(self) -> list[int]:
         if self._position is None:

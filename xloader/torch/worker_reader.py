@@ -15,20 +15,14 @@ from torch.utils.data import get_worker_info
 
 from xloader.core.axis import Ints
 from xloader.core.messages import warn_caller
-from xloader.core.nans import OnNan, look_for_nans, warn_of_nans
+from xloader.core.nans import NanWarner, OnNan, look_for_nans
 from xloader.core.options import usable_cores
-from xloader.engine.block_reader import BlockReader
-from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
-from xloader.engine.gather import Gatherer
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batch import Batch
-from xloader.loader.job_factory import stored_variables
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.worker import Worker
-from xloader.planning.cache_budget import cache_budget
-from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.step_tags import PlanTag, StepTag
@@ -88,7 +82,7 @@ class WorkerReader:
         self._threads = threads
         self._on_nan = on_nan
         self._num_read = 0
-        self._has_warned_of_nans = False
+        self._nan_warner = NanWarner(on_nan)
         self._pid = os.getpid()
         end_in_time()
         info = get_worker_info()
@@ -170,9 +164,7 @@ class WorkerReader:
         arrays = finish(self._recipe, make_layouts(self._recipe), arrays, ids)
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
         self._num_read += 1
-        if nans and self._on_nan == "warn" and not self._has_warned_of_nans:
-            self._has_warned_of_nans = True
-            warn_of_nans(nans)
+        self._nan_warner.warn(nans)
         return Batch(arrays.values(), arrays, ids)
 
     def close(self) -> None:
@@ -273,7 +265,14 @@ class WorkerReader:
         cache = self._cache
         if cache is None or batch_size > self._cache_size:
             try:
-                made = self._make_cache(batch_size)
+                made = CachedReader.of(
+                    self._recipe,
+                    self._memory_nbytes,
+                    batch_size,
+                    prefetch=PREFETCH,
+                    num_cores=self._num_cores,
+                    num_workers=self._num_workers,
+                )
             except MemoryBudgetError:
                 if cache is None:
                     raise
@@ -283,34 +282,6 @@ class WorkerReader:
                 self.close()
             self._cache, self._cache_size, cache = made, batch_size, made
         return cache
-
-    def _make_cache(self, batch_size: int) -> CachedReader:
-        layouts = make_layouts(self._recipe)
-        footprint = make_footprint(self._recipe, layouts)
-        budget = cache_budget(
-            footprint,
-            layouts,
-            self._memory_nbytes,
-            batch_size,
-            PREFETCH,
-            num_workers=self._num_workers,
-        )
-        rows = min(batch_size, footprint.num_samples)
-        fields = Fields(layouts, rows, PREFETCH + 2)
-        stored = stored_variables(self._recipe, footprint)
-        in_flight = budget.in_flight_nbytes
-        num_threads = min(self._num_cores, in_flight // footprint.max_chunk_nbytes)
-        return CachedReader(
-            footprint,
-            BlockReader(self._recipe.source, stored, in_flight // num_threads),
-            Gatherer(footprint, layouts, fields, stored),
-            fields,
-            batch_size=rows,
-            capacity_nbytes=budget.lane_nbytes,
-            in_flight_nbytes=in_flight,
-            num_threads=num_threads,
-            retry_policy=self._recipe.retry_policy,
-        )
 
 
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:

@@ -45,6 +45,7 @@ def end_in_time() -> None:
         return
 
     def wait() -> None:
+        """End the process once the ``DataLoader`` has ended and the main thread waits in a read."""
         # The semaphore is polled. The event's own methods take its lock, and a worker that ends
         # with that lock would block the training process for ever.
         while not done.get_value():
@@ -95,6 +96,7 @@ def _end_with_training() -> None:
         return
 
     def wait() -> None:
+        """End the process once the training process has ended."""
         # This waits on a pipe whose other end the training process keeps open as long as it
         # lives, whichever of its threads has started the worker.
         training.join()

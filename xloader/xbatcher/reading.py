@@ -1,7 +1,8 @@
 """Reads the patches of a generator through xloader.
 
 A loop over the generator reads all batches in order through a `Loader`. ``generator[i]`` reads one
-batch through a cache of chunks, see `xloader.xbatcher.single`.
+batch through a cache of chunks, because the order in which a user asks for batches is not known
+beforehand.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.core.windows import Windows
+from xloader.engine.cached_reader import CachedReader
+from xloader.errors import MemoryBudgetError
 from xloader.loader.loader import Loader
 from xloader.recipe.recipe import Field, Kept, Recipe
 from xloader.samples.samples import Samples
 from xloader.sources.open.open_source import open_source
 from xloader.sources.views.fork_safety import survives_fork
 from xloader.xbatcher.patches import Patches
-from xloader.xbatcher.single import SingleReads
 
 _MOST_NBYTES: Final = 4 * 2**20
 """Largest size in bytes of the patches that are gathered at a time, if there are several.
@@ -126,7 +128,7 @@ class Reader:
         self._patches = patches
         self._memory_nbytes = parse_nbytes(memory)
         self._threads = threads
-        self._single: dict[tuple[int, int], SingleReads] = {}
+        self._cached: dict[tuple[int, int], CachedReader | None] = {}
         self._idle: dict[tuple[int, range, int], Loader] = {}
 
     @property
@@ -142,7 +144,8 @@ class Reader:
     def read(self, batch: int, num_shares: int) -> Arrays:
         """Read the patches of one batch.
 
-        Chunks that were used last stay in memory for later calls.
+        Chunks that were used last stay in memory for later calls. If the memory is too small for
+        the chunks of one patch, no chunks are kept, and each call reads all its chunks again.
 
         Parameters
         ----------
@@ -157,15 +160,14 @@ class Reader:
             The patches of each variable, shape ``(num_patches, ...)``.
         """
         key = os.getpid(), num_shares
-        single = self._single.get(key)
-        if single is None:
-            nbytes = self._memory_nbytes // num_shares
-            rows = self._rows_together(self.samples, nbytes)
+        kept = self._cached
+        if key not in kept:
             # One entry is enough. A forked child cannot use the parent's cache, and a cache for
             # another share of the memory would take memory besides.
-            single = SingleReads(self.samples, rows, nbytes, self._options(nbytes).num_threads)
-            self._single = {key: single}
-        return single.read(self._patches.ids_of(batch))
+            kept = {key: self._cached_reader(self._memory_nbytes // num_shares)}
+            self._cached = kept
+        cached, ids = kept[key], self._patches.ids_of(batch)
+        return self.samples[ids].as_dict() if cached is None else cached.read(ids)
 
     def read_all(self, batches: range, num_shares: int) -> Iterator[Arrays]:
         """Read the patches of consecutive batches, each chunk as few times as memory allows.
@@ -194,6 +196,17 @@ class Reader:
                 yield rows.take(_num_patches(self._patches, batch))
         finally:
             self._idle = {key: loader}
+
+    def _cached_reader(self, memory_nbytes: int) -> CachedReader | None:
+        """A reader that keeps chunks, or None if the memory is too small for one patch's chunks."""
+        rows = self._rows_together(self.samples, memory_nbytes)
+        num_cores = self._options(memory_nbytes).num_threads
+        try:
+            return CachedReader.of(
+                self.samples.recipe, memory_nbytes, rows, prefetch=0, num_cores=num_cores
+            )
+        except MemoryBudgetError:
+            return None
 
     def _loader(self, batches: range, num_shares: int) -> Loader:
         """A loader of the patches of some batches, in order."""

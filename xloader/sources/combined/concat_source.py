@@ -147,7 +147,7 @@ class ConcatSource:
         packings = [part.variables[variable].packing for part in self._parts]
         words = f"{'; '.join(ways)}; from {len(self._parts)} sources"
         if self._variables[variable].packing is None and any(packings):
-            words += ", unpacked as read, as their packings differ"
+            words += ", unpacked while reading because their packings differ"
         return words
 
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:

@@ -171,7 +171,7 @@ def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
         for label in one.index:
             if label in owners:
                 raise OptionError(
-                    f"a label along {dim!r} comes twice",
+                    f"a label along {dim!r} occurs twice",
                     given=f"{label!r} in {owners[label]} and in {one.owner}",
                     allowed="each label once, in one source",
                     remedy="leave one of them out, or rename it with xarray",
@@ -230,7 +230,7 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
             f"only some sources have labels along {dim!r}",
             given=f"labels in {label_of(sources, labelled)}, none in {label_of(sources, bare[0])}",
             allowed="labels in all sources, or in none",
-            remedy=f"open it with xarray, use .assign_coords({dim}=...), and pass the Dataset",
+            remedy=f"add labels with xarray's .assign_coords({dim}=...), and pass the Dataset",
         )
     if not bare:
         labels = [
@@ -247,9 +247,9 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
                     f"the labels along {other!r} differ between two sources",
                     given=f"{_differing(indexes[0][other], own[other])} "
                     f"in {label_of(sources, 0)} and {label_of(sources, number)}",
-                    allowed=f"the same labels in all sources along all dimensions but {dim!r}",
-                    remedy="regrid them, or give them the same labels with .assign_coords, in "
-                    "xarray, and pass the Datasets",
+                    allowed=f"the same labels in all sources along all dimensions except {dim!r}",
+                    remedy="regrid them with xarray, or give them the same labels with "
+                    ".assign_coords, and pass the Datasets",
                 )
 
 

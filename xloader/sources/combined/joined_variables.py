@@ -38,7 +38,7 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
                 given=repr(dim),
                 allowed=", ".join(map(repr, dims)) or "none: its variables are single numbers",
                 remedy=f"open it with xarray, use .expand_dims({dim!r}), and pass the Dataset; or, "
-                f"if it has other variables than the rest, use {MERGED}",
+                f"if its variables are different ones, use {MERGED}",
             )
     names = set(sources[0].variables)
     for number, source in enumerate(sources[1:], 1):
@@ -47,13 +47,12 @@ def require_names(sources: Sequence[Source], dim: str) -> None:
             shared = sorted(names & set(source.variables))
             raise UnknownNameError(
                 f"{label_of(sources, lacks)} has no variable {lone[0]!r}, "
-                f"and {label_of(sources, has)} has one",
-                given=f"{', '.join(lone)} in one of them only",
-                allowed=f"variables that all have: {', '.join(shared) or 'there are none'}",
-                remedy=f"pass variables={shared}, or for all variables beside each other, use "
-                f"{MERGED}"
+                f"but {label_of(sources, has)} has it",
+                given=f"{', '.join(lone)} in only one of them",
+                allowed=f"variables in all sources: {', '.join(shared) or 'there are none'}",
+                remedy=f"pass variables={shared}, or, to open all variables together, use {MERGED}"
                 if shared
-                else f"put other variables beside each other with {MERGED}",
+                else f"to open different variables together, use {MERGED}",
             )
 
 
@@ -120,20 +119,20 @@ def _require_alike(
                 apart.append((f"chunks along {first.dims[a]!r}", own, others))
     remedies = {
         "dtype": "convert one with xarray's astype and pass the Dataset, or open packed "
-        "integers with dtype= as the others are",
+        "integers with the dtype= of the others",
         "chunks": f"open them with xarray, use .chunk with the same chunks, and pass the "
-        f"Datasets, or leave the variable out with variables=[...] without {first.name!r}",
+        f"Datasets, or leave {first.name!r} out with variables=[...]",
     }
     for what, one, another in apart:
         if one != another:
             raise StackError(
-                f"the {what} of {first.name!r} differ between two sources",
+                f"two sources differ in the {what} of {first.name!r}",
                 given=f"{one} in {label_of(parts, 0)}, {another} in {label_of(parts, number)}",
-                allowed="the same in all sources, but for the size and chunks joined along",
+                allowed="the same in all sources, except along the joined dimension",
                 remedy=remedies.get(
                     what.split()[0],
-                    "regrid or rename with xarray and pass the Datasets, or leave the variable "
-                    f"out with variables=[...] without {first.name!r}",
+                    "regrid or rename with xarray and pass the Datasets, or leave "
+                    f"{first.name!r} out with variables=[...]",
                 ),
             )
 

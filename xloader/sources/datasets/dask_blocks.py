@@ -162,7 +162,7 @@ def _checked(block: Any, array: Any, index: tuple[int, ...]) -> NDArray[Any]:
     shape = tuple(sizes[place] for sizes, place in zip(array.chunks, index, strict=True))
     if values.shape != shape:
         # A block that is too small would be broadcast when it is copied.
-        raise ValueError(f"a block of shape {values.shape}, where dask says {shape}")
+        raise ValueError(f"a block of shape {values.shape}, but dask declares {shape}")
     return values
 
 

@@ -210,7 +210,7 @@ class XarraySource(Described):
             raise ChunkError(
                 f"a block could not be read ({type(error).__name__})",
                 chunk=read.chunk,
-                remedy="see whether what the dataset was opened from is still there",
+                remedy="check that the files or the store of the dataset are still there",
                 **place,
             ) from cause_of(error, self._secrets)
         except Exception as error:
@@ -218,7 +218,7 @@ class XarraySource(Described):
             raise CorruptChunkError(
                 f"a block does not decode ({told_of(error, self._secrets)})",
                 chunk=read.chunk,
-                remedy="fetch or write the file again, or see what xarray's .compute() says of it",
+                remedy="fetch or write the file again, or see the error of xarray's .compute()",
                 **place,
             ) from cause_of(error, self._secrets)
 

@@ -213,7 +213,7 @@ def _find(array: xr.DataArray) -> _ZarrView:
     decoded = xr.Dataset({name: stored})[name]
     own, seen = (np.dtype(dtype).newbyteorder("=") for dtype in (array.dtype, decoded.dtype))
     if own != seen or view.shape != array.shape:
-        raise UnrecognisedError("of another dtype or shape than its array")
+        raise UnrecognisedError("its dtype or shape differs from the stored array")
     try:
         offered = make_variable(decoded, view.array, None)
         kind = make_route(decoded, view.array).kind
@@ -234,7 +234,7 @@ def _check_values(view: LazyView, packing: Packing | None) -> None:
         actual = native if packing is None else packing.unpack(native)
     is_float = expected.dtype.kind == "f"
     if not np.array_equal(expected, actual, equal_nan=is_float):
-        raise UnrecognisedError("decoded in another way than its encoding says")
+        raise UnrecognisedError("decoded differently from its encoding")
 
 
 def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
@@ -262,9 +262,9 @@ def _words(array: xr.DataArray, reason: str) -> str:
     if effort.num_repeats > _MOST_REPEATS:
         warnings.warn(
             f"each of the {num_blocks} blocks of variable {array.name!r} needs "
-            f"{effort.num_tasks} dask tasks, so that an epoch runs every task "
-            f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on what "
-            "all blocks need, such as a mean, before computing with it.",
+            f"{effort.num_tasks} dask tasks, so an epoch runs every task "
+            f"{effort.num_repeats:.0f} times on average. Call .persist() or .compute() on "
+            "results that all blocks need, such as a mean, before you use them.",
             XloaderWarning,
             stacklevel=2,
         )

@@ -155,7 +155,7 @@ def refuse_empty(name: str, groups: list[str]) -> None:
     """
     if groups:
         raise UnsupportedDataError(
-            f"{name} holds no data variable, but groups that may",
+            f"{name} has no data variable, but its groups may have some",
             given="no data variable",
             allowed=f"one of the groups {groups}",
             remedy=f'pass group="{groups[0]}"',
@@ -189,7 +189,7 @@ def _open_group(opener: ZarrOpener) -> tuple[ZarrOpener, zarr.Group]:
         raise _unreadable(error, opener) from cause_of(error, secrets)
     # Store libraries have errors of their own, which may show a signed URL.
     except Exception as error:
-        told = access_error(error, opener.name, secrets, "its metadata was asked for")
+        told = access_error(error, opener.name, secrets, "while reading its metadata")
         raise told from cause_of(error, secrets)
 
 
@@ -204,12 +204,12 @@ def _open_dataset(opener: ZarrOpener, group: zarr.Group) -> xr.Dataset:
     except (KeyError, ValueError, TypeError, ArithmeticError) as error:
         raise _undecodable(error, opener) from cause_of(error, secrets)
     except Exception as error:
-        told = access_error(error, opener.name, secrets, "its arrays were asked for")
+        told = access_error(error, opener.name, secrets, "while opening its arrays")
         if group.metadata.consolidated_metadata is None:
             told = type(told)(
                 told.what,
                 given=told.given,
-                remedy=f"{told.remedy}; a store that cannot be listed, such as HTTP, needs "
+                remedy=f"{told.remedy}; if the store cannot be listed, as over HTTP, write "
                 "consolidated metadata: zarr.consolidate_metadata(store)",
             )
         raise told from cause_of(error, secrets)
@@ -232,7 +232,8 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         return UnsupportedDataError(
             f"xarray does not take these options ({told})",
             given=opener.name,
-            allowed="what xr.open_dataset takes of a Zarr store",
+            allowed="the options of xr.open_dataset for a Zarr store",
+            remedy="leave out the option that the message names",
         )
     if isinstance(error, KeyError):
         return UnsupportedDataError(
@@ -245,7 +246,7 @@ def _undecodable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         "xarray cannot make a dataset of this Zarr group",
         given=f"{opener.name} ({told})",
         allowed="arrays of bool, integers or floats, and metadata that xarray decodes",
-        remedy="open it with xarray, with drop_variables= or decode_cf=, and pass the Dataset",
+        remedy="open it with xarray (drop_variables= or decode_cf= may help), and pass the Dataset",
     )
 
 
@@ -263,7 +264,7 @@ def _unreadable(error: Exception, opener: ZarrOpener) -> UnsupportedDataError:
         )
     if isinstance(error, zipfile.BadZipFile):
         return UnsupportedDataError(
-            "this file is no zip file",
+            "this file is not a zip file",
             given=f"{opener.name} ({told})",
             allowed="a zip file with a Zarr group at its root",
             remedy="copy or write it again",

@@ -114,7 +114,9 @@ def open_source(
     """
     if on_missing not in ("warn", "raise", "fill"):
         raise OptionError(
-            "on_missing is unknown", given=repr(on_missing), allowed='"warn", "raise", "fill"'
+            "on_missing is not one of the choices",
+            given=repr(on_missing),
+            allowed='"warn", "raise", "fill"',
         )
     if isinstance(source, xr.DataArray):
         source = source.to_dataset(name=UNNAMED if source.name is None else source.name)
@@ -123,7 +125,9 @@ def open_source(
         return from_dataset(source, variables, on_missing)
     _refuse_misspelt(open_kwargs)
     if group is not None and not isinstance(group, str):
-        raise OptionError("group is no path", given=repr(group), allowed="text, such as 'deep/er'")
+        raise OptionError(
+            "group is not a path", given=repr(group), allowed="text, such as 'deep/er'"
+        )
     versions: dict[str, Any] = {v: open_kwargs.pop(v) for v in VERSIONS if v in open_kwargs}
     within = (group or "").strip("/")
     if isinstance(source, zarr.Group):
@@ -145,11 +149,11 @@ def open_source(
     if isinstance(source, Source):
         return source
     raise UnsupportedDataError(
-        "this is no source of data",
+        "xloader cannot open an object of this kind",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
         allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
-        remedy="open what follows on along a dimension with xloader.concat([...]), and stores of "
-        f"other variables with {MERGED}"
+        remedy="join sources along a dimension with xloader.concat([...]), and sources with "
+        f"different variables with {MERGED}"
         if isinstance(source, list | tuple)
         else "open it with xarray first and pass the Dataset",
     )
@@ -168,7 +172,7 @@ def _from_file(
         raise SourceNotFoundError(
             "there is no such file",
             given=name,
-            allowed="a file that xarray opens",
+            allowed="a file that xarray can open",
             remedy="check the path or URL",
         ) from cause_of(error, secrets)
     except (OSError, ValueError, ImportError, TypeError) as error:
@@ -231,7 +235,7 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
         return path
     if storage_options:
         raise OptionError(
-            "storage_options= are for URLs",
+            "storage_options= are only for URLs",
             given=f"{', '.join(map(str, storage_options))} for the path {path}",
             remedy="leave them out, or pass the URL",
         )
@@ -242,10 +246,10 @@ def _place(path: str, storage_options: Mapping[str, Any] | None) -> str:
         raise SourceNotFoundError(
             "there is nothing at this path",
             given=path,
-            allowed="a Zarr directory or a file that xarray opens",
+            allowed="a Zarr directory or a file that xarray can open",
             remedy=f"open many files as one with xloader.concat({path!r})"
             if any(mark in path for mark in "*?[")
-            else f"check the path; it was looked for at {full}",
+            else f"check the path, which stands for {full}",
         )
     # Opening a fifo would wait forever.
     check_path(full)
@@ -272,7 +276,7 @@ def _refuse_misspelt(open_kwargs: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"open has no option {name!r}",
                 given=name,
-                allowed=f"{', '.join(ours)}, and what xr.open_dataset takes",
+                allowed=f"{', '.join(ours)}, and the options of xr.open_dataset",
                 remedy=f"did you mean {close[0]!r}?",
             )
 
@@ -288,7 +292,7 @@ def _refuse_options(
     ]
     if given:
         raise OptionError(
-            "an open Dataset takes no options for opening",
+            "these options cannot be used with a Dataset that is already open",
             given=", ".join(given),
             remedy="pass them to xr.open_dataset, or pass the path instead",
         )

@@ -29,7 +29,7 @@ _UNREACHABLE: Final = frozenset(
 """Names of error classes that mean that the store cannot be reached."""
 DENIED_REMEDY: Final = (
     "pass credentials in storage_options= (or to the store object), or anon=True for public data; "
-    "a store that may not be listed answers so for what is absent, too"
+    "some stores also answer like this if an object does not exist"
 )
 """Advice for the user if a store refuses access."""
 
@@ -57,7 +57,7 @@ def access_error(
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     if is_denied(error):
-        what, remedy = "the store does not let this reader in", DENIED_REMEDY
+        what, remedy = "the store refuses access", DENIED_REMEDY
     elif is_timeout(error):
         what = "the store does not answer in time"
         remedy = "check the URL and the network, or pass a longer read_timeout= to xloader.open"
@@ -66,7 +66,7 @@ def access_error(
         remedy = "check the URL, the endpoint and the network"
     else:
         what = "the store cannot be opened"
-        remedy = "check the URL and what the store answers"
+        remedy = "check the URL, and the store's answer in this message"
     told = ", ".join(part for part in (name, tried) if part)
     return SourceAccessError(f"{what} ({told_of(error, secrets)})", given=told, remedy=remedy)
 

@@ -380,6 +380,7 @@ def _copy_of_memory(store: Store) -> MemoryStore:
         )
 
     async def read() -> dict[str, Any]:
+        """All objects of the store by key."""
         prototype = zarr_adapter.default_buffer_prototype()
         keys = [key async for key in store.list()]
         return {key: await store.get(key, prototype) for key in keys}

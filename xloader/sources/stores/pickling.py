@@ -52,8 +52,8 @@ def pack(value: object, name: str, remedy: str) -> bytes:
         data = _pack_by_value(value, name, remedy)
     if len(data) > MOST_QUIET_NBYTES:
         warnings.warn(
-            f"{name} lies in memory: {len(data) / 2**20:.0f} MiB of it are copied into each "
-            "process that it is sent to. Write it to disk and open it from there.",
+            f"{name} is in memory: {len(data) / 2**20:.0f} MiB are copied to each process that "
+            "receives it. Write it to disk and open it from there.",
             XloaderWarning,
             stacklevel=3,
         )
@@ -73,7 +73,7 @@ def _pack_by_value(value: object, name: str, remedy: str) -> bytes:
         raise UnsupportedDataError(
             f"{name} cannot be sent to another process",
             given=f"{kind.__module__}.{kind.__qualname__}{of}: {error}",
-            allowed="what pickles",
+            allowed="objects that can be pickled",
             remedy=remedy,
         ) from error
 
@@ -103,4 +103,4 @@ def check_picklable(subject: object, name: str = "") -> None:
     >>> check_picklable([1, 2, 3])
     """
     called = name or getattr(subject, "name", "") or f"a {type(subject).__name__}"
-    pack(subject, str(called), "leave out what the message names, or open the data by its path")
+    pack(subject, str(called), "leave out the object that is named here, or open the data by path")

@@ -97,7 +97,7 @@ def refuse_versions(versions: Mapping[str, Any]) -> None:
     """
     if versions:
         raise OptionError(
-            "only a repository of icechunk is opened at a version",
+            "only an icechunk repository can be opened at a version",
             given=", ".join(versions),
             allowed="an icechunk.Repository",
             remedy="pass the repository itself, not a session of it",
@@ -108,9 +108,9 @@ def _place_of_repository(repository: Any, versions: Mapping[str, Any]) -> StoreL
     """The location of a repository's store at one version, by default branch ``main``."""
     if len(versions) > 1:
         raise OptionError(
-            "a repository is opened at one version",
+            "a repository can be opened at only one version",
             given=", ".join(versions),
-            allowed="branch=, tag= or snapshot_id=, one of them",
+            allowed="one of branch=, tag= and snapshot_id=",
         )
     where, asked = _where_of(repository), dict(versions) or {"branch": "main"}
     try:

@@ -211,6 +211,7 @@ def _followed(layer: Mapping[Any, Any], grid: _Grid, below: str, name: str) -> _
     blocks: dict[Hashable, Any] = {}
 
     def value(key: Hashable) -> Any:
+        """The block that a key stands for: one of the array below, or that of a task."""
         if isinstance(key, tuple) and key[0] == below:
             return grid.block(key[1:])
         if key not in blocks:

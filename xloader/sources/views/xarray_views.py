@@ -165,7 +165,7 @@ def view_of(data: Any) -> LazyView:
     if kind is _known("zarr"):
         array = data.get_array()
         if type(array) is not zarr.Array:
-            raise UnrecognisedError("an array of another kind than Zarr's")
+            raise UnrecognisedError("not a Zarr array")
         return LazyView.whole(array)
     if kind in (_known("cached"), _known("copied"), _known("adapter")):
         return view_of(data.array)
@@ -232,7 +232,7 @@ def _rearranged(view: LazyView, keys: Sequence[Any]) -> LazyView:
     """Undo a transposition, which xarray stores as paired index arrays, one per dimension."""
     separated = separate(keys)
     if separated is None:
-        raise UnrecognisedError("points and not a block")
+        raise UnrecognisedError("an index of points, not of a block")
     parts, order = separated
     return view.select(parts).transpose(order)
 

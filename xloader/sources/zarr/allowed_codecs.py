@@ -91,10 +91,10 @@ def _check_settings(path: str, codec: Mapping[str, Any]) -> None:
     # Each codec raises errors of its own for bad settings, or lets NumPy raise.
     except Exception as error:
         raise UnsupportedDataError(
-            f"array {path!r} has a codec whose settings cannot be ({error})",
+            f"array {path!r} has a codec with invalid settings ({error})",
             given=dict(codec),
             allowed="the settings that numcodecs takes, such as a dtype for delta",
-            remedy="write the array again, or mend its zarr.json",
+            remedy="write the array again, or correct its zarr.json",
         ) from error
 
 
@@ -125,10 +125,10 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
         if codec.removeprefix("numcodecs.") in _OF_OBJECTS:
             return _refusal(f"an array of {name}", codec)
         return UnsupportedDataError(
-            f"{name} has an array with a codec that is not known here",
+            f"{name} has an array with an unknown codec",
             given=repr(codec),
             allowed="the codecs of zarr and numcodecs, and those that are registered with them",
-            remedy="install the package that brings this codec, and import it if it must be",
+            remedy="install the package that provides this codec, and import it if needed",
         )
     # For numbers stored with a codec of objects, zarr raises that it finds no dtype.
     of_objects = re.search(r"'object_codec_id': '([^']+)'", str(error))
@@ -139,9 +139,9 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
 
 def _refusal(what: str, codec: str) -> UnsupportedDataError:
     return UnsupportedDataError(
-        f"{what} is stored with a codec that makes Python objects, and may run code to do so",
+        f"{what} is stored with a codec that makes Python objects, and may run code",
         given=f"codec {codec!r}",
-        allowed="codecs of bool, integers and floats; pickle runs whatever code the data holds",
+        allowed="codecs of bool, integers and floats; pickle can run any code from the data",
         remedy="write the array again as numbers, with codecs such as blosc or zstd",
     )
 

@@ -169,7 +169,7 @@ class _ArrayWatch(Watch):
         # The libraries of stores raise errors of their own, whose text may hold a signed URL.
         except Exception as error:
             store, secrets = self._openings.store, self._openings.secrets
-            told = access_error(error, store, secrets, "its metadata was asked for again")
+            told = access_error(error, store, secrets, "while reading its metadata again")
             raise told from cause_of(error, secrets)
         return change and f"variable {self._variable!r}{change}"
 

@@ -113,14 +113,14 @@ def _told_of_store(error: Exception) -> tuple[str, str]:
     if status is not None:
         told += f", HTTP status {status}"
     if is_denied(error):
-        return f"the store does not let this reader have a chunk ({told})", DENIED_REMEDY
+        return f"the store refuses access to a chunk ({told})", DENIED_REMEDY
     if is_transient(error):
         return (
             f"a chunk could not be read in {show_attempts(current().num_tried)} ({told})",
             "try again once the store answers, or pass a larger max_retries=",
         )
     remedy = (
-        "see whether the store answers, and whether the object is whole: some stores fail where "
-        "a part beyond an object's end is asked for"
+        "check that the store answers, and that the object is complete: some stores fail if a part "
+        "beyond an object's end is requested"
     )
     return f"a chunk could not be read ({told})", remedy

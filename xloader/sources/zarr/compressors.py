@@ -44,12 +44,15 @@ class _Decompressor(Protocol):
     """Interface of the standard library's objects that decompress one stream."""
 
     @property
-    def eof(self) -> bool: ...
+    def eof(self) -> bool:
+        """Whether the end of the stream was reached."""
 
     @property
-    def unused_data(self) -> bytes: ...
+    def unused_data(self) -> bytes:
+        """Data after the end of the stream."""
 
-    def decompress(self, data: memoryview | bytes, max_length: int, /) -> bytes: ...
+    def decompress(self, data: memoryview | bytes, max_length: int, /) -> bytes:
+        """Decompress at most ``max_length`` bytes."""
 
 
 def unblosc(data: Bytes, into: Bytes) -> None:
@@ -59,14 +62,14 @@ def unblosc(data: Bytes, into: Bytes) -> None:
     declared, _, stored = struct.unpack_from("<III", data[:BLOSC_HEADER_NBYTES].tobytes(), 4)
     _check_declared(declared, into.size)
     if stored > data.size:
-        raise ValueError(f"blosc declares {stored} stored bytes, and {data.size} are there")
+        raise ValueError(f"blosc declares {stored} stored bytes, but there are {data.size}")
     numcodecs.blosc.decompress(data, into)
 
 
 def unlz4(data: Bytes, into: Bytes) -> None:
     """Decompress an lz4 block into ``into``. Its size precedes it, as numcodecs writes it."""
     if data.size <= LZ4_HEADER_NBYTES:
-        raise ValueError(f"{data.size} bytes hold no lz4 block")
+        raise ValueError(f"{data.size} bytes are too few for an lz4 block")
     declared = int.from_bytes(data[:LZ4_HEADER_NBYTES].tobytes(), "little")
     _check_declared(declared, into.size)
     numcodecs.lz4.decompress(data, into)
@@ -110,7 +113,7 @@ def zstd_content_size(data: Bytes) -> int | None:
     if len(head) >= 8 and magic & ~0xF == 0x184D2A50:
         return 0
     if len(head) < 6 or magic != ZSTD_MAGIC:
-        raise ValueError(f"{data.size} bytes that do not start with a zstd frame")
+        raise ValueError(f"the {data.size} bytes do not start with a zstd frame")
     descriptor = head[4]
     is_single_segment = bool(descriptor & 0x20)
     dictionary_size = (0, 1, 2, 4)[descriptor & 3]
@@ -163,14 +166,14 @@ def _unstream(stream: _Decompressor, name: str, data: memoryview | bytes, into: 
     except ZLIB.error as error:
         raise ValueError(f"{name}: {error}") from error
     if len(part) > into.size or not stream.eof:
-        raise ValueError(f"{name} does not end where the chunk does")
+        raise ValueError(f"{name} does not end at the end of the chunk")
     into[: len(part)] = np.frombuffer(part, np.uint8)
     return len(part)
 
 
 def _check_declared(declared: int, expected: int) -> None:
     if declared != expected:
-        raise ValueError(f"{declared} bytes when decoded, where the chunk has {expected}")
+        raise ValueError(f"{declared} bytes when decoded, but the chunk has {expected}")
 
 
 COMPRESSORS: Final[dict[str, Callable[[Bytes, Bytes], None]]] = {

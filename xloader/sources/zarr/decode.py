@@ -159,13 +159,13 @@ def decode(
             _unshuffle(data, into, step.itemsize)
         data = into
     if data.size != nbytes:
-        raise ValueError(f"{data.size} bytes where the chunk has {nbytes}")
+        raise ValueError(f"{data.size} bytes, but the chunk has {nbytes}")
     return data
 
 
 def _check(data: Bytes, step: Checked) -> Bytes:
     if data.size < CHECKSUM_NBYTES:
-        raise ValueError(f"{data.size} bytes hold no checksum")
+        raise ValueError(f"{data.size} bytes are too few for a checksum")
     if step.is_at_start:
         body, stored_bytes = data[CHECKSUM_NBYTES:], data[:CHECKSUM_NBYTES]
     else:
@@ -177,7 +177,7 @@ def _check(data: Bytes, step: Checked) -> Bytes:
     computed = _checksum(step.name, body)
     stored = int.from_bytes(stored_bytes.tobytes(), "little")
     if computed != stored:
-        raise ValueError(f"checksum {computed:#010x} where {stored:#010x} is stored")
+        raise ValueError(f"checksum {computed:#010x}, but {stored:#010x} is stored")
     return body
 
 
@@ -192,5 +192,5 @@ def _checksum(name: str, data: Bytes) -> int:
 
 def _unshuffle(data: Bytes, into: Bytes, itemsize: int) -> None:
     if data.size != into.size:
-        raise ValueError(f"{data.size} shuffled bytes, where the chunk has {into.size}")
+        raise ValueError(f"{data.size} shuffled bytes, but the chunk has {into.size}")
     Shuffle(itemsize).decode(data, out=into)

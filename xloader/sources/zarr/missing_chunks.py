@@ -73,9 +73,9 @@ class Missing:
         if self._on_missing == "warn" and is_first:
             warnings.warn(
                 f"chunk {read.chunk} of variable {read.variable!r} (key {key!r}) is absent from "
-                f"{self._store} and is read as the fill value; so is any other, which is "
-                'counted without a warning. Pass on_missing="fill" if this is meant, or '
-                'on_missing="raise" to stop at it.',
+                f"{self._store} and is read as the fill value. Other absent chunks are read in the "
+                'same way, and counted without a warning. Pass on_missing="fill" if chunks are '
+                'absent on purpose, or on_missing="raise" to get an error instead.',
                 MissingChunkWarning,
                 stacklevel=3,
             )

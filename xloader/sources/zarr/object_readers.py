@@ -326,6 +326,7 @@ class Asynchronous:
         limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or len(parts))
 
         async def get(part: ByteRequest | None) -> Buffer | None:
+            """Read one part of the object, once fewer requests than the limit are under way."""
             async with limit:
                 return await attempts.ask_async(
                     key, lambda: self._store.get(key, self._prototype, part)

@@ -109,7 +109,7 @@ def make_route(decoded: xr.DataArray, array: zarr.Array[Any]) -> Route:
     grid = grid_of(array)
     if coding.xarray_only:
         kind = "decoded"
-        words = f"block by block through xarray, for its CF decoding ({coding.xarray_only})"
+        words = f"block by block through xarray, because of its CF decoding ({coding.xarray_only})"
     elif not _is_decoded_here(array.metadata, grid):
         kind, words = "indexed", "chunk by chunk through zarr's own indexing"
     else:

@@ -31,6 +31,8 @@ and no file can be read at such an offset.
 ABSENT: Final = 2**64 - 1
 """The value of both offset and size, in an index, of a chunk that the shard does not hold."""
 
+_PAST_CHUNKS: Final = "the index of the shard points past the end of the shard's chunks"
+
 
 class DamagedShardError(ValueError):
     """Raised for a shard whose index is impossible.
@@ -235,7 +237,7 @@ class ShardReader:
         if data is None:
             return ShardPart([(number, None) for number, _ in found], 1)
         if guard and data.size < stop - start + guard:
-            raise DamagedShardError("the index of the shard points past the shard's chunks")
+            raise DamagedShardError(_PAST_CHUNKS)
         return ShardPart(
             [(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes
         )
@@ -251,7 +253,7 @@ class ShardReader:
         end = data.size if is_at_start else data.size - nbytes
         spans = self._spans(shard, index, chunks)
         if any(span is not None and span[1] > end for span in spans):
-            raise DamagedShardError("the index of the shard points past the shard's chunks")
+            raise DamagedShardError(_PAST_CHUNKS)
         found = [None if span is None else _cut(data, span, 0) for span in spans]
         return ShardPart(list(enumerate(found)), 1, data.nbytes)
 
@@ -280,7 +282,7 @@ class ShardReader:
             is_inside = first <= offset <= MOST_SHARD_NBYTES
             if not is_inside or not self._fewest_nbytes <= nbytes <= self._most_nbytes:
                 raise DamagedShardError(
-                    f"the index of the shard has chunk {chunk} at {offset} with {nbytes} bytes"
+                    f"the index of the shard gives chunk {chunk} {nbytes} bytes at byte {offset}"
                 )
             spans.append((offset, offset + nbytes))
         return spans

@@ -45,7 +45,7 @@ def check_keys(array: zarr.Array[Any]) -> None:
     parts = key.split("/")
     if not {"", ".", ".."}.isdisjoint(parts) or not {"\\", "\0"}.isdisjoint(key):
         raise UnsupportedDataError(
-            f"array {array.path!r} has chunks with keys that may leave the store",
+            f"array {array.path!r} has chunk keys that may point outside the store",
             given=f"key {key!r}",
             allowed='names without "..", ".", backslashes and NUL',
             remedy="rename the array",
@@ -241,6 +241,7 @@ class StoredArray:
         shape = out.shape if is_slices else valid
 
         def read() -> NDArray[Any]:
+            """Read the elements into an array of their own."""
             # Not into ``out``: this thread may be abandoned here, and return after another has
             # written to ``out``.
             values = np.empty(shape, out.dtype)

@@ -199,7 +199,7 @@ def grid_of(array: zarr.Array[Any]) -> StoredGrid:
     smallest = (n if isinstance(n, int) else min(n, default=1) for n in (*sizes, *(inner or ())))
     if min(smallest, default=1) < 1:
         raise UnsupportedDataError(
-            f"array {array.path!r} has chunks that hold nothing",
+            f"array {array.path!r} has empty chunks",
             given=f"chunks of shape {sizes if inner is None else inner}",
             allowed="chunks of 1 element or more along each dimension",
             remedy="rewrite the array",
@@ -218,14 +218,14 @@ def _check_sizes(array: zarr.Array[Any], grid: StoredGrid) -> None:
                 f"array {array.path!r} {what} too large",
                 given=f"shape {shape}, {itemsize} bytes each",
                 allowed="up to 2**60 bytes",
-                remedy="mend the shapes in its metadata, or leave it out by variables=[...]",
+                remedy="correct the shapes in its metadata, or leave it out with variables=[...]",
             )
     if grid.inner_shape is None:
         return
     largest = tuple(n if isinstance(n, int) else max(n) for n in grid.object_sizes)
     if math.prod(largest) > MOST_BLOCKS * math.prod(grid.inner_shape):
         raise UnsupportedDataError(
-            f"array {array.path!r} has shards of too many chunks",
+            f"array {array.path!r} has shards with too many chunks",
             given=f"shards of shape {largest}, chunks of shape {grid.inner_shape}",
             allowed=f"up to {MOST_BLOCKS} chunks in a shard",
             remedy="rewrite the array with smaller shards or larger chunks",
@@ -257,7 +257,7 @@ def _expanded(sizes: int | Sequence[int | Sequence[int]]) -> Sizes:
     count = sum(int(times) for _, times in pairs)
     if count > MOST_BLOCKS:
         raise UnsupportedDataError(
-            "a dimension has too many chunks, of sizes of their own",
+            "a dimension has too many chunks of different sizes",
             given=f"{count} chunks",
             allowed=f"up to {MOST_BLOCKS}",
             remedy="rewrite the array with larger chunks, or with chunks of one size",

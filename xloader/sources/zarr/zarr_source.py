@@ -242,9 +242,9 @@ def _check_release(on_missing: OnMissing) -> None:
     """Warn if zarr's release is unknown, and refuse ``on_missing="raise"`` with it."""
     if on_missing == "raise" and not zarr_adapter.is_known():
         raise UnsupportedDataError(
-            "xloader cannot tell absent chunks with this release of zarr",
+            "xloader cannot detect absent chunks with this release of zarr",
             given=f'on_missing="raise", zarr {zarr.__version__}',
-            allowed='on_missing="warn" or "fill", which then read them as the fill value',
+            allowed='on_missing="warn" or "fill", which both read them as the fill value',
             remedy="install an older zarr, or a newer xloader",
         )
     zarr_adapter.warn_of_unknown_release()
@@ -258,5 +258,5 @@ def _open_coordinates(
     except Exception as error:
         if isinstance(error, XloaderError) or not (is_transient(error) or is_denied(error)):
             raise
-        told = access_error(error, name, secrets, "its labels were asked for")
+        told = access_error(error, name, secrets, "while reading its labels")
         raise told from cause_of(error, secrets)

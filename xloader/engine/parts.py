@@ -1,0 +1,119 @@
+"""The parts of the engine that read chunks and copy samples, for planned and for cached reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xloader.core.footprint import Footprint
+from xloader.core.retry_policy import RetryPolicy
+from xloader.engine.block_reader import BlockReader, Stored
+from xloader.engine.buffers import Fields
+from xloader.engine.gather import Gatherer
+from xloader.planning.budget import Budget
+from xloader.recipe.layout import FieldLayout
+from xloader.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class EngineParts:
+    """The parts that read the chunks of samples and copy the samples into batches.
+
+    Parameters
+    ----------
+    footprint : Footprint
+        The chunks that samples need.
+    fields : Fields
+        Allocates the batches.
+    reader : BlockReader
+        Reads the blocks.
+    gatherer : Gatherer
+        Copies rows of blocks into batches. It was made with ``fields``.
+    num_threads : int
+        Number of threads that read, decode and copy.
+    in_flight_nbytes : int
+        Most decoded bytes of the chunks that are fetched ahead, or that are being read, at a time.
+        A larger single bundle is read alone.
+    retry_policy : RetryPolicy
+        How long reads are waited for.
+    """
+
+    footprint: Footprint
+    fields: Fields
+    reader: BlockReader
+    gatherer: Gatherer
+    num_threads: int
+    in_flight_nbytes: int
+    retry_policy: RetryPolicy
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        layouts: tuple[FieldLayout, ...],
+        footprint: Footprint,
+        fields: Fields,
+        budget: Budget,
+        num_cores: int,
+        retry_policy: RetryPolicy,
+    ) -> EngineParts:
+        """Make the parts for the samples of a recipe.
+
+        Parameters
+        ----------
+        recipe : Recipe
+            The samples.
+        layouts : tuple of FieldLayout
+            The layouts of its fields.
+        footprint : Footprint
+            The chunks that the samples need.
+        fields : Fields
+            Allocates the batches.
+        budget : Budget
+            The memory. It says how many bytes may be in flight.
+        num_cores : int
+            Most threads. There are fewer where the bytes in flight have room for fewer of the
+            largest chunks.
+        retry_policy : RetryPolicy
+            How long reads are waited for.
+        """
+        # Threads may read some variables while others are fetched ahead: each way gets half.
+        num_ways = len({recipe.source.is_waiting(name) for name in footprint.variables})
+        in_flight_nbytes = budget.in_flight_nbytes // num_ways
+        num_threads = min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
+        stored = stored_variables(recipe, footprint)
+        return cls(
+            footprint,
+            fields,
+            BlockReader(recipe.source, stored, in_flight_nbytes // num_threads, retry_policy),
+            Gatherer(footprint, layouts, fields, stored),
+            num_threads,
+            in_flight_nbytes,
+            retry_policy,
+        )
+
+
+def stored_variables(recipe: Recipe, footprint: Footprint) -> dict[str, Stored]:
+    """Describe how each variable that the samples need is stored, as selected.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    footprint : Footprint
+        The chunks that they need.
+
+    Returns
+    -------
+    dict of str to Stored
+        By variable.
+    """
+    dims = footprint.windows.dims
+    return {
+        v.name: Stored(
+            recipe.axes_of(v.name),
+            tuple(dims.index(d) if d in dims else None for d in v.dims),
+            v.stored_dtype,
+            v.packing,
+        )
+        for v in map(recipe.variable, footprint.variables)
+    }

@@ -1,0 +1,176 @@
+"""Positions in epochs, and the cursor that every loader and sampler keeps its position with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from xloader.core.option_checks import is_whole
+from xloader.core.options import check_epoch
+from xloader.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Position:
+    """A position in an epoch: the batch and the row that come next.
+
+    Parameters
+    ----------
+    epoch : int
+        Number of the epoch.
+    step : int
+        Step of the next batch. At the end of the epoch, it is the number of steps.
+    row : int
+        Number of rows of that batch already delivered, where samples are taken one by one.
+    """
+
+    epoch: int
+    step: int = 0
+    row: int = 0
+
+    @classmethod
+    def checked(cls, epoch: Any, step: Any, num_steps: int) -> Position:
+        """Make a position from numbers that a caller gave, after checking them.
+
+        Parameters
+        ----------
+        epoch, step : int
+            The numbers given.
+        num_steps : int
+            Number of steps of an epoch.
+
+        Returns
+        -------
+        Position
+            The position, between two batches.
+
+        Raises
+        ------
+        OptionError
+            If there is no such epoch or step.
+
+        Examples
+        --------
+        >>> Position.checked(3, 7, num_steps=10)
+        Position(epoch=3, step=7, row=0)
+        """
+        if not is_whole(step) or not 0 <= step <= num_steps:
+            raise OptionError(
+                "there is no such step to go on from",
+                given=repr(step),
+                allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
+            )
+        return cls(check_epoch(epoch), int(step))
+
+
+class Cursor:
+    """The position in an epoch, and the position at which the next iteration starts.
+
+    An iteration starts at the first step of the epoch. The exception is the iteration that follows
+    `resume`: it starts at the position given there.
+
+    Attributes
+    ----------
+    position : Position
+        The position after the last batch that was counted. A state of the loader holds it.
+    num_begun : int
+        Number of iterations begun so far, which is also the number of the last one.
+
+    Examples
+    --------
+    >>> cursor = Cursor()
+    >>> cursor.resume(Position(4, step=2))
+    >>> cursor.begin(), cursor.start
+    (1, Position(epoch=4, step=2, row=0))
+    >>> cursor.count(Position(4, step=3), num_steps=10)
+    >>> cursor.position, cursor.start
+    (Position(epoch=4, step=3, row=0), Position(epoch=4, step=0, row=0))
+    """
+
+    def __init__(self) -> None:
+        self.position = Position(0)
+        self.num_begun = 0
+        self._is_resuming = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration delivers."""
+        return self.position.epoch
+
+    @property
+    def start(self) -> Position:
+        """The position at which the next iteration starts."""
+        return self.position if self._is_resuming else Position(self.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch. If it is the present one, a position given to `resume` stays valid.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+
+        Raises
+        ------
+        OptionError
+            If there is no such epoch.
+        """
+        epoch = check_epoch(epoch)
+        if epoch != self.epoch:
+            self.resume(Position(epoch))
+
+    def resume(self, position: Position) -> None:
+        """Start the next iteration at a position.
+
+        Parameters
+        ----------
+        position : Position
+            The position.
+        """
+        self.position, self._is_resuming = position, True
+
+    def load(self, position: Position, num_steps: int) -> None:
+        """Start the next iteration at the position of a state.
+
+        At the end of an epoch, that is the first step of the next epoch.
+
+        Parameters
+        ----------
+        position : Position
+            The position of the state.
+        num_steps : int
+            Number of steps of an epoch.
+        """
+        is_over = 0 < position.step == num_steps
+        self.resume(Position(position.epoch + 1) if is_over else position)
+
+    def begin(self) -> int:
+        """Begin an iteration at `start`.
+
+        Until `count` is called, a further iteration would start there as well: trainers make
+        iterators that they never use.
+
+        Returns
+        -------
+        int
+            Number of the iteration, from 1.
+        """
+        self.position = self.start
+        self.num_begun += 1
+        return self.num_begun
+
+    def count(self, position: Position, num_steps: int) -> None:
+        """Note the position that an iteration has reached. At its end, the next epoch is chosen.
+
+        Parameters
+        ----------
+        position : Position
+            The position after the batches that were delivered.
+        num_steps : int
+            Number of steps of an epoch.
+        """
+        # The user may have chosen another epoch meanwhile.
+        if position.epoch == self.epoch:
+            is_over = position.step == num_steps
+            self.position = Position(position.epoch + 1) if is_over else position
+            self._is_resuming = False
