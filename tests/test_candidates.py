@@ -16,9 +16,9 @@ from xloader.order import cohorts
 from xloader.order.lane_order import LaneOrder
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Shuffle
-from xloader.planning.candidates import PlanGoal
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import explain_epoch
+from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import ReducedModel
 from xloader.planning.schedule import Schedule

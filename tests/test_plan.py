@@ -17,8 +17,8 @@ from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
 from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
-from xloader.planning.candidates import PlanGoal
 from xloader.planning.epoch import Epoch
+from xloader.planning.goal import PlanGoal
 from xloader.planning.make_plan import make_plan
 from xloader.planning.plan import Plan
 from xloader.planning.search import find_plan
@@ -173,7 +173,7 @@ from tests.ground import line_footprint
 from xloader.planning.epoch import Epoch
 from xloader.planning.budget import Budget
 from xloader.planning.search import find_plan
-from xloader.planning.candidates import PlanGoal
+from xloader.planning.goal import PlanGoal
 
 def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -16,8 +16,8 @@ from xloader.core.windows import Windows
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.order.shuffle import Pace
 from xloader.planning.budget import Budget
-from xloader.planning.candidates import PlanGoal, preference
 from xloader.planning.epoch import Epoch
+from xloader.planning.goal import PlanGoal, preference
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate

@@ -24,8 +24,8 @@ from xloader.errors import OptionError
 from xloader.order.cohorts import Cohorts
 from xloader.order.shuffle import _RUN_ORDER, Pace, Shuffle, _positions
 from xloader.planning.budget import Budget
-from xloader.planning.candidates import PlanGoal
 from xloader.planning.epoch import Epoch
+from xloader.planning.goal import PlanGoal
 from xloader.planning.search import find_plan
 
 

@@ -92,7 +92,7 @@ BY_HAND: dict[str, tuple[Callable[[da.Array], da.Array], str]] = {
     "read across": (read_across, "with blocks read in a way that xloader does not know (made)"),
     "blocks left out": (halved, "without some of its blocks (made)"),
 }
-"""Graphs of known functions that are no view of the array, and the reason that is given."""
+"""Graphs of known functions that are no view of the array, each with the reason that is given."""
 
 
 @pytest.mark.parametrize("name", BY_HAND)

@@ -14,118 +14,130 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import Cohorts
+from xloader.order.cohorts import Cohorts, cut_cohorts
 from xloader.order.shuffle import Pace
+from xloader.order.tile_needs import tile_nbytes
 from xloader.planning.budget import Budget
+from xloader.planning.goal import PlanGoal, preference
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, ReducedModel
 
 FEW_TILES = 256
-"""Tiles of a lane below which an epoch draws several lines of runs."""
+"""Tiles of a lane below which an epoch draws several lines of runs.
+
+From here on, an epoch has enough runs that chance hardly changes its reads.
+"""
 
 NEARLY_FULL = 0.98
-"""The fraction of a full shuffle's mixing at which the search for more mixing ends."""
+"""The fraction of a full shuffle's mixing at which the search for more mixing ends.
+
+There are at most 2 % left to gain.
+"""
 
 _MODEL_DRAWS = 8
-_NUM_FINALISTS, _MOST_FAILED = 3, 6
+"""Lines of runs that an epoch of the model draws at most.
+
+A real epoch draws more, so it stays within the allowed reads at least as often as the model's.
+"""
+
+_NUM_FINALISTS = 3
+"""Plans to choose from if none stays within the allowed reads. It bounds the time."""
+
 _MOST_DESCENTS = 6
-"""Times that a spread which does not fit is reduced in proportion to the bytes it needs."""
+"""Times that a spread which does not fit is reduced in proportion to the bytes it needs.
+
+Each time costs a schedule.
+"""
 
 _MANY_TILES = 32
-"""Number of tiles at work at which one more or less does not matter."""
+"""A spread that does not fit is reduced by one part in so many beyond proportion.
+
+Otherwise the next spread misses by a tile or two, and costs another schedule.
+"""
 
 _STREAM_SHARES = (1.0, 0.85, 0.7, 0.5)
+"""Shares of the possible streams to score. Fewer streams have longer runs, and read less."""
+
 _COMPANION_SHARES = (1.0, 0.8, 0.65, 0.5, 0.35, 0.2)
+"""Shares of the largest spread to score if companions take memory too.
+
+Companions may take more memory than the tiles, so the shares go farther down.
+"""
+
 _LOWER_SPREADS = (0.92, 0.84, 0.75)
+"""Shares of a trial's spread that are tried after it, where it reads too much."""
+
 _NUM_DESCENTS = 4
+"""With few tiles, the number of smaller spreads to try: they are steps of whole runs."""
+
 _NUM_CHAINS = 2
-"""Number of scored trials that are followed to smaller spreads."""
+"""Scored trials that are followed to smaller spreads. It bounds the time."""
 
 _FEW_READS = 1.02
-"""Reads per chunk up to which no smaller spread is tried to save reads."""
+"""Reads per chunk up to which no smaller spread is tried to save reads.
 
-# Fractions of the best mixing so far: a scored trial with less is not followed to smaller spreads,
-# and following one ends when the mixing falls below the second.
-_HARDLY_LESS, _CLEARLY_LESS = 0.99, 0.97
+Going on to 1.00 changes 3 of 130 plans, and takes more time for all.
+"""
 
-_LONGER_RUNS = 1.25
+_HARDLY_LESS = 0.99
+"""The fraction of the best mixing so far that a scored trial needs to be followed.
+
+By the rules of `find_plan`, plans within 1 % of the best mixing are alike.
+"""
+
+_CLEARLY_LESS = 0.97
+"""The fraction of the best mixing so far at which following a trial to smaller spreads ends.
+
+It is less than the fraction above, as a step to a smaller spread may lose mixing by chance.
+"""
+
 _MANY_RUNS = 8.0
-"""If real runs are this many times as long as the model's, more runs a stream cost nothing."""
+"""If real runs are this many times as long as the model's, each stream has twice as many.
 
-# Multiples of the reads allowed beyond one per chunk. With more than the first, no other draw of
-# the line of runs can succeed; with more than the second, no smaller spread can.
-_HOPELESS, _FAR_BEYOND = 2.0, 5.0
+Such long runs have few ends, so that twice as many runs cost hardly any reads.
+"""
+
+_HOPELESS = 2.0
+"""The multiple of the allowed reads beyond one per chunk from which no other draw is made.
+
+Draws of the line of runs rarely differ by that much.
+"""
+
+_FAR_BEYOND = 5.0
+"""The multiple of the allowed reads beyond one per chunk from which no smaller spread is tried.
+
+With 2.0, 13 of 130 plans differ: smaller spreads that read little enough are missed.
+"""
 
 
 @dataclass(frozen=True)
-class PlanGoal:
-    """The batch and the lanes of a plan, and the limits it must keep.
+class Tiling:
+    """A tiling and its cohorts.
 
     Parameters
     ----------
-    global_batch, lanes : int
-        Samples of a step, over all ranks, and the number of lanes.
-    max_amplification : float
-        Allowed reads per distinct chunk needed.
-    spread : int or None
-        The spread that the user asks for; ``None`` leaves it to the search.
+    sizes : tuple of int
+        Per windowed dimension, the blocks of a tile; 0 for all of them.
+    cohorts : Cohorts
+        The cohorts of the tiling.
+    need_nbytes : int
+        The most bytes that the samples of one tile need together.
     """
 
-    global_batch: int
-    lanes: int
-    max_amplification: float = 1.05
-    spread: int | None = None
+    sizes: tuple[int, ...]
+    cohorts: Cohorts
+    need_nbytes: int
 
-
-Rank = Callable[[Candidate], tuple[int, float, float]]
-
-
-def preference(goal: PlanGoal, full: float) -> Rank:
-    """The sort key that puts better candidates first, by the rules of `search.find_plan`."""
-
-    def rank(candidate: Candidate) -> tuple[int, float, float]:
-        """The sort key of one candidate."""
-        if candidate.amplification <= goal.max_amplification:
-            return 0, -candidate.mixing, candidate.amplification
-        if candidate.mixing >= full / 2:
-            return 1, candidate.amplification, -candidate.mixing
-        return 2, -candidate.mixing, candidate.amplification
-
-    return rank
-
-
-def with_ahead(pace: Pace, budget: Budget, goal: PlanGoal, pool: int, tile: int) -> Plan:
-    """A plan that decodes ahead in the memory that a pool of ``pool`` bytes leaves free."""
-    ahead = min(budget.lane_nbytes - pool, max(tile, budget.ahead_nbytes))
-    return make_plan(pace, budget, goal, pool, ahead)
-
-
-def make_plan(
-    pace: Pace,
-    budget: Budget,
-    goal: PlanGoal,
-    pool: int,
-    ahead: int,
-    *,
-    depth: int = 0,
-    is_resident: bool = False,
-) -> Plan:
-    """A plan for a goal, with ``pool`` and ``ahead`` bytes for each lane's chunks."""
-    return Plan(
-        pace=pace,
-        depth=depth,
-        budget=budget,
-        global_batch=goal.global_batch,
-        max_amplification=goal.max_amplification,
-        lane_pool_nbytes=pool,
-        ahead_nbytes=ahead,
-        is_resident=is_resident,
-    )
+    @classmethod
+    def of(cls, footprint: Footprint, sizes: tuple[int, ...]) -> Tiling:
+        """Cut the cohorts of a tiling."""
+        cohorts = cut_cohorts(footprint, sizes)
+        return cls(sizes, cohorts, tile_nbytes(footprint, cohorts))
 
 
 @dataclass(frozen=True)
@@ -140,12 +152,8 @@ class CandidateSearch:
         The memory of one process.
     goal : PlanGoal
         The batch, the lanes and the limits.
-    tiling : tuple of int
-        Per windowed dimension, the blocks of a tile; 0 for all of them.
-    cohorts : Cohorts
-        The cohorts of the tiling.
-    need_nbytes : int
-        The most bytes that the samples of one tile need together.
+    tiling : Tiling
+        The tiling and its cohorts.
     run_dim : int
         The windowed dimension along which runs go.
     full : float
@@ -155,9 +163,7 @@ class CandidateSearch:
     footprint: Footprint
     budget: Budget
     goal: PlanGoal
-    tiling: tuple[int, ...]
-    cohorts: Cohorts
-    need_nbytes: int
+    tiling: Tiling
     run_dim: int
     full: float
 
@@ -167,7 +173,7 @@ class CandidateSearch:
         A ``least_mixing`` above 0 says that other tilings already have plans that read no more than
         allowed. Then nothing is returned if the scored trials mix less or read far more than that.
         """
-        if self.need_nbytes > self.budget.lane_nbytes:
+        if self.tiling.need_nbytes > self.budget.lane_nbytes:
             return []
         scored = list(self._scored(is_picky=least_mixing > 0))
         if max((c.mixing for c in scored), default=0.0) < least_mixing:
@@ -200,6 +206,11 @@ class CandidateSearch:
                 return self._confirm(trial)
         return None
 
+    @property
+    def cohorts(self) -> Cohorts:
+        """The cohorts of the tiling."""
+        return self.tiling.cohorts
+
     @cached_property
     def tile_nbytes(self) -> int:
         """Decoded bytes of a tile, on average."""
@@ -208,7 +219,7 @@ class CandidateSearch:
     @cached_property
     def pool_nbytes(self) -> int:
         """Decoded bytes of each lane for chunks at work and kept."""
-        return max(self.budget.lane_nbytes - self.tile_nbytes, self.need_nbytes)
+        return max(self.budget.lane_nbytes - self.tile_nbytes, self.tiling.need_nbytes)
 
     @cached_property
     def _num_tiles(self) -> int:
@@ -224,18 +235,27 @@ class CandidateSearch:
     def _model(self) -> ReducedModel:
         most = self._most if self.goal.spread is None else self.goal.spread
         return ReducedModel(
-            self.footprint, self.cohorts, self.tiling, self.run_dim, most, self.goal.lanes
+            self.footprint,
+            self.cohorts,
+            self.tiling.sizes,
+            self.run_dim,
+            most,
+            self.goal.lanes,
         )
 
     @cached_property
     def _reach(self) -> int:
         return self.cohorts.pieces[self.run_dim].reach
 
+    def _reach_within(self, spread: int) -> int:
+        """The reach, or 1 if windows do not straddle, or reach farther than the spread."""
+        return self._reach if 0 < self._reach <= spread else 1
+
     @property
     def _is_small(self) -> bool:
         return self._num_tiles < FEW_TILES
 
-    def _plan(self, spread: int, share: float = 0.0, runs_a_stream: float = 1.0) -> Plan | None:
+    def _plan(self, spread: int, share: float) -> Plan | None:
         """A plan for the model, with runs in a share of the possible streams; 0 means no runs.
 
         ``None`` if runs would have a single tile.
@@ -243,18 +263,17 @@ class CandidateSearch:
         draws = _MODEL_DRAWS if self._is_small else 1
         run = streams = 1
         if share:
-            # With more streams, neighbouring tiles would not be in memory together.
-            most_streams = spread // self._reach if 0 < self._reach <= spread else spread
             num_tiles = self._model.num_tiles
-            streams = max(int(most_streams * share), 1)
-            streams = max(min(streams, int(num_tiles / (2 * runs_a_stream))), 1)
+            # With more streams, neighbouring tiles would not be in memory together.
+            streams = max(int(spread // self._reach_within(spread) * share), 1)
+            streams = max(min(streams, int(num_tiles / (2 * self._runs_a_stream))), 1)
             # Rounded up, because a few more runs than the streams can share equally would leave few
             # streams busy at the end of the epoch.
-            run = min(math.ceil(num_tiles / (streams * runs_a_stream)), self._model.row_size)
+            run = min(math.ceil(num_tiles / (streams * self._runs_a_stream)), self._model.row_size)
             if run < 2:
                 return None
-        pace = Pace(self.tiling, self.run_dim, run, streams, spread, self.goal.lanes, draws)
-        return with_ahead(pace, self.budget, self.goal, self.pool_nbytes, self.tile_nbytes)
+        pace = Pace(self.tiling.sizes, self.run_dim, run, streams, spread, self.goal.lanes, draws)
+        return self.goal.plan(pace, self.budget, self.pool_nbytes, self.tile_nbytes)
 
     @property
     def _runs_a_stream(self) -> float:
@@ -278,8 +297,7 @@ class CandidateSearch:
             trial = self._measured(plan, is_picky=is_picky)
             if trial is not None:
                 yield trial
-                is_within = trial.amplification <= self.goal.max_amplification
-                if is_within and trial.mixing >= NEARLY_FULL * self.full:
+                if self.goal.allows(trial) and trial.mixing >= NEARLY_FULL * self.full:
                     return
             elif is_picky:
                 # Plans with fewer streams read about as much.
@@ -307,7 +325,7 @@ class CandidateSearch:
         """The plan with the largest spread that fits, or with the given spread if that fits."""
         spread = most
         for _ in range(_MOST_DESCENTS):
-            plan = self._plan(spread, share, self._runs_a_stream)
+            plan = self._plan(spread, share)
             if plan is None:
                 return None
             at_work = self._model.at_work_nbytes(plan)
@@ -342,12 +360,9 @@ class CandidateSearch:
         pace = first.plan.pace
         if first.amplification > 1 + _FAR_BEYOND * (self.goal.max_amplification - 1):
             return
-        reach = self._reach if 0 < self._reach <= pace.spread else 1
-        share = pace.streams * reach / max(pace.spread, 1) if pace.run > 1 else 0.0
-        lower = (
-            self._measured(self._plan(spread, share, self._runs_a_stream))
-            for spread in self._lower_spreads(pace)
-        )
+        num_at_work = pace.streams * self._reach_within(pace.spread)
+        share = num_at_work / max(pace.spread, 1) if pace.run > 1 else 0.0
+        lower = (self._measured(self._plan(spread, share)) for spread in self._lower_spreads(pace))
         num_wanted, best = 2 if self._is_small else 1, 0.0
         for trial in itertools.chain([first], lower):
             if trial is not None and trial.mixing < max(least_mixing, _CLEARLY_LESS * best):
@@ -360,9 +375,6 @@ class CandidateSearch:
             num_wanted -= 1
             if num_wanted < 0 or (not num_wanted and confirmed.amplification <= _FEW_READS):
                 return
-        if not best and not self._is_small and share:
-            longer = self._confirm(self._measured(self._plan(pace.spread, share, _LONGER_RUNS)))
-            yield from () if longer is None else (longer,)
 
     def _lower_spreads(self, pace: Pace) -> list[int]:
         if self.goal.spread is not None or pace.run == 1:
@@ -376,12 +388,10 @@ class CandidateSearch:
 
     def _confirm(self, trial: Candidate | None) -> Candidate | None:
         """The trial, if it stays within the amplification in other epochs too."""
-        if trial is None or trial.amplification > self.goal.max_amplification:
+        if trial is None or not self.goal.allows(trial):
             return None
         found = self._model.confirm(trial)
-        if found is None or found.amplification > self.goal.max_amplification:
-            return None
-        return found
+        return found if found is not None and self.goal.allows(found) else None
 
     def _confirmed(self, candidate_search: list[Candidate]) -> list[Candidate]:
         """The first trials that stay within the amplification in other epochs, else the others."""
@@ -391,8 +401,7 @@ class CandidateSearch:
             confirmed = self._model.confirm(trial)
             if confirmed is None:
                 continue
-            is_within = confirmed.amplification <= self.goal.max_amplification
-            (found if is_within else failed).append(confirmed)
-            if len(found) == _NUM_FINALISTS or (not found and len(failed) == _MOST_FAILED):
+            (found if self.goal.allows(confirmed) else failed).append(confirmed)
+            if len(found) == _NUM_FINALISTS:
                 break
         return found or failed

@@ -11,7 +11,7 @@ from xloader.core.footprint import Footprint
 from xloader.core.options import LoaderOptions
 from xloader.errors import MemoryBudgetError
 from xloader.planning.budget import Budget
-from xloader.planning.candidates import PlanGoal
+from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
 from xloader.planning.search import find_ascent, find_plan
 from xloader.recipe.layout import FieldLayout

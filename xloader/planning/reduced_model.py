@@ -24,10 +24,20 @@ from xloader.planning.mixing import measure_mixing, region_dim
 from xloader.planning.plan import Plan
 
 _FEW_TILES = 1024
+"""Tiles of the model, over all lanes. It gives runs and streams room, and is quick to schedule."""
+
 _LUCKY_TILES = 512
+"""Tiles of a lane below which epochs differ by chance, so that more of them are measured."""
+
 _MIXED_EPOCHS = 3
+"""Epochs whose mixing is measured. It differs less from epoch to epoch than the reads do."""
+
 _NUM_SAMPLES = 1 << 13
+"""Samples of an epoch whose mixing is measured. That is 512 batches of 16."""
+
 _NUM_SPOTS = 4
+"""Places of an epoch from which these samples are taken, as its end mixes less."""
+
 _SEED = 20_241_109
 _MOST_LANES = 2
 

@@ -9,74 +9,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from xloader.core.footprint import Footprint
 from xloader.errors import OptionError
 from xloader.order.ascending import Ascent
-from xloader.order.cohorts import Cohorts, cut_cohorts, leading_axis
+from xloader.order.cohorts import Cohorts, leading_axis
 from xloader.order.lane_spans import SubLanes
 from xloader.order.shuffle import Pace
-from xloader.order.tile_needs import tile_nbytes
 from xloader.planning.budget import Budget
-from xloader.planning.candidates import (
-    NEARLY_FULL,
-    CandidateSearch,
-    PlanGoal,
-    make_plan,
-    preference,
-    with_ahead,
-)
+from xloader.planning.candidates import NEARLY_FULL, CandidateSearch, Tiling
+from xloader.planning.goal import PlanGoal, preference
 from xloader.planning.mixing import full_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, model_lanes
 from xloader.planning.schedule import make_schedule
 
 _DRAWS = 32
+"""Lines of runs that an epoch with few tiles draws at most. The last of them is rarely needed."""
+
 _MOST_SPREAD = 4096
 """The spread, in tiles, beyond which a larger one no longer improves the mixing."""
 
 _AS_GOOD = 0.95
-"""The fraction of the best mixing so far that the first candidates of a tiling must reach."""
+"""The fraction of the best mixing so far that the first candidates of a tiling must reach.
+
+A tiling that begins below it hardly ever overtakes, and to follow it costs most of the time.
+"""
 
 _MAX_STRETCHES = 1 << 22
 """The most entries of an order without a shuffle. More would not fit memory while planning."""
-
-
-@dataclass(frozen=True)
-class _Tiling:
-    """A tiling and its cohorts.
-
-    Parameters
-    ----------
-    sizes : tuple of int
-        Per windowed dimension, the blocks of a tile; 0 for all of them.
-    cohorts : Cohorts
-        The cohorts of the tiling.
-    need_nbytes : int
-        The most bytes that the samples of one tile need together.
-    """
-
-    sizes: tuple[int, ...]
-    cohorts: Cohorts
-    need_nbytes: int
-
-    @classmethod
-    def of(cls, footprint: Footprint, sizes: tuple[int, ...]) -> _Tiling:
-        """Cut the cohorts of a tiling."""
-        cohorts = cut_cohorts(footprint, sizes)
-        return cls(sizes, cohorts, tile_nbytes(footprint, cohorts))
-
-    def candidate_search(
-        self, footprint: Footprint, budget: Budget, goal: PlanGoal, run_dim: int, full: float
-    ) -> CandidateSearch:
-        """The search among the plans of this tiling."""
-        need = self.need_nbytes
-        return CandidateSearch(
-            footprint, budget, goal, self.sizes, self.cohorts, need, run_dim, full
-        )
 
 
 def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
@@ -103,12 +66,12 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     OptionError
         If no plan with the given spread fits.
     """
-    finest = _Tiling.of(footprint, (1,) * len(footprint.windows.dims))
+    finest = Tiling.of(footprint, (1,) * len(footprint.windows.dims))
     cohorts = finest.cohorts
     budget.check(finest.need_nbytes)
     if goal.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
         pace = _resident_pace(footprint, finest, goal)
-        return make_plan(pace, budget, goal, budget.lane_nbytes, 0, is_resident=True)
+        return goal.plan(pace, budget, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
     if not near:
         return _plain_plan(footprint, cohorts, finest.need_nbytes, budget, goal)
@@ -118,12 +81,11 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     within: list[Candidate] = []
     run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
     for sizes in _tile_sizes(footprint, cohorts, near, run_dim):
-        tiling = finest if sizes == finest.sizes else _Tiling.of(footprint, sizes)
+        tiling = finest if sizes == finest.sizes else Tiling.of(footprint, sizes)
         least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
-        candidates += tiling.candidate_search(footprint, budget, goal, run_dim, full).find(
-            least_mixing
-        )
-        within = [c for c in candidates if c.amplification <= goal.max_amplification]
+        search = CandidateSearch(footprint, budget, goal, tiling, run_dim, full)
+        candidates += search.find(least_mixing)
+        within = [c for c in candidates if goal.allows(c)]
         enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
         if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
             break
@@ -131,7 +93,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
         # With a spread of 0, only the chunks of one tile are needed at a time. The check at the
         # top has shown that they fit.
         least = dataclasses.replace(goal, spread=0)
-        candidates = finest.candidate_search(footprint, budget, least, run_dim, full).find()
+        candidates = CandidateSearch(footprint, budget, least, finest, run_dim, full).find()
     if not candidates:
         raise OptionError(
             "no plan with this spread fits the memory",
@@ -144,7 +106,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     return dataclasses.replace(best, pace=dataclasses.replace(best.pace, draws=draws))
 
 
-def _resident_pace(footprint: Footprint, finest: _Tiling, goal: PlanGoal) -> Pace:
+def _resident_pace(footprint: Footprint, finest: Tiling, goal: PlanGoal) -> Pace:
     """A full shuffle. With several lanes, most neighbours that share samples go to the same lane.
 
     Each lane may be in another process, which reads the chunks at the ends of its runs again. Runs
@@ -215,9 +177,8 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
     _, depth, peak = best
     is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     pool = budget.lane_nbytes if is_resident else peak
-    ahead = min(budget.lane_nbytes - pool, max(peak, budget.ahead_nbytes))
     pace = Pace((1,) * len(footprint.windows.dims), lanes=goal.lanes, is_shuffled=False)
-    return make_plan(pace, budget, goal, pool, ahead, depth=depth, is_resident=is_resident)
+    return goal.plan(pace, budget, pool, peak, depth=depth, is_resident=is_resident)
 
 
 def _ways_to_cut(footprint: Footprint, goal: PlanGoal, workers: int) -> list[SubLanes]:
@@ -234,12 +195,11 @@ def _ways_to_cut(footprint: Footprint, goal: PlanGoal, workers: int) -> list[Sub
 
 def _find_listed(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     """The plan of a subset without a shuffle: samples are delivered in the order of the list."""
-    budget.check(_Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
+    budget.check(Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
     is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
     ahead = 0 if is_resident else min(budget.ahead_nbytes, budget.lane_nbytes // 4)
     pace = Pace((1,) * len(footprint.windows.dims), lanes=goal.lanes, is_shuffled=False)
-    pool = budget.lane_nbytes - ahead
-    return make_plan(pace, budget, goal, pool, ahead, is_resident=is_resident)
+    return goal.plan(pace, budget, budget.lane_nbytes - ahead, ahead, is_resident=is_resident)
 
 
 def _best(candidates: list[Candidate], goal: PlanGoal, full: float) -> Candidate:
@@ -271,7 +231,7 @@ def _plain_plan(
         spread = fitting if fitting <= num_tiles // goal.lanes else cohorts.num_tiles
     pace = Pace((1,) * len(cohorts.shape), spread=spread, lanes=goal.lanes)
     at_work = tile * min(max(spread, 1), num_tiles)
-    return with_ahead(pace, budget, goal, min(at_work, budget.lane_nbytes), tile)
+    return goal.plan(pace, budget, min(at_work, budget.lane_nbytes), tile)
 
 
 def _tile_sizes(

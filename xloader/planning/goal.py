@@ -1,0 +1,88 @@
+"""The goal of a plan: its batch, its lanes and its limits, and which of two plans is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xloader.order.shuffle import Pace
+from xloader.planning.budget import Budget
+from xloader.planning.plan import Plan
+from xloader.planning.reduced_model import Candidate
+
+
+@dataclass(frozen=True)
+class PlanGoal:
+    """The batch and the lanes of a plan, and the limits it must keep.
+
+    Parameters
+    ----------
+    global_batch, lanes : int
+        Samples of a step, over all ranks, and the number of lanes.
+    max_amplification : float
+        Allowed reads per distinct chunk needed.
+    spread : int or None
+        The spread that the user asks for; ``None`` leaves it to the search.
+    """
+
+    global_batch: int
+    lanes: int
+    max_amplification: float = 1.05
+    spread: int | None = None
+
+    def allows(self, candidate: Candidate) -> bool:
+        """Whether a candidate reads no more than allowed."""
+        return candidate.amplification <= self.max_amplification
+
+    def plan(
+        self,
+        pace: Pace,
+        budget: Budget,
+        pool: int,
+        tile: int,
+        *,
+        depth: int = 0,
+        is_resident: bool = False,
+    ) -> Plan:
+        """A plan for this goal, which decodes ahead in the memory that the pool leaves free.
+
+        Parameters
+        ----------
+        pace : Pace
+            The order.
+        budget : Budget
+            The memory of one process.
+        pool : int
+            Decoded bytes of each lane for chunks at work and kept.
+        tile : int
+            Decoded bytes that are needed at a time. As many are decoded ahead, if there is room.
+        depth, is_resident
+            As in `Plan`.
+        """
+        return Plan(
+            pace=pace,
+            depth=depth,
+            budget=budget,
+            global_batch=self.global_batch,
+            max_amplification=self.max_amplification,
+            lane_pool_nbytes=pool,
+            ahead_nbytes=min(budget.lane_nbytes - pool, max(tile, budget.ahead_nbytes)),
+            is_resident=is_resident,
+        )
+
+
+Rank = Callable[[Candidate], tuple[int, float, float]]
+
+
+def preference(goal: PlanGoal, full: float) -> Rank:
+    """The sort key that puts better candidates first, by the rules of `find_plan`."""
+
+    def rank(candidate: Candidate) -> tuple[int, float, float]:
+        """The sort key of one candidate."""
+        if goal.allows(candidate):
+            return 0, -candidate.mixing, candidate.amplification
+        if candidate.mixing >= full / 2:
+            return 1, candidate.amplification, -candidate.mixing
+        return 2, -candidate.mixing, candidate.amplification
+
+    return rank
