@@ -123,6 +123,14 @@ def test_every_variable_of_the_examples_is_copied_by_it() -> None:
     assert set(copied) == {"a", "b"}
 
 
+def test_explain_says_which_is_used() -> None:
+    ds = xr.Dataset({"a": (("time", "x"), np.zeros((8, 4), "f4"))})
+    samples = xloader.open(write_store(ds, {"a": (2, 4)})).window(time=2)
+    assert "compiled, without Python's lock" in str(samples.explain())
+    with with_numpy():
+        assert "NumPy, which holds Python's lock: install xloader" in str(samples.explain())
+
+
 def test_it_is_switched_off_by_an_environment_variable() -> None:
     code = "from xloader.engine.compiled_gather import find_library; print(find_library())"
     run = subprocess.run(

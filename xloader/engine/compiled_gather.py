@@ -58,6 +58,15 @@ def find_library() -> Callable[..., None] | None:
     return function
 
 
+def gather_in_words() -> str:
+    """Say how rows are copied into batches in this process, for `explain()`."""
+    if find_library() is not None:
+        return "compiled, without Python's lock"
+    if os.environ.get("XLOADER_COMPILED") == "0":
+        return "NumPy, as XLOADER_COMPILED=0 asks for"
+    return "NumPy, which holds Python's lock: install xloader where there is a C compiler"
+
+
 @dataclass(frozen=True, eq=False)
 class CompiledCopy:
     """A stack of variables, in the form that the compiled function takes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
@@ -29,7 +30,9 @@ def with_notes(expected: Explanation, recipe: Recipe, *more: str) -> Explanation
         The prediction with its notes.
     """
     notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
-    return replace(expected, irregular_steps=irregular_steps(recipe), notes=notes)
+    return replace(
+        expected, gather=gather_in_words(), irregular_steps=irregular_steps(recipe), notes=notes
+    )
 
 
 def overlap_note(recipe: Recipe) -> str:

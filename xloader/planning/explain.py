@@ -29,6 +29,8 @@ class Explanation(Figures):
     ----------
     paths : dict of str to str
         How each variable is read, in words.
+    gather : str
+        How rows are copied into batches: by compiled code, or by NumPy and why.
     num_shared_reads : int
         Extra reads because several ranks or workers need the same chunk. A (variable, chunk) pair
         that ``k`` of them need counts ``k - 1`` times; 0 for one process.
@@ -42,6 +44,7 @@ class Explanation(Figures):
     """
 
     paths: Mapping[str, str]
+    gather: str = ""
     num_shared_reads: int = 0
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     irregular_steps: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class Explanation(Figures):
         for name, path in self.paths.items():
             by_path.setdefault(path, []).append(name)
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
+        if self.gather:
+            read.append(("gather", self.gather))
         if self.num_shared_reads:
             read.append(
                 (
