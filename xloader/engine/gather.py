@@ -14,8 +14,8 @@ from xloader.engine.block_reader import BlockSlot, Stored
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.copies import alike_hits, copy_alike, copy_each
+from xloader.engine.field_places import Stack, Target, stacked
 from xloader.engine.overlaps import Hits
-from xloader.engine.targets import Stack, Target, stacked
 from xloader.recipe.layout import FieldLayout
 
 _NARROW_NBYTES = 1 << 14
