@@ -27,12 +27,12 @@ from zarr.storage import ZipStore
 import xloader
 from tests.cases import Case, cases
 from xloader.core.retry_policy import RetryPolicy
+from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
-from xloader.engine.parts import EngineParts, stored_variables
 from xloader.engine.readers import Readers, ReadTask
 from xloader.engine.sample_reader import read_samples
 from xloader.errors import (

@@ -6,8 +6,8 @@ order. It does not import torch. The main modules, each built on those before it
 - `buffers`: memory of chunks and batches
 - `block_reader`, `block_table`, `block_loads`: reading blocks and keeping them in memory
 - `gather`: copying rows into batches
-- `parts`: these parts, made for the samples of a recipe
-- `batch_rows`: which blocks each step needs
+- `assembly`: these parts, made for the samples of a recipe
+- `step_needs`: which blocks each step needs
 - `run`: the threads
 
 `cached_reader` and `sample_reader` read samples without a plan.

@@ -9,10 +9,10 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
-from xloader.engine.batch_rows import Begin
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable, LoadedBlock
 from xloader.engine.buffers import BlockPool
+from xloader.engine.step_needs import Begin
 from xloader.planning.lru_simulation import BlockNumbers, Recent
 
 

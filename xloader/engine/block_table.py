@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Group
-from xloader.engine.batch_rows import Begin
 from xloader.engine.block_reader import BlockSlot
 from xloader.engine.buffers import Buffer
+from xloader.engine.step_needs import Begin
 
 
 @dataclass(eq=False)

@@ -18,6 +18,7 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes
+from xloader.engine.assembly import EngineParts
 from xloader.engine.block_cache import BlockCache
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import Bundle
@@ -25,7 +26,6 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.gather import Places
 from xloader.engine.overlaps import Hits, find_hits
-from xloader.engine.parts import EngineParts
 from xloader.engine.readers import Readers, ReadTask
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import cache_budget, least_nbytes

@@ -20,8 +20,8 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access
 from xloader.engine.buffers import Arrays
+from xloader.engine.field_places import Stack, address_of
 from xloader.engine.overlaps import Hits
-from xloader.engine.targets import Stack, address_of
 
 _VERSION: Final = 1
 """Version of the arguments. The library must have been compiled from a source of the same one."""

@@ -24,8 +24,8 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Access
 from xloader.core.packing import Packing
 from xloader.engine.block_table import BlockTable
+from xloader.engine.field_places import Stack
 from xloader.engine.overlaps import Hits
-from xloader.engine.targets import Stack
 
 MANY_ROWS = 12
 """Narrow rows are copied in one call if at least this many take the same part of blocks of one

@@ -15,8 +15,8 @@ from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.compiled_gather import CompiledCopy, compile_copy
 from xloader.engine.copies import copy_rows
+from xloader.engine.field_places import Stack, Target, stacked
 from xloader.engine.overlaps import Hits
-from xloader.engine.targets import Stack, Target, stacked
 from xloader.recipe.layout import FieldLayout
 
 

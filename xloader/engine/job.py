@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans, OnNan
-from xloader.engine.batch_rows import BatchRows, Walker
+from xloader.engine.assembly import EngineParts
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
 from xloader.engine.gather import Places
-from xloader.engine.parts import EngineParts
+from xloader.engine.step_needs import BatchRows, Walker
 from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.nans import look_for_nans
-from xloader.engine.batch_rows import Uses
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
 from xloader.engine.overlaps import Hits
 from xloader.engine.skipped_rows import fill_rows, note_rows, padding_of
+from xloader.engine.step_needs import Uses
 from xloader.engine.tally import Tally
 
 _CLAIM_NBYTES = 4 << 20

@@ -23,11 +23,11 @@ from collections.abc import Callable
 import numpy as np
 
 from xloader.core.messages import warn_caller
-from xloader.engine.batch_rows import BatchRows, Begin
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
 from xloader.engine.open_batches import OpenBatches
+from xloader.engine.step_needs import BatchRows, Begin
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning

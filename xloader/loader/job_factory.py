@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xloader.engine.batch_rows import Walker
+from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import BlockPool, Fields
 from xloader.engine.job import Job
-from xloader.engine.parts import EngineParts, stored_variables
+from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from xloader.core.nbytes import show_nbytes
 from xloader.loader.advice import show_speed
-from xloader.planning.figures import Figures
+from xloader.planning.cost_figures import Figures
 
 
 @dataclass(frozen=True)

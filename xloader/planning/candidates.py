@@ -23,7 +23,7 @@ from xloader.order.cohorts import Cohorts, cut_cohorts
 from xloader.order.shuffle import Pace
 from xloader.order.tile_needs import tile_nbytes
 from xloader.planning.budget import Budget
-from xloader.planning.goal import PlanGoal, preference
+from xloader.planning.goal import PlanGoal
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, ReducedModel
 
@@ -44,9 +44,6 @@ _MODEL_DRAWS = 8
 
 A real epoch draws more, so it stays within the allowed reads at least as often as the model's.
 """
-
-_NUM_FINALISTS = 3
-"""Plans to choose from if none stays within the allowed reads. It bounds the time."""
 
 _MOST_DESCENTS = 6
 """Times that a spread which does not fit is reduced in proportion to the bytes it needs.
@@ -105,7 +102,7 @@ Such long runs have few ends, so that twice as many runs cost hardly any reads.
 _HOPELESS = 2.0
 """The multiple of the allowed reads beyond one per chunk from which no other draw is made.
 
-Draws of the line of runs rarely differ by that much.
+Each draw of the line of runs costs a schedule, and draws of one plan read about as much.
 """
 
 _FAR_BEYOND = 5.0
@@ -183,8 +180,8 @@ class CandidateSearch:
             return [plain]
         found = self._followed(by_mixing, least_mixing)
         if not found and not least_mixing:
-            rank = preference(self.goal, self.full)
-            found = self._confirmed(sorted(scored, key=rank))
+            # None stays within the allowed reads, so those that fit at all are left.
+            found = [c for trial in by_mixing if (c := self._model.confirm(trial)) is not None]
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
 
     def _followed(self, by_mixing: list[Candidate], least_mixing: float) -> list[Candidate]:
@@ -392,16 +389,3 @@ class CandidateSearch:
             return None
         found = self._model.confirm(trial)
         return found if found is not None and self.goal.allows(found) else None
-
-    def _confirmed(self, candidate_search: list[Candidate]) -> list[Candidate]:
-        """The first trials that stay within the amplification in other epochs, else the others."""
-        found: list[Candidate] = []
-        failed: list[Candidate] = []
-        for trial in candidate_search:
-            confirmed = self._model.confirm(trial)
-            if confirmed is None:
-                continue
-            (found if self.goal.allows(confirmed) else failed).append(confirmed)
-            if len(found) == _NUM_FINALISTS:
-                break
-        return found or failed

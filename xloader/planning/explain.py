@@ -12,8 +12,8 @@ import numpy as np
 
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import tile_edges
+from xloader.planning.cost_figures import Figures
 from xloader.planning.epoch import Epoch, Lane
-from xloader.planning.figures import Figures
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder

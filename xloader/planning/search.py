@@ -27,7 +27,7 @@ from xloader.planning.reduced_model import Candidate, model_lanes
 from xloader.planning.schedule import make_schedule
 
 _DRAWS = 32
-"""Lines of runs that an epoch with few tiles draws at most. The last of them is rarely needed."""
+"""Lines of runs that an epoch with few tiles draws at most, until one reads little enough."""
 
 _MOST_SPREAD = 4096
 """The spread, in tiles, beyond which a larger one no longer improves the mixing."""
@@ -35,7 +35,7 @@ _MOST_SPREAD = 4096
 _AS_GOOD = 0.95
 """The fraction of the best mixing so far that the first candidates of a tiling must reach.
 
-A tiling that begins below it hardly ever overtakes, and to follow it costs most of the time.
+To follow a tiling takes longer than to score it, so one that begins clearly behind is left.
 """
 
 _MAX_STRETCHES = 1 << 22

@@ -17,10 +17,10 @@ from xloader.core.options import make_options
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
 from xloader.loader.cursor import Position
+from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.row_list import Rows
-from xloader.loader.worker import Worker
 from xloader.planning.explain import Explanation
 from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms

@@ -21,8 +21,8 @@ from xloader.engine.cached_reader import CachedReader
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batch import Batch
+from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.worker import Worker
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.torch.step_tags import PlanTag, StepTag
