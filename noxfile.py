@@ -12,8 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import nox
@@ -38,12 +37,6 @@ DEPENDENT = (
     *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
 )
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
-
-OF_TORCH = ("tests/torch/test_doors.py", "tests/torch/test_collate.py", "tests/torch/test_batch.py")
-"""The tests of PyTorch's doors that run here.
-
-Running all of them would take as long as the rest.
-"""
 
 
 def _candidates() -> Iterator[str]:
@@ -78,26 +71,11 @@ if not FOUND:
 FIRST, LAST = FOUND[min(FOUND)], FOUND[max(FOUND)]
 
 
-def _torch_of(session: nox.Session) -> list[str]:
-    """Return the packages of the extra "torch" for the CPU; none if the index has no such build."""
-    release = lower_bounds()["torch"]
-    if sys.platform != "linux":
-        return [f"torch=={release}", "tqdm"]
-    # Without the suffix "+cpu", pip would download gigabytes of CUDA libraries.
-    wanted = f"torch=={release}+cpu"
-    asked = ("python", "-m", "pip", "install", "-qq", "--dry-run", "--no-deps", wanted)
-    run = subprocess.run([session.bin + "/python", *asked[1:]], capture_output=True, check=False)
-    if run.returncode == 0:
-        return [wanted, "tqdm"]
-    session.warn(f"no CPU build of PyTorch {release} for {session.python}: runs without PyTorch")
-    return []
-
-
-def _run_tests(session: nox.Session, end: str, paths: Sequence[str], torch: list[str]) -> None:
-    kept = [*paths, *(OF_TORCH if torch else ())]
+def _run_tests(session: nox.Session, end: str) -> None:
     session.run("python", "-m", "tests.versions")
     session.run(
-        *("python", "-m", "pytest", "-n", "2", "-q", *kept, *session.posargs),
+        *("python", "-m", "pytest", "-n", "2", "--dist", "worksteal", "-q"),
+        *(*DEPENDENT, *session.posargs),
         env={"XLOADER_END": end, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
 
@@ -108,39 +86,38 @@ def oldest(session: nox.Session) -> None:
     if min(FOUND) != OLDEST:
         session.warn("the oldest supported Python, 3.11, was not found: this end is not run on it")
     session.install("-qq", "--upgrade", "pip>=25.1")
-    torch = _torch_of(session)
     pins = [f"{name}=={release}" for name, release in lower_bounds().items() if name != "torch"]
     constraints = Path(session.create_tmp()) / "oldest.txt"
     constraints.write_text("\n".join(pins))
-    session.install("-qq", "-c", str(constraints), *torch, "-e", EXTRAS, "--group", "tests")
-    _run_tests(session, "oldest", DEPENDENT, torch)
+    session.install("-qq", "-c", str(constraints), "-e", EXTRAS, "--group", "tests")
+    _run_tests(session, "oldest")
 
 
 @nox.session(python=LAST)
 def newest(session: nox.Session) -> None:
-    """Run the tests that call dependencies with the newest releases; PyTorch keeps its version."""
+    """Run the tests that call dependencies with the newest releases."""
     if len(FOUND) == 1:
         session.warn("only one Python was found: both ends are run on it")
     session.install("-qq", "--upgrade", "pip>=25.1")
-    torch = _torch_of(session)
-    session.install("-qq", *torch, "-e", EXTRAS, "--group", "tests")
-    _run_tests(session, "newest", DEPENDENT, torch)
+    session.install("-qq", "-e", EXTRAS, "--group", "tests")
+    _run_tests(session, "newest")
 
 
 @nox.session(python=LAST)
-@nox.parametrize("kind", ["wheel", "sdist"])
-def built(session: nox.Session, kind: str) -> None:
-    """Install the built package away from the sources and run the README's first example."""
+def built(session: nox.Session) -> None:
+    """Install the built packages away from the sources and run the README's first example."""
     session.install("-qq", "build")
     folder = Path(session.create_tmp()).resolve()
-    session.run("python", "-m", "build", f"--{kind}", "--outdir", str(folder), silent=True)
-    (package,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
-    session.install("-qq", str(package))
+    session.run("python", "-m", "build", "--outdir", str(folder), silent=True)
     example = folder / "example.py"
     example.write_text(_first_example())
-    session.chdir(folder)
-    session.run("python", str(example), silent=True)
-    session.run("xloader", "--help", silent=True)
+    for pattern in ("*.whl", "*.tar.gz"):
+        (package,) = folder.glob(pattern)
+        session.install("-qq", str(package))
+        with session.chdir(folder):
+            session.run("python", str(example), silent=True)
+            session.run("xloader", "--help", silent=True)
+        session.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "xloader")
 
 
 def _first_example() -> str:

@@ -123,7 +123,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], type[Exception], Attempt, str]] = 
     "fewer samples than ranks": (
         EmptySamplesError, ValueError,
         lambda s: s.window(time=12).loader(output="numpy", rank=0, world_size=3),
-        r"not a sample for each rank. Given: 2 samples, world_size=3. Allowed: .*fewer ranks",
+        r"fewer samples than ranks. Given: 2 samples, world_size=3. Allowed: .*fewer ranks",
     ),
     "no variable with a windowed dimension": (
         EmptySamplesError, ValueError,

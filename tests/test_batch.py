@@ -73,7 +73,7 @@ def test_to_moves_every_field_and_keeps_the_rest() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(UnsupportedDataError, match=r'cannot move.*ndarray.*output="torch"'):
+    with pytest.raises(UnsupportedDataError, match=r'cannot be moved.*ndarray.*output="torch"'):
         _batch().to("cuda")
     with pytest.raises(
         UnknownNameError, match=r"no field with this name. Given: 'input'.*'inputs'"

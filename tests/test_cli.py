@@ -58,8 +58,8 @@ def test_options_out_of_range_are_refused(arguments, words):
     ("arguments", "words"),
     [
         ([], "too few time steps"),
-        (["--variables", "sst, salt"], "no such variable. Given: salt. Allowed: sst"),
-        (["--time-dim", "month"], "time dimension is not there"),
+        (["--variables", "sst, salt"], "do not have this variable. Given: salt. Allowed: sst"),
+        (["--time-dim", "month"], "do not have this time dimension"),
     ],
 )
 def test_data_that_will_not_do_is_one_clean_message(tmp_path, arguments, words):

@@ -91,5 +91,5 @@ def test_an_iterator_switches_to_another_epoch_unless_its_run_was_ended() -> Non
             next(ended)
         replaced = iter(loader)
         assert len(list(loader)) == 5
-        with pytest.raises(ClosedError, match="another one of the same loader began"):
+        with pytest.raises(ClosedError, match="another one over the same loader began"):
             next(replaced)

@@ -182,10 +182,10 @@ def test_channels_are_variable_major():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"time_dim": "month"}, UnknownNameError, "time dimension is not there.*month.*lat"),
-        ({"variables": ["salt"]}, UnknownNameError, "no such variable.*salt.*sst"),
-        ({"variables": ["sst", "series"]}, OptionError, "'series' is no map over time"),
-        ({"variables": ["sst", "turned"]}, OptionError, "'turned' is no map over time"),
+        ({"time_dim": "month"}, UnknownNameError, "do not have this time dimension.*month.*lat"),
+        ({"variables": ["salt"]}, UnknownNameError, "do not have this variable.*salt.*sst"),
+        ({"variables": ["sst", "series"]}, OptionError, "'series' is not a map over time"),
+        ({"variables": ["sst", "turned"]}, OptionError, "'turned' is not a map over time"),
         ({"lead": 0}, OptionError, "lead is too small"),
         ({"lead": 40}, EmptySamplesError, "too few time steps.*50 steps.*>= 201 steps"),
     ],
@@ -493,7 +493,7 @@ class Clock:
         (
             1000.0,
             7,
-            ["Trained 7 of 7 steps", "1 whole epoch, and 2 of the 5 batches of one that was"],
+            ["Trained 7 of 7 steps", "1 whole epoch, and 2 of the 5 batches of an unfinished"],
         ),
         (5.0, 5, ["Trained 5 of 7 steps", "1 whole epoch\n", "Time ran out", "more --seconds"]),
         (3.0, 3, ["Trained 3 of 7 steps", "0 whole epochs, and 3 of the 5", "Time ran out"]),
@@ -529,5 +529,5 @@ def test_training_counts_steps_and_says_where_time_ran_out(
     for word in words:
         assert word in trained.describe()
     assert ("Time ran out" in trained.describe()) == (num_steps < 7)
-    is_cut = "3 of 5 batches of an epoch that was cut off"
+    is_cut = "3 of 5 batches of an unfinished epoch"
     assert (is_cut in run._measured(trained)) == (num_steps < 5)

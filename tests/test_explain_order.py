@@ -188,7 +188,7 @@ def test_subsets_are_told_by_their_own_ids() -> None:
             {"cache": "fifo", "order": [0]},
             r"cache is not one of the choices.*'fifo'.*cache=\"lru\"",
         ),
-        ({"cache": "lru"}, r"an order of your own.*pass order="),
+        ({"cache": "lru"}, r"an order that you pass.*pass order="),
         ({"cache": "lru", "order": [0], "num_workers": -1}, r"num_workers is too small.*-1.*>= 0"),
         (
             {"cache": "lru", "order": [0], "num_workers": 1.5},

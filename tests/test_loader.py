@@ -96,7 +96,9 @@ def test_a_new_iterator_ends_the_one_before() -> None:
         next(old)
         new = iter(loader)
         next(new)
-        with pytest.raises(ClosedError, match=r"another one of the same loader began.*To mend it"):
+        with pytest.raises(
+            ClosedError, match=r"another one over the same loader began.*To mend it"
+        ):
             next(old)
         assert sum(1 for _ in new) == len(loader) - 1
         assert loader.epoch == 1
@@ -106,9 +108,9 @@ def test_a_loop_within_a_loop_over_the_same_loader_says_what_happened() -> None:
     """The inner loop runs to its end; the outer one gets an error that names the cause."""
     with make_loader() as loader:
         words = (
-            r"^this iteration has ended, because another one of the same loader began. Given: .*"
-            r"nested loops. Allowed: one iteration of a loader at a time. To mend it: "
-            r"make a second loader with samples.loader\(...\), and iterate over that one"
+            r"^this iteration has ended, because another one over the same loader began. Given: .*"
+            r"nested loops. Allowed: one iteration over a loader at a time. To mend it: "
+            r"make a second loader with samples.loader\(...\), and iterate over it"
         )
         # Nested loops run a whole inner loop within each turn of the outer one.
         nested = (ids_of(loader) for _ in loader)
@@ -123,7 +125,7 @@ def test_an_iterator_of_a_closed_loader_says_that_it_is_closed() -> None:
         next(old)
         new = iter(loader)
         next(new)
-    with pytest.raises(ClosedError, match=r"^the iterator is closed. .* make another one\.$"):
+    with pytest.raises(ClosedError, match=r"^the iterator is closed. .* make a new loader\.$"):
         next(new)
 
 
@@ -178,7 +180,7 @@ def test_a_closed_loader_is_closed() -> None:
     loader.close()
     loader.close()
     assert running() == []
-    with pytest.raises(ClosedError, match=r"the loader is closed.*make a new one"):
+    with pytest.raises(ClosedError, match=r"the loader is closed.*make a new loader"):
         iter(loader)
     with pytest.raises(ClosedError):
         next(iterator)

@@ -90,7 +90,9 @@ def test_a_loader_in_use_can_be_sent_elsewhere() -> None:
 
 def test_a_device_that_is_not_there_is_refused_at_once() -> None:
     pytest.importorskip("torch")
-    with pytest.raises(OptionError, match=r"no such device.*Given: device='nonsense'.*Allowed"):
+    with pytest.raises(
+        OptionError, match=r"cannot use this device.*Given: device='nonsense'.*Allowed"
+    ):
         make_samples().loader(device="nonsense")
 
 

@@ -159,7 +159,7 @@ def test_threads_and_elements_of_the_other_doors(samples: Samples) -> None:
 @pytest.mark.parametrize("index", [2**70, None, np.nan, 1.5, "2", [1.5], ["2"], [None], [2**70]])
 def test_ids_that_are_none(samples: Samples, index: Any) -> None:
     torch = pytest.importorskip("xloader.torch")
-    with pytest.raises(SampleIndexError, match="names no samples"):
+    with pytest.raises(SampleIndexError, match="not sample ids"):
         torch.MapDataset(samples)[index]
 
 

@@ -86,7 +86,9 @@ def test_it_takes_no_longer_than_it_took() -> None:
 def test_a_store_that_fails_is_told_of() -> None:
     # Pauses and failures take the time, so larger chunks would not help.
     failing = replace(busy(fetch=16.0), num_requests=60, num_retries=40)
-    assert advise(effort(failing)).startswith("The store fails: 67% of the requests had to be")
+    assert advise(effort(failing)).startswith(
+        "The store is unreliable: 67% of the requests were retries"
+    )
     seldom = replace(busy(fetch=16.0), num_requests=60, num_retries=1)
     assert advise(effort(seldom)).startswith("Storage-bound")
 
@@ -138,7 +140,7 @@ def test_a_loader_that_is_as_slow_as_its_consumer() -> None:
     tally = Tally(wait_seconds=0.5, decode_seconds=20.0, workers=gauge(1.0, 19.0))
     assert advise(effort(tally)) == (
         "The consumer takes 95% of the time, and the loader needs as long: "
-        "neither gains if only one gets faster."
+        "the epoch gets faster only if both do."
     )
 
 
@@ -152,25 +154,25 @@ def test_threads_that_idle_beside_fetches_wait_for_them() -> None:
 def test_fetches_bounded_by_the_bytes_in_flight() -> None:
     assert advise(effort(fetching(16 * MIB))) == (
         "Storage-bound: fetches take 50 ms each, 2.0 at a time. "
-        "The bytes in flight, 1/16 of the memory, have room for 2; "
-        "memory='2.0GiB' would have room for 8."
+        "1/16 of the memory is for chunks in flight, and holds 2 of them; "
+        "memory='2.0GiB' would hold 8."
     )
     # The named memory has room for the largest number of requests and no more.
     assert advise(effort(fetching(MIB // 2 + MIB // 4))).endswith(
-        "have room for 43; memory='768.0MiB' would have room for 64."
+        "holds 43 of them; memory='768.0MiB' would hold 64."
     )
 
 
 def test_fetches_that_are_as_many_as_there_may_be() -> None:
     text = advise(effort(fetching(MIB // 2)))
-    assert text.endswith("Larger chunks, shards, or a store that is nearer would help.")
+    assert text.endswith("Larger chunks, shards, or a nearer store would help.")
 
 
 def test_threads_that_wait_for_a_store() -> None:
     tally = replace(busy(fetch=14.0, decode=4.0), num_requests=2000)
     assert advise(effort(tally)) == (
         "Storage-bound: waiting for the store takes 70% of the threads' time, 7.00 ms a request. "
-        "More of them would wait side by side: raise threads=."
+        "More threads would wait at the same time: raise threads=."
     )
 
 
@@ -215,7 +217,7 @@ def test_chunks_that_leave_threads_without_work() -> None:
     large = effort(busy(decode=15.0), chunk=200 * MIB, num_asked=8)
     assert (
         "Chunks too large: at 200.0 MiB a chunk, memory='512.0MiB' lets 2 of 8 threads work. "
-        "Smaller chunks, or memory='25.0GiB', would let all."
+        "With smaller chunks, or memory='25.0GiB', all could work."
     ) in advise(large)
     assert "too large" not in advise(replace(large, num_asked=2))
     # Fetches ahead do not need threads.
@@ -270,6 +272,17 @@ def test_a_slow_function_holds_an_epoch_up() -> None:
     assert report.busy_seconds["transform"] >= 12 * 0.05
     assert report.num_threads == 2
     assert "CPU-bound: transforms take" in report._repr_html_().replace("&#x27;", "'")
+
+
+def test_slow_reading_through_xarray_holds_an_epoch_up() -> None:
+    def slow(block: np.ndarray) -> np.ndarray:
+        time.sleep(0.02)
+        return block
+
+    made = xr.apply_ufunc(slow, dataset(24).chunk(time=1), dask="parallelized")
+    report = report_of(xloader.open(made).window(time=1))
+    assert report.bottleneck == "decode"
+    assert report.advice.startswith("Reading through xarray takes")
 
 
 def test_small_windows_hold_an_epoch_up() -> None:

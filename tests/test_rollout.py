@@ -83,7 +83,7 @@ def test_an_epoch_is_chosen() -> None:
 
 
 def test_what_is_no_state_and_no_samples() -> None:
-    with pytest.raises(OptionError, match=r"epoch 0 are no samples.*int"):
+    with pytest.raises(OptionError, match=r"did not return samples for epoch 0.*int"):
         Rollout(lambda epoch: epoch, **OPTIONS)  # type: ignore[arg-type, return-value]
     loader = Rollout(make, **OPTIONS)
     for state in (None, {}, {"epoch": -1}, {"epoch": 0}):
@@ -100,7 +100,7 @@ def test_what_is_no_state_and_no_samples() -> None:
 def test_options_that_would_plan_later_epochs_otherwise_are_refused(other: Any) -> None:
     state = Rollout(make, **OPTIONS).state_dict()
     loader = Rollout(make, **{**OPTIONS, **other})
-    with pytest.raises(StateError, match="planned anew"):
+    with pytest.raises(StateError, match="another plan than the state's"):
         loader.load_state_dict(state)
     assert loader.epoch == 0
 

@@ -457,9 +457,9 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "no id": (
         lambda s: s.window(time=4)[1.5],
         SampleIndexError,
-        "names no samples. Given: float64",
+        "not sample ids. Given: float64",
     ),
-    "ids in 2-d": (lambda s: s.window(time=4)[[[1]]], SampleIndexError, "names no samples"),
+    "ids in 2-d": (lambda s: s.window(time=4)[[[1]]], SampleIndexError, "not sample ids"),
     "positions": (lambda s: s.window(time=4).positions([0, 9]), SampleIndexError, "Given: 9"),
     "to_xarray": (lambda s: s.window(time=4).to_xarray(9), SampleIndexError, "Given: 9"),
     "channels of no field": (

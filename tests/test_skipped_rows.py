@@ -66,7 +66,7 @@ def test_rows_stay_and_are_flagged(shuffle: bool, threads: int, seconds: float |
             assert report.num_skipped_samples == len(bad)
             assert report.num_samples == STEPS - len(bad)
             assert report.skipped_chunks == (("t", (6, 0)), ("u", (0,)))
-            assert "12 samples, of 2 chunks" in str(report)
+            assert "12 samples in 2 chunks" in str(report)
 
 
 def test_windows_that_straddle_a_bad_chunk() -> None:
@@ -105,7 +105,7 @@ def test_a_batch_without_a_good_row_raises() -> None:
         ids: list[int] = []
         with pytest.raises(CorruptChunkError, match=r"chunk \(6, 0\)") as caught:
             ids.extend(i for batch in loader for i in batch.ids)
-    assert "no good row. A larger batch_size, or shuffle=True" in caught.value.__notes__[0]
+    assert "no good row. Pass a larger batch_size or shuffle=True" in caught.value.__notes__[0]
 
 
 def test_absent_chunks_are_skipped_where_they_are_refused() -> None:

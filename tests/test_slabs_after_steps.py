@@ -149,7 +149,7 @@ def test_an_array_of_the_part_is_taken_as_it_is(samples: Samples) -> None:
 
 def test_statistics_of_a_part_are_refused(samples: Samples) -> None:
     part = by_lat(1)[2:4]
-    with pytest.raises(OptionError, match="the whole dimension, of a slab as well"):
+    with pytest.raises(OptionError, match="for a slab too, it covers the whole dimension"):
         samples.slab("lat", 1, SIZE).normalize({"t": (part, part)})
 
 

@@ -48,7 +48,7 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
     samples = xloader.open(ds).window(time=1)
     with (
         samples.loader(batch_size=16, memory="200kB", spread=0, output="numpy") as loader,
-        pytest.warns(MixingWarning, match="with spread=None, memory='"),
+        pytest.warns(MixingWarning, match="leave out spread, and pass memory='"),
     ):
         next(iter(loader))
 

@@ -185,7 +185,9 @@ def test_ids_are_those_of_the_subset(samples: xloader.Samples) -> None:
     selected = samples.select([30, 10, 20, 10])
     assert selected.ids(time="2001-01-11").tolist() == [1, 3]
     assert selected.ids(time=slice("2001-01-21", None)).tolist() == [2, 0]
-    with pytest.raises(EmptySamplesError, match="none of these windows is among the samples"):
+    with pytest.raises(
+        EmptySamplesError, match="windows at these labels are not among the selected samples"
+    ):
         selected.ids(time="2001-01-02")
 
 
@@ -208,22 +210,26 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
     [
         (lambda s: s.select([]), EmptySamplesError, "no sample is selected"),
         (lambda s: s.select([364]), SampleIndexError, "out of range"),
-        (lambda s: s.select(np.ones(5, bool)), SampleIndexError, "names no samples"),
-        (lambda s: s.select([0.5]), SampleIndexError, "names no samples"),
-        (lambda s: s.weighted(np.ones(5)), OptionError, "no weights of the samples"),
-        (lambda s: s.weighted(np.full(364, np.nan)), OptionError, "no weights of the samples"),
+        (lambda s: s.select(np.ones(5, bool)), SampleIndexError, "not sample ids"),
+        (lambda s: s.select([0.5]), SampleIndexError, "not sample ids"),
+        (lambda s: s.weighted(np.ones(5)), OptionError, "the weights do not fit the samples"),
+        (
+            lambda s: s.weighted(np.full(364, np.nan)),
+            OptionError,
+            "the weights do not fit the samples",
+        ),
         (lambda s: s.weighted(np.ones(364) * 1j), OptionError, "complex128 of shape"),
-        (lambda s: s.weighted(["much"] * 364), OptionError, "no weights of the samples"),
+        (lambda s: s.weighted(["much"] * 364), OptionError, "the weights do not fit the samples"),
         (lambda s: s.select(np.array([2**64 - 1], "u8")), SampleIndexError, "out of range"),
         (
             lambda s: s.weighted(np.arange(364) > 0).select([0]),
             EmptySamplesError,
-            "no sample that is selected has a weight",
+            "all selected samples have weight 0",
         ),
-        (lambda s: s.weighted(-np.ones(364)), OptionError, "how often samples occur"),
-        (lambda s: s.weighted(np.zeros(364)), OptionError, "how often samples occur"),
-        (lambda s: s.weighted(np.ones(364), 0), OptionError, "no number of samples"),
-        (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "no number of samples"),
+        (lambda s: s.weighted(-np.ones(364)), OptionError, "the weights are negative, or all 0"),
+        (lambda s: s.weighted(np.zeros(364)), OptionError, "the weights are negative, or all 0"),
+        (lambda s: s.weighted(np.ones(364), 0), OptionError, "not a valid number of samples"),
+        (lambda s: s.weighted(np.ones(364), 2.5), OptionError, "not a valid number of samples"),
         (
             lambda s: s.ids(lat=10),
             OptionError,
@@ -256,7 +262,7 @@ def test_samples_with_none_near_their_corner_are_planned() -> None:
 
 def test_a_slice_selects(samples: xloader.Samples) -> None:
     assert samples.select(slice(10, 20, 3)).positions([1]).time.values.tolist() == [13]
-    with pytest.raises(OptionError, match=r"no number of samples.*Allowed"):
+    with pytest.raises(OptionError, match=r"not a valid number of samples.*Allowed"):
         samples.weighted(np.ones(len(samples)), 10**13)
 
 

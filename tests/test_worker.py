@@ -146,7 +146,7 @@ def test_a_worker_with_padding_alone_is_refused() -> None:
     options = make_options(output="numpy", batch_size=2, rank=0, world_size=2, memory="1MiB")
     # There are three steps. This rank has no sample for the last one, which is the third worker's
     # only one.
-    with pytest.raises(OptionError, match=r"nothing but padding.*up to 2 workers"):
+    with pytest.raises(OptionError, match=r"only padding.*up to 2 workers"):
         RankPlan(samples.recipe, options, 3)
     RankPlan(samples.recipe, options, 2)
 

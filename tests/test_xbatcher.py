@@ -503,11 +503,11 @@ def test_errors_say_what_is_meant():
         ours.BatchGenerator(ds, {"time": 10}, {"time": 10})
     with pytest.raises(UnknownNameError, match="'lattitude'"):
         ours.BatchGenerator(ds, {"lattitude": 10})
-    with pytest.raises(OptionError, match="no whole number"):
+    with pytest.raises(OptionError, match="not a whole number"):
         ours.BatchGenerator(ds, {"time": 2.5})
-    with pytest.raises(OptionError, match="not one whole batch"):
+    with pytest.raises(OptionError, match="not even one whole batch"):
         ours.BatchGenerator(ds, {"time": 10}, batch_dims={"time": 61}, concat_input_dims=True)
-    with pytest.raises(OptionError, match="made of an xarray object"):
+    with pytest.raises(OptionError, match="needs an xarray object"):
         ours.BatchGenerator("demo.zarr", {"time": 10})
     generator = ours.BatchGenerator(ds, {"time": 10})
     with pytest.raises(SampleIndexError, match=r"Given: 6.*\[-6, 6\)"):
@@ -520,7 +520,7 @@ def test_errors_say_what_is_meant():
     short = ours.BatchGenerator(ds, {"time": 40}, batch_dims={"time": 30}, concat_input_dims=True)
     with pytest.raises(EmptySamplesError, match="batch 1 has no patch"):
         short[1]
-    with pytest.warns(XloaderWarning, match=r"does nothing along \['time'\]"):
+    with pytest.warns(XloaderWarning, match=r"has no effect along \['time'\]"):
         ours.BatchGenerator(ds, {"time": 10}, batch_dims={"time": 20})
     with pytest.raises(OptionError, match="nothing to read"):
         _ = ours.BatchGenerator(ds.load(), {"time": 10}).samples
@@ -528,7 +528,7 @@ def test_errors_say_what_is_meant():
 
 def test_what_cannot_be_samples_is_refused():
     ds = opened("demo")
-    with pytest.raises(OptionError, match="no generator of xbatcher"):
+    with pytest.raises(OptionError, match="not a generator of xbatcher"):
         xloader.from_xbatcher([1, 2])
     joined = {"concat_input_dims": True}
     uneven = ours.BatchGenerator(ds, {"time": 10}, {"time": 9}, {"time": 20}, **joined)
@@ -539,7 +539,7 @@ def test_what_cannot_be_samples_is_refused():
     changed = ours.BatchGenerator(ds, {"time": 10}, cache={}, cache_preprocess=lambda batch: batch)
     with pytest.raises(OptionError, match="cache_preprocess"):
         xloader.from_xbatcher(changed)
-    with pytest.raises(OptionError, match="one batch, which is all there is"):
+    with pytest.raises(OptionError, match="one batch is the whole object"):
         xloader.from_xbatcher(ours.BatchGenerator(ds, {}))
     named = ds.assign(name=("time", np.array(["a"] * 60)))
     with pytest.raises(UnsupportedDataError, match="name"):

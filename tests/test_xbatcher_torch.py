@@ -74,7 +74,7 @@ def test_map_dataset_with_transforms(ds_xy, x, y):
     assert (inputs == 1).all()
     assert targets.shape == (10,)
     assert (targets == -1).all()
-    with pytest.raises(UnsupportedDataError, match="target_transform gave no tensor"):
+    with pytest.raises(UnsupportedDataError, match="target_transform did not return a tensor"):
         ours.MapDataset(*generators(ours, ds_xy, x, y), target_transform=len)[0]
 
 

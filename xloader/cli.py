@@ -66,7 +66,7 @@ def _split_names(
     type=click.FloatRange(min=0, min_open=True),
     default=300.0,
     show_default=True,
-    help="Stop training after this long all the same.",
+    help="Stop training after this time, even if steps are left.",
 )
 @click.option(
     "--plain-seconds",

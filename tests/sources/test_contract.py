@@ -43,7 +43,8 @@ def test_offers_the_variables_of_numbers(opened: Opened):
         assert variable.dtype.kind == oracle[name].dtype.kind
         assert len(variable.chunks) == len(variable.shape)
         assert variable.attrs == oracle[name].attrs
-        assert source.path_of(name)
+        is_through_xarray = source.is_through_xarray(name)
+        assert ("block by block through xarray" in source.path_of(name)) == is_through_xarray
 
 
 def test_chunks_cover_each_variable(opened: Opened):

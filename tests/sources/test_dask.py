@@ -136,7 +136,8 @@ def test_a_block_that_needs_all_others_is_warned_of():
     assert int(source.path_of("t").split(", ")[1].split()[0]) > 32
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert open_source(ds - ds.mean("time").persist()).path_of("t").endswith("tasks a block")
+        path = open_source(ds - ds.mean("time").persist()).path_of("t")
+        assert path.endswith(" tasks a block, computed (sub)")
         open_source(xr.Dataset({"t": (("time", "x"), da.map_overlap(np.abs, x, depth=1))}))
 
 
@@ -183,6 +184,8 @@ dataset = lazy_kinds.make_dataset()
 ds = lazy_kinds.opened(lazy_kinds.make_store(dataset), "dask")[["t"]].isel(time=slice(1, None))
 source = open_source(ds + 1)
 assert source.path_of("t").startswith("block by block through xarray: dask")
+reason = f"in a form of dask {dask.__version__} that xloader does not know (a graph of type "
+assert reason in source.path_of("t"), source.path_of("t")
 np.testing.assert_array_equal(lazy_kinds.values_of(source, "t"), dataset["t"][1:] + 1)
 """
 

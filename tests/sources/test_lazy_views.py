@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,33 @@ def test_a_variable_says_why_it_is_not_read_directly():
     ds["t"].data  # noqa: B018  # noqa: B018  # loads the values and caches them
     assert open_source(ds).path_of("t") == "block by block through xarray: numpy"
     dask = opened(store, "dask")
+    path = open_source(dask[["t"]] + 1).path_of("t")
+    assert path == "block by block through xarray: dask, 3 tasks a block, computed (add)"
+    points = xr.DataArray([1, 4], dims="at")
     assert (
-        open_source(dask[["t"]] + 1)
-        .path_of("t")
-        .startswith("block by block through xarray: dask, ")
+        open_source(ds[["p"]].isel(time=points, lat=points))
+        .path_of("p")
+        .endswith("zarr, points and not a block")
+    )
+
+
+@pytest.mark.parametrize(
+    ("chunks", "begin"), [(None, "file, "), ({}, "dask, 2 tasks a block, ")], ids=["lazy", "dask"]
+)
+def test_a_file_of_another_format_says_so(
+    tmp_path: Path, chunks: dict[str, int] | None, begin: str
+):
+    make_dataset()[["t"]].to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4", chunks=chunks) as ds:
+        path = open_source(ds).path_of("t")
+    reason = "held by NetCDF4ArrayWrapper, which xloader does not read itself"
+    assert path == f"block by block through xarray: {begin}{reason}"
+
+
+def test_a_dask_array_of_a_loaded_variable():
+    ds = opened(make_store(make_dataset()), "lazy")[["t"]].load().chunk(time=4)
+    assert (
+        open_source(ds).path_of("t").endswith("from no stored array that xloader finds (xarray-t)")
     )
 
 
@@ -167,9 +191,24 @@ def test_a_version_of_xarray_that_is_not_known(monkeypatch: pytest.MonkeyPatch):
         ds = opened(make_store(make_dataset()), "lazy")
         source = open_source(ds)
         assert not any(is_direct(source))
+        form = f"in a form of xarray {xr.__version__} that xloader does not know"
+        path = source.path_of("t")
+        assert path == f"block by block through xarray: zarr, {form} (LazilyIndexedArray)"
         check_values(source, ds, make_dataset())
     finally:
         lazy._known.cache_clear()
+
+
+def test_a_version_of_xarray_with_other_attributes(monkeypatch: pytest.MonkeyPatch):
+    def other(self: Any) -> Any:
+        raise AttributeError("no get_array here")
+
+    ds = {how: opened(make_store(make_dataset()), how)[["t"]] for how in ("lazy", "dask")}
+    monkeypatch.setattr(lazy._known("zarr"), "get_array", other)
+    form = f"in a form of xarray {xr.__version__} that xloader does not know"
+    for lazily in ds.values():
+        path = open_source(lazily).path_of("t")
+        assert path.endswith(f", {form} (AttributeError: no get_array here)"), path
 
 
 EPOCHS = [name for name in VIEWS if name not in ("one element", "nothing left")]

@@ -17,6 +17,7 @@ import xloader
 from tests.sources.flaky import Fault, Flaky, serving
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import ChunkError, OptionError, ReadTimeoutError, SourceAccessError
+from xloader.sources.stores.access_errors import cause_of
 from xloader.sources.transient_errors import is_transient, told_pause
 from xloader.testing import FaultyStore, write_store
 
@@ -68,7 +69,7 @@ def test_an_epoch_is_complete_where_each_key_fails_twice(
     report = read_all(samples)
     assert flaky.num_failed("/t/c/") == 2 * NUM_CHUNKS
     assert report.num_reads == NUM_CHUNKS
-    assert f"{report.num_retries} of {report.num_requests} requests were made because" in str(
+    assert f"{report.num_retries} of {report.num_requests} requests repeated a failed one" in str(
         report
     )
     if (by, fault) != ("fsspec", "drop"):
@@ -249,6 +250,20 @@ def test_which_failures_may_pass() -> None:
     lasting = [FileNotFoundError("c/0"), PermissionError(), ValueError(), OSError("text")]
     assert all(map(is_transient, passing))
     assert not any(map(is_transient, lasting))
+
+
+def test_causes_decide_and_contexts_do_not_but_contexts_are_searched_for_credentials() -> None:
+    raised, handling = OSError("failed"), OSError("failed")
+    raised.__cause__ = handling.__context__ = TimeoutError("of a store with token=s3cret")
+    assert is_transient(raised)
+    assert not is_transient(handling)
+    for error in (raised, handling):
+        assert cause_of(error) is error
+        assert cause_of(error, ("s3cret",)) is None
+        # A circle of errors ends.
+        error.__context__ = error.__cause__ = ValueError()
+        error.__cause__.__cause__ = error
+        assert not is_transient(error)
 
 
 @pytest.mark.parametrize(

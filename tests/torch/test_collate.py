@@ -184,14 +184,16 @@ def test_what_is_no_plain_tuple_comes_as_from_torch() -> None:
 
 
 def test_errors_of_collate() -> None:
-    with pytest.raises(OptionError, match="no sample to make a batch of"):
+    with pytest.raises(OptionError, match="no samples to make a batch of"):
         collate([])
     with pytest.raises(OptionError, match=r"same number of fields. Given: \[1, 2\]"):
         collate([(1,), (1, 2)])
     ragged = Rows.of([(np.zeros(2),), (np.zeros(3),)], ["x"], np.arange(2))
     with pytest.raises(OptionError, match=r"'x' have unequal.*\(2,\), \(3,\).*PadCollate\(\)"):
         collate(ragged)
-    with pytest.raises(UnsupportedDataError, match=r"'x' holds what no tensor can.*<U1"):
+    with pytest.raises(
+        UnsupportedDataError, match=r"'x' holds values that a tensor cannot hold.*<U1"
+    ):
         collate(Batch([np.array(["a"])], ["x"], np.arange(1)))
 
 
@@ -257,8 +259,11 @@ def test_lengths_are_there_where_all_are_equal() -> None:
 @pytest.mark.parametrize(
     ("pad", "text"),
     [
-        (PadCollate(0), r"'0' differ along other axes than 0.*\(2, 3\) and \(3, 4\).*\(0, 1\)"),
-        (PadCollate({"inputs": 0}), r"a field that samples do not have. Given: 'inputs'.*'0', '1'"),
+        (PadCollate(0), r"'0' differ along axes other than 0.*\(2, 3\) and \(3, 4\).*\(0, 1\)"),
+        (
+            PadCollate({"inputs": 0}),
+            r"names a field that samples do not have. Given: 'inputs'.*'0', '1'",
+        ),
         (PadCollate({5: 0}), r"do not have. Given: 5.*from 0 to 1"),
         (
             PadCollate({0: (0, 1), 1: 0}),

@@ -96,11 +96,15 @@ def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(OptionError, match=r"these are weighted.*WeightedRandomSampler"):
+    with pytest.raises(
+        OptionError, match=r"weighted samples cannot become a dataset.*WeightedRandomSampler"
+    ):
         make_samples().weighted(np.ones(20)).to_tensor_dataset()
     with pytest.raises(OptionError, match="not a number of bytes"):
         make_samples().to_tensor_dataset(memory="much")
-    with pytest.raises(UnsupportedDataError, match=r"'x' holds what no tensor can.*<U3"):
+    with pytest.raises(
+        UnsupportedDataError, match=r"'x' holds values that a tensor cannot hold.*<U3"
+    ):
         fill_tensors([], 2, {"x": (3,)}, {"x": np.dtype("<U3")})
 
 

@@ -147,7 +147,7 @@ def test_they_pickle_with_lambdas() -> None:
     assert collate(again.apply(make_batch(), None)).x[0, 0].tolist() == [12] * 3
     with pytest.raises(TypeError, match="pickle") as caught:
         pickle.dumps(ItemTransforms(Compose(threading.Lock())))
-    assert "raised as transform was pickled" in str(caught.value.__notes__)
+    assert "raised while transform was pickled" in str(caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_they_pickle_with_lambdas() -> None:
         ({"transforms": [print]}, r"transforms cannot be called"),
         (
             {"transforms": print, "transform": print},
-            r"does the work of the other two.*Allowed: transforms alone",
+            r"cannot be combined with transform or target_transform.*Allowed: either transforms",
         ),
     ],
 )
@@ -175,12 +175,12 @@ def test_errors_of_the_functions() -> None:
     with pytest.raises(TransformError, match=r"transform of sample 1 failed.*broken") as caught:
         ItemTransforms(broken).apply(make_batch(), None)
     assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(UnsupportedDataError, match=r"transform returned None.*changed in place"):
+    with pytest.raises(UnsupportedDataError, match=r"transform returned None.*changes it in place"):
         ItemTransforms(lambda x: x.sort()).apply(make_batch(), None)
     with pytest.raises(UnsupportedDataError, match="transforms returned None"):
         ItemTransforms(transforms=lambda x, y: (x, None)).apply(make_batch(), None)
     alone = Batch([make_batch().x], ["x"], make_batch().ids)
-    with pytest.raises(OptionError, match=r"is for the second field.*Given: fields \['x'\]"):
+    with pytest.raises(OptionError, match=r"needs a second field.*Given: fields \['x'\]"):
         ItemTransforms(target_transform=int).apply(alone, None)
 
 
@@ -214,5 +214,5 @@ def test_workers_do_not_change_what_is_drawn() -> None:
         batch = next(batches)
         assert batch.ids.tolist() == list(range(first, first + 4))
         np.testing.assert_array_equal(batch.x.numpy(), expected[first : first + 4])
-    with pytest.raises(UnsupportedDataError, match=r"transform returned holds a tensor.*'meta'"):
+    with pytest.raises(UnsupportedDataError, match=r"result of transform holds a tensor.*'meta'"):
         next(batches)

@@ -241,7 +241,7 @@ def test_states_of_others_are_refused_before_a_batch(
     state = json.dumps(loader.state_dict())
     other = MADE[kind](samples.select(range(200)), num_workers)
     other.load_state_dict(json.loads(state))
-    with pytest.raises(StateError, match="other samples, by their subset"):
+    with pytest.raises(StateError, match="other samples: their subset"):
         iter(other)
     broken = MADE[kind](samples, num_workers)
     broken.load_state_dict(json.loads(state.replace('"pace"', '"place"')))

@@ -66,7 +66,7 @@ def test_ids_of_a_sampler_in_another_order_are_still_those_asked_for(samples: Sa
     dealt = list(ChunkSampler(samples, 16, memory=MEMORY))
     # The first id begins a planned batch; the others belong to another batch.
     asked = [dealt[0], *dealt[100:115]]
-    with pytest.warns(WorkersWarning, match="dealt out anew"):
+    with pytest.warns(WorkersWarning, match="distributed again"):
         rows = MapDataset(samples, MEMORY).__getitems__(asked)
     assert [int(row[0].flat[0]) for row in rows] == asked
 
@@ -107,7 +107,7 @@ def test_samples_without_a_door_warn_once(
             samples, batch_size=None, sampler=BatchSampler(range(240), 16, drop_last=False)
         ),
     }[kind]()
-    words = r"reads its chunks anew.*samples\.loader\(.*xloader\.torch\.data_loader\(samples"
+    words = r"reads its chunks again.*samples\.loader\(.*xloader\.torch\.data_loader\(samples"
     with pytest.warns(UnplannedWarning, match=words) as caught:
         assert len(list(loader)) == len(list(loader)) == 15
     assert len(caught) == 1
@@ -247,7 +247,7 @@ def test_who_deals_batches_out_once_more_is_refused(
     stream = IterableDataset(samples, 16, memory=MEMORY)
     own = {"sampler": sampler, "batches": sampler.batches(), "stream": stream}[door]
     monkeypatch.setitem(sys.modules, "accelerate.state", object())
-    with pytest.raises(RanksError, match=r"accelerate .* once more.*samples\.loader"):
+    with pytest.raises(RanksError, match=r"accelerate .* a second time.*samples\.loader"):
         list(names["BatchSamplerShard"](own))
     # A class of the same name in another module is accepted.
     names["__name__"] = "elsewhere"
@@ -265,6 +265,6 @@ def test_chance_is_the_same_out_of_turn(samples: Samples) -> None:
     expected = [in_turn.__getitems__(ids) for ids in batches]
     in_turn.close()
     out_of_turn = MapDataset(samples, MEMORY, transform=jitter)
-    with pytest.warns(WorkersWarning, match="out of turn"):
+    with pytest.warns(WorkersWarning, match="out of order"):
         actual = [out_of_turn.__getitems__(ids) for ids in reversed(batches)]
     assert actual[::-1] == expected

@@ -37,8 +37,11 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path, context: str) ->
     assert ended.returncode != 0
     assert "batches" not in ended.stdout
     told = next(line for line in ended.stderr.splitlines() if "WorkersError: " in line)
-    assert "a worker process imports the script anew, and would start workers of its own" in told
-    assert 'To mend it: put what trains, writes or prints under if __name__ == "__main__":' in told
+    assert "a worker process imports the script again, and would start its own workers" in told
+    assert (
+        'To mend it: put the code that trains, writes or prints under if __name__ == "__main__":'
+        in told
+    )
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])

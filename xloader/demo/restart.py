@@ -168,7 +168,7 @@ def _launch(num_ranks: int, *arguments: object, is_killed: bool = False) -> None
     was_killed = "SIGKILL" in done.stderr
     if was_killed != is_killed or (done.returncode != 0) != is_killed:
         raise XloaderError(
-            "a training under torchrun ended otherwise than it should",
+            "a training under torchrun did not end as expected",
             given=f"exit status {done.returncode}, and at its end\n{done.stderr[-4000:]}",
             allowed="a rank that is killed" if is_killed else "exit status 0",
         )

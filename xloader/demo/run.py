@@ -143,7 +143,7 @@ def _print_data(path: str, dataset: xr.Dataset, task: ForecastTask, climate: Cli
         if share > 0:
             print(
                 f"NaN       {100 * share:.0f} % of {name}; filled with the mean after "
-                "normalising; points that lack a value at any step are not scored"
+                "normalising; points without a value at some step are not scored"
             )
 
 
@@ -235,15 +235,15 @@ def _measured(training: TrainingResult) -> str:
     if training.num_epochs:
         return "The last whole training epoch, as measured"
     return (
-        f"The first {training.num_cut} of {training.epoch_size} batches of an epoch that was cut "
-        "off, as measured"
+        f"The first {training.num_cut} of {training.epoch_size} batches of an unfinished epoch, "
+        "as measured"
     )
 
 
 def _plan_tag(training: TrainingResult) -> str:
     """One line with the predicted and the measured number of reads."""
     explanation, report = training.explanation, training.report
-    whole = "" if training.num_epochs else " for the whole of it"
+    whole = "" if training.num_epochs else " for the whole epoch"
     return (
         f"Predicted {explanation.num_reads} reads{whole}, amplification "
         f"{explanation.read_amplification:.3f}; measured {report.num_reads} reads, "

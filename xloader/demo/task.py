@@ -165,7 +165,7 @@ def find_task(
     """
     if time_dim not in dataset.dims:
         raise UnknownNameError(
-            "the time dimension is not there",
+            "the data do not have this time dimension",
             given=time_dim,
             allowed=", ".join(str(dim) for dim in dataset.dims),
             remedy="name it with --time-dim",
@@ -258,7 +258,7 @@ def _named(dataset: xr.Dataset, variables: Sequence[str]) -> tuple[str, ...]:
     for name in variables:
         if name not in known:
             raise UnknownNameError(
-                "there is no such variable", given=name, allowed=", ".join(known)
+                "the data do not have this variable", given=name, allowed=", ".join(known)
             )
     return tuple(dict.fromkeys(variables))
 
@@ -287,7 +287,7 @@ def _space_dims(dataset: xr.Dataset, names: tuple[str, ...], time_dim: str) -> t
         dims = dataset[name].dims
         if time_dim not in dims[:-2] or dims[-2:] != space_dims:
             raise OptionError(
-                f"variable {name!r} is no map over time like the others",
+                f"variable {name!r} is not a map over time with the grid of the others",
                 given=f"dims {dims}",
                 allowed=f"dims ({time_dim!r}, ..., rows, columns), the same map for all",
                 remedy="name the variables to use with --variables",

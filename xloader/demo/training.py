@@ -124,16 +124,14 @@ class TrainingResult:
         """Summary in one or two sentences: steps, time, epochs, and whether time ran out."""
         epochs = f"{self.num_epochs} whole epoch{'s' * (self.num_epochs != 1)}"
         if self.num_cut:
-            epochs += (
-                f", and {self.num_cut} of the {self.epoch_size} batches of one that was cut off"
-            )
+            epochs += f", and {self.num_cut} of the {self.epoch_size} batches of an unfinished one"
         text = (
             f"Trained {self.num_steps} of {self.num_asked} steps in {self.seconds:.0f} s: {epochs}"
         )
         if self.is_out_of_time:
             text += (
-                "\nTime ran out: with all its steps the network would make smaller errors than "
-                "those below. Pass more --seconds"
+                "\nTime ran out. After all its steps, the network would make smaller errors than "
+                "those below: pass more --seconds"
             )
         return text
 
@@ -353,7 +351,7 @@ def evaluate(
         if time.perf_counter() - begin > seconds:
             break
     if kept is None:
-        raise UnsupportedDataError("there is no held-out sample")
+        raise UnsupportedDataError("there are no held-out samples")
     return sums, kept
 
 

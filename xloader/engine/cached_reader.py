@@ -191,7 +191,7 @@ class CachedReader:
         held = self._here()
         with held.lock:
             if self._is_closed:
-                raise ClosedError("the reader is closed", remedy="make a new one")
+                raise ClosedError("the reader is closed", remedy="make a new reader")
             size = self._parts.fields.batch_size
             try:
                 parts = [

@@ -141,5 +141,5 @@ class Deadlines:
         if self._told.get(attempts) != since:
             self._told = {a: s for a, s in self._told.items() if a in self._under_way}
             self._told[attempts] = since
-            self._on_long(f"{attempts} has not come for {now - since:.0f} s")
+            self._on_long(f"{attempts} has not arrived after {now - since:.0f} s")
         return LONG_SECONDS

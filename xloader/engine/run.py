@@ -128,7 +128,7 @@ class Run:
             if self._is_closed:
                 raise ClosedError(
                     "the iterator is closed",
-                    remedy="iterate over the loader again; after loader.close(), make another one",
+                    remedy="iterate over the loader again; after loader.close(), make a new loader",
                 )
             if not self._open_batches:
                 return None
@@ -143,9 +143,9 @@ class Run:
             self._has_told_of_skipped = True
             rows = "1 row" if open_batch.num_skipped == 1 else f"{open_batch.num_skipped} rows"
             warn_caller(
-                f"{rows} of this batch hold other samples, as batch.is_padding says, because of "
-                f"this error: {open_batch.first_error} Later ones are counted in report() without "
-                "a warning.",
+                f"{rows} of this batch could not be read and repeat other rows; batch.is_padding "
+                f"marks them. The error was: {open_batch.first_error} Later errors are counted in "
+                "report() without a warning.",
                 SkippedWarning,
             )
         return self._open_batches.delivery(open_batch)
@@ -257,10 +257,10 @@ class Run:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkError(
-                "a loader's iterator was carried over a fork, where its threads do not live",
-                given=f"process {os.getpid()}, made in {self._pid}",
-                remedy='make the loader in the child, or start it with "spawn" or "forkserver" '
-                'under if __name__ == "__main__":',
+                "an iterator was used after a fork, in a child process that lacks its threads",
+                given=f"process {os.getpid()}, iterator made in process {self._pid}",
+                remedy='make the loader in the child process, or start the child with "spawn" or '
+                '"forkserver" under if __name__ == "__main__":',
             )
 
     def _drop_blocks(self) -> None:

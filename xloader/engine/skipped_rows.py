@@ -51,9 +51,9 @@ def fill_rows(open_batch: OpenBatch) -> None:
         error = open_batch.first_error
         assert error is not None
         error.add_note(
-            'on_error="skip" fills bad rows with good ones, and this batch has no good row. A '
-            "larger batch_size, or shuffle=True, gives a batch samples of more chunks; or leave "
-            "the samples of this chunk out with .select."
+            'on_error="skip" replaces bad rows by good ones, but this batch has no good row. '
+            "Pass a larger batch_size or shuffle=True, so that a batch has samples from more "
+            "chunks; or leave the samples of this chunk out with .select."
         )
         raise error
     bad = np.flatnonzero(open_batch.bad_rows)

@@ -90,7 +90,7 @@ def _of_consumer(effort: EpochEffort) -> str:
     speed = show_speed(effort.delivered_nbytes / least, effort.num_samples / least)
     taken = f"The consumer takes {1 - effort.wait_share:.0%} of the time"
     if effort.headroom < _LITTLE_HEADROOM:
-        return f"{taken}, and the loader needs as long: neither gains if only one gets faster."
+        return f"{taken}, and the loader needs as long: the epoch gets faster only if both do."
     return f"{taken}: the loader could deliver {speed}, {effort.headroom:.1f} times as fast as now."
 
 
@@ -98,8 +98,8 @@ def _of_failures(effort: EpochEffort) -> str:
     tally = effort.tally
     share = f"{tally.num_retries / tally.num_requests:.0%} of the requests"
     return (
-        f"The store fails: {share} had to be made again, after a pause. A store that answers, or "
-        "fewer readers of it at a time, would help."
+        f"The store is unreliable: {share} were retries after failed ones. A more reliable store, "
+        "or fewer readers at a time, would help."
     )
 
 
@@ -129,29 +129,29 @@ def _smaller_chunks(effort: EpochEffort) -> str:
     enough = _show_memory(_memory_for(effort.num_asked, chunk))
     return (
         f"Chunks too large: at {show_nbytes(chunk)} a chunk, {_show_memory(budget.memory_nbytes)} "
-        f"lets {effort.num_threads} of {effort.num_asked} threads work. Smaller chunks, or "
-        f"{enough}, would let all."
+        f"lets {effort.num_threads} of {effort.num_asked} threads work. With smaller chunks, or "
+        f"{enough}, all could work."
     )
 
 
 def _of_fetch(effort: EpochEffort) -> str:
     if not effort.is_ahead:
-        return "More of them would wait side by side: raise threads=."
+        return "More threads would wait at the same time: raise threads=."
     memory, each = effort.budget.memory_nbytes, effort.tally.ahead_nbytes / effort.tally.num_ahead
     num_now = effort.budget.in_flight_nbytes / each
     if num_now >= MOST_REQUESTS:
-        return "Larger chunks, shards, or a store that is nearer would help."
+        return "Larger chunks, shards, or a nearer store would help."
     more = min(_GROWTH * memory, _memory_for(MOST_REQUESTS, each))
     num_then = min(MOST_REQUESTS, max(more // 16, 1) / each)
     return (
-        f"The bytes in flight, 1/16 of the memory, have room for {num_now:.0f}; "
-        f"{_show_memory(more)} would have room for {num_then:.0f}."
+        f"1/16 of the memory is for chunks in flight, and holds {num_now:.0f} of them; "
+        f"{_show_memory(more)} would hold {num_then:.0f}."
     )
 
 
 def _of_decode(effort: EpochEffort) -> str:
     if not effort.is_direct:
-        return "More cores (threads=) may help; from a copy in Zarr, chunks are decoded directly."
+        return "More cores (threads=) may help; chunks of a copy in Zarr would be decoded directly."
     return "More cores (threads=), or a faster codec such as lz4 or blosc, would help."
 
 
@@ -165,7 +165,7 @@ def _of_gather(effort: EpochEffort) -> str:
 
 def _of_transform(effort: EpochEffort) -> str:
     return (
-        "More cores (threads=), fewer functions, or functions of a whole batch in the place of "
+        "More cores (threads=), fewer functions, or functions of a whole batch instead of "
         "per='sample', would help."
     )
 

@@ -167,7 +167,7 @@ class Batch(tuple[Any, ...]):
         for name, array in zip(self._names, self, strict=True):
             if not hasattr(array, "to"):
                 raise UnsupportedDataError(
-                    f"the field {name!r} cannot move to a device",
+                    f"the field {name!r} cannot be moved to a device",
                     given=type(array).__name__,
                     allowed="tensors",
                     remedy='make the loader with output="torch"',

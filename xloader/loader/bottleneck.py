@@ -55,7 +55,7 @@ class EpochEffort:
     read_amplification : float
         Number of reads divided by the number of distinct chunks needed.
     is_direct : bool
-        Whether xloader decodes the chunks itself. Otherwise xarray reads them.
+        Whether no variable is read through xarray.
     """
 
     tally: Tally

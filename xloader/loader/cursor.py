@@ -56,7 +56,7 @@ class Position:
         """
         if not is_whole(step) or not 0 <= step <= num_steps:
             raise OptionError(
-                "there is no such step to go on from",
+                "an epoch does not have this step",
                 given=repr(step),
                 allowed=f"0 to {num_steps}, the steps of an epoch on each rank",
             )

@@ -148,8 +148,8 @@ class EpochIterator:
 
 def _replaced() -> ClosedError:
     return ClosedError(
-        "this iteration has ended, because another one of the same loader began",
-        given="a second iter(loader) before the first one was at its end, as in nested loops",
-        allowed="one iteration of a loader at a time",
-        remedy="make a second loader with samples.loader(...), and iterate over that one",
+        "this iteration has ended, because another one over the same loader began",
+        given="a second iter(loader) before the first one was finished, as in nested loops",
+        allowed="one iteration over a loader at a time",
+        remedy="make a second loader with samples.loader(...), and iterate over it",
     )

@@ -301,7 +301,7 @@ class Loader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the loader is closed", remedy="make a new one")
+            raise ClosedError("the loader is closed", remedy="make a new loader")
 
     def _left(self) -> Epoch | Remainder:
         """The epoch, or remainder of one, that the next iteration yields."""
@@ -341,6 +341,7 @@ class Loader:
                 job.parts.num_threads,
                 self.options.num_threads,
                 job.parts.fields.batch_size,
+                rank_plan.is_direct,
             )
             self._run, self._progress = run, progress
             num_again = part.sublanes.num_again_of(numbers[0])

@@ -32,6 +32,8 @@ class EpochProgress:
         Number of threads asked for.
     batch_size : int
         Number of rows of a full batch.
+    is_direct : bool
+        Whether no variable is read through xarray.
     begin : float
         When the first batch was asked for, by ``time.perf_counter``; 0 before.
     end : float
@@ -59,6 +61,7 @@ class EpochProgress:
     num_threads: int
     num_asked: int
     batch_size: int
+    is_direct: bool
     begin: float = 0.0
     end: float = 0.0
     num_samples: int = 0
@@ -138,5 +141,5 @@ class EpochProgress:
             num_samples=self.num_samples,
             delivered_nbytes=self.delivered_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
-            is_direct=not any("through xarray" in path for path in expected.paths.values()),
+            is_direct=self.is_direct,
         )

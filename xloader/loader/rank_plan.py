@@ -195,6 +195,12 @@ class RankPlan:
         rows = most_rows(self.footprint, self.options)
         return rows * sum(layout.sample_nbytes for layout in self.layouts)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether no variable is read through xarray."""
+        source = self.recipe.source
+        return not any(source.is_through_xarray(name) for name in self.footprint.variables)
+
     def with_notes(self, expected: Explanation) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
         return with_notes(expected, self.recipe, self._empty_note)
@@ -257,14 +263,15 @@ class RankPlan:
         if not is_poor and not is_costly:
             return
         enough = show_nbytes(self._enough_memory()).replace(" ", "")
-        remedy = f"memory={enough!r} or smaller chunks would do"
+        remedy = f"pass memory={enough!r}, or use smaller chunks"
         if self.options.spread is not None:
-            remedy = f"with spread=None, {remedy}"
+            remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
-            remedy += f"; lanes={self.options.lanes} share what one rank has, so fewer mix better"
+            lanes = f"lanes={self.options.lanes} must all fit in the memory of one rank"
+            remedy += f"; fewer lanes mix better too: {lanes}"
         if is_poor:
             warn_caller(
-                f"batches mix {expected.mixing:.1f} regions, a full shuffle "
+                f"batches mix {expected.mixing:.1f} regions, those of a full shuffle "
                 f"{expected.full_mixing:.1f}: {remedy}",
                 MixingWarning,
             )
@@ -315,7 +322,7 @@ class RankPlan:
         if sublanes.num_steps > sublanes.workers or any(begin < end for begin, end in spans):
             return
         raise OptionError(
-            "a worker would have nothing but padding",
+            "a worker would have only padding to deliver",
             given=f"num_workers={sublanes.workers}, {sublanes.num_steps} batches on each rank",
             allowed=f"up to {max(sublanes.num_steps - 1, 1)} workers",
             remedy="use fewer workers, smaller batches, or drop_last=True",
@@ -325,8 +332,8 @@ class RankPlan:
         num_samples, options = self.num_samples, self.options
         if num_samples < options.world.world_size:
             raise EmptySamplesError(
-                "there is not a sample for each rank",
+                "there are fewer samples than ranks",
                 given=f"{num_samples} samples, world_size={options.world.world_size}",
-                allowed="at least one a rank",
+                allowed="at least one sample for each rank",
                 remedy="use fewer ranks, or a smaller stride",
             )

@@ -111,10 +111,10 @@ class RankResolver:
         # After the process group has been destroyed, no rank is found.
         if found is not None and found != own:
             raise RanksError(
-                "this process has another rank than when its batches were dealt",
+                "the rank of this process changed after the loader was first used",
                 given=f"rank {found.rank} of {found.world_size}",
                 allowed=f"rank {own.rank} of {own.world_size}",
-                remedy="use a loader for the first time after torch.distributed is initialised, "
+                remedy="use the loader only after torch.distributed is initialised, "
                 "or pass rank= and world_size=",
             )
         return self._settled
@@ -122,9 +122,10 @@ class RankResolver:
     def _plan_for(self, world: World) -> RankPlan:
         if self._recipe.whole is not None and self.asked.rank is None and world.world_size > 1:
             raise RanksError(
-                "of samples that a group of ranks shares, each rank of the group has the same",
-                given=f"rank {world.rank} of {world.world_size}, as looked up",
-                allowed="rank= and world_size=, those of the group among all groups",
+                "slabs need rank= and world_size=: a group of ranks that shares samples needs the "
+                "same ones on each rank",
+                given=f"rank {world.rank} of {world.world_size}, found in the environment",
+                allowed="the rank of this group among all groups, and the number of groups",
                 remedy='pass rank=mesh.get_local_rank("data"), world_size=mesh["data"].size()',
             )
         if self._planned is not None and self._planned.options.world == world:
@@ -164,7 +165,7 @@ class RankResolver:
         position, plan, seed = read_state(state, own)
         if position.row and not is_within_batch:
             raise StateError(
-                "the state is of samples that came one by one, and stands within a batch",
+                "the state was saved while samples were taken one by one, and lies within a batch",
                 given=f"row {position.row} of step {position.step}",
                 allowed="a state between two batches",
                 remedy="save a state after a whole batch",
@@ -242,13 +243,13 @@ def _require_same(world: World, own: dict[str, Any], first: dict[str, Any]) -> N
     ours, theirs = _flat(own), _flat(first)
     others = [name for name in ours if theirs.get(name) != ours[name]]
     raise RanksError(
-        f"ranks are about to do different things, by their {', '.join(others) or 'plans'}",
+        f"the ranks disagree: their {', '.join(others) or 'plans'} differ",
         given=f"rank {world.rank}: " + ", ".join(f"{name}={ours[name]!r}" for name in others),
         allowed=", ".join(f"{name}={theirs.get(name)!r}" for name in others),
-        remedy="on all ranks make the same samples, pass the same options, load the same state, "
-        "set the same epoch, and begin loaders in the same order; a loader of one rank alone "
-        "takes rank=0, world_size=1; a Dataset that xarray opened may have its variables in "
-        "another order on each rank, so name them",
+        remedy="on all ranks, make the same samples, pass the same options, load the same state, "
+        "set the same epoch, and begin the loaders in the same order; pass rank=0, world_size=1 "
+        "to a loader that only one rank uses; name the variables, because xarray may open a "
+        "Dataset with its variables in another order on each rank",
     )
 
 

@@ -97,7 +97,7 @@ class Report(Figures):
         rows = [
             *super()._rows(),
             ("delivered", f"{size} in {self.seconds:.2f} s, {self._speed(seconds)}"),
-            ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of it"),
+            ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"),
             ("threads", self._busy()),
         ]
         if self.num_ahead:
@@ -107,15 +107,16 @@ class Report(Figures):
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
         if self.num_retries:
             share = f"{self.num_retries:,} of {self.num_requests:,} requests"
-            rows.append(("retries", f"{share} were made because one before had failed"))
+            rows.append(("retries", f"{share} repeated a failed one"))
         if self.num_missing:
-            rows.append(("missing", f"{self.num_missing:,} chunks were absent, read as fill value"))
+            absent = f"{self.num_missing:,} chunks were absent"
+            rows.append(("missing", f"{absent}, and were read as the fill value"))
         if self.skipped_chunks:
             chunks = f"{len(self.skipped_chunks):,} chunks that could not be read"
-            rows.append(("skipped", f"{self.num_skipped_samples:,} samples, of {chunks}"))
+            rows.append(("skipped", f"{self.num_skipped_samples:,} samples in {chunks}"))
         if self.num_nan:
             counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
-            rows.append(("NaN", f"{counts} values, in the batches that were looked at"))
+            rows.append(("NaN", f"{counts} values, in the batches that were checked"))
         return rows
 
     def _speed(self, seconds: float) -> str:
@@ -124,4 +125,4 @@ class Report(Figures):
     def _busy(self) -> str:
         whole = max(self.num_threads * self.seconds, sum(self.busy_seconds.values()), 1e-9)
         shares = [f"{stage} {s / whole:.0%}" for stage, s in self.busy_seconds.items()]
-        return f"{', '.join(shares)} of the time of {self.num_threads}"
+        return f"{', '.join(shares)} of the time of {self.num_threads} threads"

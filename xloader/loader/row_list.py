@@ -149,7 +149,7 @@ class Rows(list[tuple[Any, ...]]):
         counts = {len(sample) for sample in self} or {len(self._names)}
         if len(self) != len(self._ids) or counts != {len(self._names)}:
             raise OptionError(
-                "the parts of a list of samples do not match",
+                "the samples, ids and names of a list do not match",
                 given=f"{len(self)} samples, {len(self._ids)} ids, {len(self._names)} names, "
                 f"values a sample: {sorted(counts)}",
                 allowed="an id for each sample, a name for each value",

@@ -26,6 +26,8 @@ from xloader.planning.plan import Plan
 
 VERSION: Final = 1
 
+_FROM_STATE_DICT: Final = "a value of state_dict(), also after it was stored as JSON"
+
 _KEYS: Final = (
     "version", "epoch", "step", "row", "seed", "drop_last", "samples", "plan", "check",
 )  # fmt: skip
@@ -141,14 +143,16 @@ def read_state(state: object, rank_plan: RankPlan) -> Saved:
     try:
         plan = Plan.from_dict(checked["plan"])
     except (OptionError, TypeError, KeyError, ValueError) as error:
-        raise _damaged("its plan is none", repr(checked["plan"])) from error
+        raise unusable_state("its plan is not valid", repr(checked["plan"])) from error
     _check_options(checked, plan, rank_plan)
     _check_memory(plan, rank_plan)
     position = Position(checked["epoch"], checked["step"], checked["row"])
     if position.step > rank_plan.num_steps:
-        raise _damaged(f"it is beyond the {rank_plan.num_steps} steps of an epoch", position.step)
+        raise unusable_state(
+            f"its step is beyond the {rank_plan.num_steps} steps of an epoch", position.step
+        )
     if position.row >= max(_num_rows(rank_plan, position.step), 1):
-        raise _damaged("its row is none of its batch", position.row)
+        raise unusable_state("its row lies outside its batch", position.row)
     return Saved(position, plan, checked["seed"])
 
 
@@ -158,16 +162,16 @@ def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
         raise _no_state(state)
     if state["version"] != VERSION:
         raise StateError(
-            "the state is of another version of xloader",
+            "the state was saved by another version of xloader",
             given=f"version {state['version']!r}",
             allowed=VERSION,
             remedy="load it with the version of xloader that saved it, and finish the epoch there",
         )
     if sorted(map(str, state)) != sorted(_KEYS):
-        raise _damaged("its keys are others", sorted(map(str, state)))
+        raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
     for name in ("epoch", "step", "row"):
         if type(state[name]) is not int or state[name] < 0:
-            raise _damaged(f"its {name} is no whole number from 0 on", repr(state[name]))
+            raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
     is_well_formed = (
         type(state["seed"]) is int
         and type(state["drop_last"]) is bool
@@ -176,9 +180,9 @@ def _check_shape(state: object, plan: Mapping[str, Any]) -> dict[str, Any]:
         and _is_alike(state["plan"], plan)
     )
     if not is_well_formed:
-        raise _damaged("values of its kinds are missing", repr(dict(state))[:500])
+        raise unusable_state("its values are not of the right types", repr(dict(state))[:500])
     if sign(state)["check"] != state["check"]:
-        raise _damaged("it is not as it was saved", f"a check of {state['check']!r}")
+        raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")
     return dict(state)
 
 
@@ -186,12 +190,12 @@ def _no_state(given: object) -> StateError:
     parts: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
     inner = [name for name, value in parts.items() if _is_state(value)]
     if not inner:
-        return _damaged("it is no state of xloader", type(given).__name__)
+        return unusable_state("it is not a state of xloader", type(given).__name__)
     return StateError(
-        "this is not the state of a loader, but has one in it",
+        "this is not the state of a loader, but contains one",
         given=f"{type(given).__name__} with the keys {', '.join(map(str, parts))}",
-        allowed="what state_dict() gave, perhaps by way of JSON",
-        remedy=f"pass the part that is called {inner[0]!r}",
+        allowed=_FROM_STATE_DICT,
+        remedy=f"pass the value of the key {inner[0]!r}",
     )
 
 
@@ -218,10 +222,10 @@ def _check_samples(found: Mapping[str, Any], own: Mapping[str, str]) -> None:
     others = [name for name in own if found.get(name) != own[name]]
     if others:
         raise StateError(
-            f"the state is of other samples, by their {', '.join(others)}",
+            f"the state belongs to other samples: their {', '.join(others)} differ",
             given=f"samples with other {', '.join(others)}",
-            allowed="the same store, and the same verbs in the same order",
-            remedy="make the samples as they were when the state was saved",
+            allowed="samples from the same store, made by the same verbs in the same order",
+            remedy="make the samples in the same way as when the state was saved",
         )
 
 
@@ -241,8 +245,8 @@ def _check_options(state: Mapping[str, Any], plan: Plan, rank_plan: RankPlan) ->
             "the ranks do not divide the lanes of the state",
             given=f"world_size={world_size}, {lanes} lanes",
             allowed=f"world_size in {divisors_of(lanes)}",
-            remedy="start as many ranks, and pass lanes= when training begins, "
-            "a number that all sizes you may want divide",
+            remedy="start one of these numbers of ranks; for a new training, pass a number of "
+            "lanes= that every rank count you might use divides evenly",
         )
     if plan.global_batch != options.global_batch:
         raise StateError(
@@ -292,10 +296,19 @@ def _too_large(needed: int, given: int) -> MemoryBudgetError:
     )
 
 
-def _damaged(why: str, given: object) -> StateError:
+def unusable_state(why: str, given: object) -> StateError:
+    """Error for a state that cannot be loaded.
+
+    Parameters
+    ----------
+    why : str
+        The reason, as a phrase.
+    given : object
+        What of the state is wrong.
+    """
     return StateError(
         f"the state cannot be used: {why}",
         given=given,
-        allowed="what state_dict() gave, perhaps by way of JSON",
-        remedy="take another checkpoint",
+        allowed=_FROM_STATE_DICT,
+        remedy="load another checkpoint",
     )

@@ -21,7 +21,7 @@ from xloader.order.listed import ListedOrder
 from xloader.planning.cache_budget import cache_budget
 from xloader.planning.explain import Explanation
 from xloader.planning.lru_simulation import simulate
-from xloader.planning.mixing import full_mixing, region_dim, regions_of
+from xloader.planning.mixing import count_regions, full_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.schedule import make_schedule
 from xloader.recipe.layout import FieldLayout
@@ -173,8 +173,9 @@ def _order_figures(footprint: Footprint, ids: Ints, batch_size: int) -> dict[str
 
 
 def _mixing(footprint: Footprint, dim: int, ids: Ints, batch_size: int) -> float:
+    """Mean number of distinct regions in the full batches of an order."""
+    # If no batch is full, the only batch counts.
     num_batches = max(len(ids) // batch_size, 1)
-    used = ids[: num_batches * batch_size]
-    regions = regions_of(footprint, dim, tuple(footprint.positions_of(used).T))
-    rows = np.sort(regions.reshape(num_batches, -1), axis=1)
-    return float((np.diff(rows, axis=1, prepend=-1) != 0).sum(axis=1).mean())
+    edges = np.minimum(np.arange(num_batches + 1) * batch_size, len(ids))
+    positions = footprint.positions_of(ids[: edges[-1]])
+    return float(count_regions(footprint, dim, positions, edges).mean())

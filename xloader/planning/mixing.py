@@ -87,11 +87,19 @@ def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) 
     numpy.ndarray of int64, shape (num_batches,)
         Number of distinct regions in each batch.
     """
-    regions = regions_of(footprint, dim, tuple(positions.T))
-    batch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-    num_regions = int(regions.max(initial=0)) + 1
-    distinct = np.unique(batch * num_regions + regions)
-    return np.bincount(distinct // num_regions, minlength=len(edges) - 1)
+    sizes = np.diff(edges)
+    rows = np.full((len(sizes), sizes.max(initial=0)), -1, np.int64)
+    is_sample = np.arange(rows.shape[1]) < sizes[:, None]
+    rows[is_sample] = regions_of(footprint, dim, tuple(positions.T))
+    return _num_distinct(rows)
+
+
+def _num_distinct(rows: Ints) -> Ints:
+    """Number of distinct regions in each row. Entries of -1 do not count. Sorts the rows."""
+    rows.sort(axis=1)
+    is_other = np.diff(rows, axis=1, prepend=-1) != 0
+    counts: Ints = np.count_nonzero(is_other, axis=1)
+    return counts
 
 
 def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
@@ -211,9 +219,7 @@ def measure_mixing(
     rows = np.concatenate(
         [_lane_rows(footprint, dim, lane, spots, per_spot, share) for lane in lanes], axis=1
     )
-    rows.sort(axis=1)
-    is_other = np.diff(rows, axis=1, prepend=-1) != 0
-    return float((is_other & (rows >= 0)).sum(axis=1).mean())
+    return float(_num_distinct(rows).mean())
 
 
 def _lane_rows(

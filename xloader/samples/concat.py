@@ -87,7 +87,7 @@ def concat(
     """
     if not isinstance(dim, str):
         raise OptionError(
-            "sources are joined along one dimension", given=f"dim={dim!r}", allowed="its name"
+            "dim is not the name of a dimension", given=f"dim={dim!r}", allowed="one name"
         )
     # Each source reads the names: an iterator would be exhausted after the first.
     names = variables if variables is None or isinstance(variables, str) else tuple(variables)
@@ -113,9 +113,9 @@ def _listed(sources: Iterable[object] | str) -> list[object]:
         return [sources]
     if not isinstance(sources, Iterable):
         raise UnsupportedDataError(
-            "this is no list of sources",
+            "this is not a list of sources",
             given=f"{type(sources).__module__}.{type(sources).__qualname__}",
-            allowed="an iterable of what xloader.open takes, or a pattern of paths",
+            allowed="an iterable of sources that xloader.open takes, or a pattern of paths",
             remedy="pass a list, or use xloader.open for a single source",
         )
     return list(sources)
@@ -137,9 +137,9 @@ def _expanded(sources: list[object]) -> Iterator[object]:
         found = sorted(glob.glob(str(Path(source).expanduser())))
         if not found:
             raise SourceNotFoundError(
-                "nothing matches this pattern",
+                "no file or folder matches this pattern",
                 given=os.fspath(source),
                 allowed="a pattern of local paths, such as era5_*.zarr",
-                remedy=f"check it; it was looked for from {Path.cwd()}",
+                remedy=f"check the pattern; the search began in {Path.cwd()}",
             )
         yield from found

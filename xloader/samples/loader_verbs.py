@@ -45,7 +45,7 @@ def explain(
     options: LoaderKeywords,
 ) -> Explanation:
     """Predict what an epoch, or an order of the user's own, costs; see `Samples.explain`."""
-    remedy = 'pass cache="lru", which drops what was not used for longest'
+    remedy = 'pass cache="lru", which drops the least recently used chunk first'
     check_choice("cache", cache, (None, "lru"), remedy)
     check_whole("num_workers", num_workers, 0, MOST)
     if cache is None and num_workers != 1:
@@ -55,8 +55,8 @@ def explain(
     chosen = make_options(**asked)
     if cache is not None and order is None:
         raise OptionError(
-            "a cache is simulated for an order of your own",
-            given=f"cache={cache!r} without an order",
+            "a cache is simulated only for an order that you pass",
+            given=f"cache={cache!r} without order=",
             remedy="pass order=, such as list(sampler), or leave cache out",
         )
     if order is None:
@@ -122,8 +122,8 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
     memory_nbytes, on_nan = parse_nbytes(memory), check_on_nan(on_nan)
     if recipe.subset is not None and recipe.subset.weights is not None:
         raise OptionError(
-            "a dataset in memory holds each sample once, and these are weighted",
-            remedy="call it before .weighted, and draw with torch's WeightedRandomSampler",
+            "weighted samples cannot become a dataset in memory, which holds each sample once",
+            remedy="call it before .weighted, and draw samples with torch's WeightedRandomSampler",
         )
     outputs = make_outputs(recipe, make_layouts(recipe))
     sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
@@ -143,11 +143,11 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
         return make_loader(recipe, options)
     except MemoryBudgetError as error:
         raise MemoryBudgetError(
-            "the samples do not fit in memory, or not with what it takes to read them",
+            "the samples and the buffers for reading them do not fit in memory",
             given=f"memory={memory_nbytes}, {recipe.num_ids} samples of {sample_nbytes} bytes",
             minimum_nbytes=whole_nbytes + error.minimum_nbytes,
-            remedy=".select fewer, or iterate over .loader(...), which "
-            "needs no more than a few chunks",
+            remedy=".select fewer samples, or iterate over .loader(...), which holds only a few "
+            "chunks in memory",
         ) from error
 
 

@@ -11,6 +11,7 @@ from xloader.core.option_checks import check_callable
 from xloader.errors import OptionError, StateError
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
+from xloader.loader.state import unusable_state
 from xloader.planning.explain import Explanation
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
@@ -142,21 +143,16 @@ class Rollout:
         given: object = state
         epoch = given.get("epoch") if isinstance(given, Mapping) else None
         if type(epoch) is not int or epoch < 0:
-            raise StateError(
-                "the state cannot be used: it has no epoch",
-                given=type(state).__name__,
-                allowed="what state_dict() gave, perhaps by way of JSON",
-                remedy="take another checkpoint",
-            )
+            raise unusable_state("it has no epoch", type(state).__name__)
         other = self._make_loader(epoch)
         own = other.plan
         other.load_state_dict(state)
         if other.plan != own:
             raise StateError(
-                "the state's plan is another: epochs that are planned anew would not go on with it",
-                given="options, or a number of ranks, that plan otherwise",
-                allowed="those of the rollout that saved the state; with lanes=, any number of "
-                "ranks that divides them",
+                "this rollout makes another plan than the state's, so later epochs would differ",
+                given="options or a number of ranks that lead to another plan",
+                allowed="the options and ranks of the rollout that saved the state; with lanes=, "
+                "any number of ranks that divides the lanes",
                 remedy="pass the same memory, prefetch, max_amplification, spread and lanes",
             )
         # Later epochs are planned from the options, and need the state's seed to be the same.
@@ -208,9 +204,10 @@ class Rollout:
         samples = self._make(epoch)
         if not isinstance(samples, Samples):
             raise OptionError(
-                f"what was made for epoch {epoch} are no samples",
+                f"the function of the rollout did not return samples for epoch {epoch}",
                 given=type(samples).__name__,
-                allowed="what xloader.open(...).window(...) and the verbs after it give",
+                allowed="xloader.Samples with windows, as from xloader.open(...).window(...)",
+                remedy="return the samples of the epoch from the function",
             )
         return samples
 

@@ -55,9 +55,9 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
     """
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise SampleIndexError(
-            "this names no samples",
+            "these are not sample ids",
             given=f"{ids.dtype} of shape {ids.shape}",
-            allowed="a slice, a 1-d sequence of ints, or a mask of all samples",
+            allowed="a slice, a 1-d sequence of ints, or a mask with one flag for each sample",
         )
     outside = ids[(ids < -size) | (ids >= size)]
     if outside.size:
@@ -65,7 +65,7 @@ def normal_ids(size: int, ids: NDArray[Any]) -> Ints:
             "the sample id is out of range",
             given=int(outside[0]),
             allowed=f"[{-size}, {size})",
-            remedy="len(samples) counts the ids",
+            remedy="pass an id below len(samples)",
         )
     # Only after the range check: a large uint64 would overflow int64.
     ids = ids.astype(np.int64)

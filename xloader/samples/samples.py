@@ -489,7 +489,7 @@ class Samples(RecordedMethods):
         known = product(("batch", "sample"), (True, False))
         if (per, random) not in known or not callable(fn):
             raise OptionError(
-                "map needs a function and what to give it",
+                "map cannot take these arguments",
                 given=f"{fn!r}, per={per!r}, random={random!r}",
                 allowed='a callable, per="batch" or per="sample", random=True or random=False',
                 remedy="pass a function that takes and returns an xarray.Dataset",
@@ -768,8 +768,9 @@ class Samples(RecordedMethods):
             raise OptionError(
                 f"the field {field!r} has no channels",
                 given=f"shape {self.shapes[field]}",
-                allowed="fields named by inputs, targets or field, their channels kept",
-                remedy=f'name it, as in .field("{field}", ...)',
+                allowed="fields made with inputs, targets or field, whose channels no transform "
+                "removed",
+                remedy=f'make the field with .field("{field}", ...)',
             )
         return channels
 
@@ -1133,7 +1134,7 @@ class Samples(RecordedMethods):
                 given=f"after {describe.last_verb(self.recipe)}",
                 allowed="first sel and isel, then window once, then inputs, targets and field, "
                 "normalize and fillna, then map and recorded methods",
-                remedy=f"call .{verb}(...) earlier, on the samples as they were",
+                remedy=f"call .{verb}(...) earlier in the chain",
             )
 
     @property

@@ -33,10 +33,10 @@ def select(recipe: Recipe, ids: ArrayLike | slice) -> Subset:
     subset = subset_of(recipe).select(chosen)
     if not len(subset.possible_ids):
         raise EmptySamplesError(
-            "no sample that is selected has a weight",
+            "all selected samples have weight 0",
             given=repr(ids),
             allowed="at least one id whose weight is above 0",
-            remedy="call .select before .weighted, or select others",
+            remedy="call .select before .weighted, or select other samples",
         )
     return subset
 
@@ -49,15 +49,15 @@ def weigh(recipe: Recipe, weights: ArrayLike, num_samples: int | None) -> Subset
     values = given.astype(np.float64) if is_real else np.full(given.shape, np.nan)
     if values.shape != (recipe.num_ids,) or not np.isfinite(values).all():
         raise OptionError(
-            "these are no weights of the samples",
+            "the weights do not fit the samples",
             given=f"{given.dtype} of shape {given.shape}, not finite: "
             f"{np.count_nonzero(~np.isfinite(values))}",
             allowed=f"one finite real number for each of {recipe.num_ids} samples",
-            remedy="count ids with len(samples)",
+            remedy="pass len(samples) weights",
         )
     if values.min() < 0 or not values.any():
         raise OptionError(
-            "weights say how often samples occur",
+            "the weights are negative, or all 0",
             given=f"weights from {values.min()} to {values.max()}",
             allowed=">= 0, and not all of them 0",
         )
@@ -77,7 +77,7 @@ def cut_slab(recipe: Recipe, dim: str, rank: int, size: int) -> Recipe:
             + ", of a slab" * (recipe.whole is not None),
             allowed="once, along a dimension without windows; whole numbers, "
             f"0 <= rank < size <= {total}",
-            remedy="choose a dimension that samples have whole",
+            remedy="choose a dimension that window() does not name",
         )
     slabs.require_apart(recipe, dim)
     return slabs.cut(recipe, dim, part)
@@ -92,10 +92,11 @@ def ids_at(recipe: Recipe, asked: Mapping[str, Any], *, method: str | None, tole
     ids = subset_of(recipe).ids_of(at)
     if not len(ids):
         raise EmptySamplesError(
-            "none of these windows is among the samples",
+            "the windows at these labels are not among the selected samples",
             given=asked,
             allowed=f"labels of the {recipe.num_ids} samples that were selected",
-            remedy="ask before select, or look at samples.positions(range(len(samples)))",
+            remedy="call ids before select, or see samples.positions(range(len(samples))) for the "
+            "selected windows",
         )
     return ids
 
@@ -114,9 +115,9 @@ def _count(num_samples: Any) -> int | None:
         count = 0
     if not 1 <= count <= _MOST_DRAWS:
         raise OptionError(
-            "num_samples is no number of samples",
+            "num_samples is not a valid number of samples",
             given=repr(num_samples),
             allowed=f"a whole number in [1, {_MOST_DRAWS}]",
-            remedy="leave it out to draw as many as there are ids",
+            remedy="leave it out to draw as many samples as there are ids",
         )
     return count

@@ -41,10 +41,10 @@ def warn_of_no_plan() -> None:
     worker = sys.modules["torch.utils.data"].get_worker_info()
     if worker is None or worker.id == 0:
         warn_caller(
-            "a DataLoader takes these samples one by one, and each of them reads its chunks anew: "
-            "iterate over samples.loader(...), or over xloader.torch.data_loader(samples, ...) "
-            "where a DataLoader is needed; with a sampler of your own, pass "
-            "xloader.torch.MapDataset(samples)",
+            "a DataLoader reads these samples one by one, and each sample reads its chunks again: "
+            "iterate over samples.loader(...); if you need a DataLoader, use "
+            "xloader.torch.data_loader(samples, ...); if you use your own sampler, pass "
+            "xloader.torch.MapDataset(samples) to the DataLoader",
             UnplannedWarning,
         )
 

@@ -241,6 +241,10 @@ class Source(Protocol):
         """
         ...
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable. Otherwise, xloader or zarr decodes its chunks."""
+        ...
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         ...

@@ -47,6 +47,40 @@ _LONGEST_TOLD: Final = 600.0
 """The longest pause, in seconds, that is granted to a store that asks for one."""
 
 
+def linked_errors(error: BaseException, *, with_contexts: bool = False) -> Iterator[BaseException]:
+    """Yield an error and the errors that it was raised from, each once.
+
+    By default, only causes are followed, which ``raise ... from`` sets. A library names in this way
+    why a request failed. A context is merely an error that was being handled at that time. It may
+    be one that was overcome, so it must not decide whether to try again. A traceback shows contexts
+    too, so a search for credentials must follow them.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+    with_contexts : bool, default False
+        Whether to follow contexts as well.
+
+    Examples
+    --------
+    >>> error = OSError("the request failed")
+    >>> error.__cause__, error.__context__ = TimeoutError("too late"), KeyError("not in the cache")
+    >>> [type(link).__name__ for link in linked_errors(error)]
+    ['OSError', 'TimeoutError']
+    >>> [type(link).__name__ for link in linked_errors(error, with_contexts=True)]
+    ['OSError', 'KeyError', 'TimeoutError']
+    """
+    seen: set[int] = set()
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            links += [link.__cause__, link.__context__ if with_contexts else None]
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether an error of a store, or of its library, may pass.
 
@@ -60,7 +94,7 @@ def is_transient(error: BaseException) -> bool:
     >>> is_transient(TimeoutError()), is_transient(FileNotFoundError("c/0/0"))
     (True, False)
     """
-    links = list(_chain(error))
+    links = list(linked_errors(error))
     for link in links:
         # Names come first: aiohttp's error for a short body is raised from one with a status.
         if not _NAMES.isdisjoint(kind.__name__ for kind in type(link).__mro__):
@@ -87,13 +121,13 @@ def is_timeout(error: BaseException) -> bool:
         isinstance(link, TimeoutError)
         or not _TIMEOUTS.isdisjoint(kind.__name__ for kind in type(link).__mro__)
         or (_is_obstores(link) and _TIMED_OUT.search(str(link)))
-        for link in _chain(error)
+        for link in linked_errors(error)
     )
 
 
 def status_of(error: BaseException) -> int | None:
     """The HTTP status in an error or in one that it was raised from; None if there is none."""
-    return next((s for link in _chain(error) if (s := _own_status(link)) is not None), None)
+    return next((s for link in linked_errors(error) if (s := _own_status(link)) is not None), None)
 
 
 def _own_status(error: BaseException) -> int | None:
@@ -120,7 +154,7 @@ def told_pause(error: BaseException) -> float | None:
         None if there is no such header. obstore's errors never have it, because obstore does not
         pass headers on.
     """
-    for link in _chain(error):
+    for link in linked_errors(error):
         given = _retry_after(link)
         if given is None:
             continue
@@ -149,13 +183,3 @@ def _retry_after(error: BaseException) -> str | None:
 
 def _is_obstores(error: BaseException) -> bool:
     return type(error).__module__.startswith("obstore")
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and the errors that it was raised from by ``raise ... from``, at most ten."""
-    link: BaseException | None = error
-    for _ in range(10):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__

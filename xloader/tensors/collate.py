@@ -161,9 +161,9 @@ class PadCollate:
             for field in option if isinstance(option, Mapping) else ():
                 if field not in names and field not in range(len(names)):
                     raise OptionError(
-                        "PadCollate speaks of a field that samples do not have",
+                        "PadCollate names a field that samples do not have",
                         given=repr(field),
-                        allowed=f"{list(names)}, or their places from 0 to {len(names) - 1}",
+                        allowed=f"{list(names)}, or their positions from 0 to {len(names) - 1}",
                     )
 
     def _axes_of(self, name: str, place: int, value: Any) -> Axes | None:
@@ -173,7 +173,7 @@ class PadCollate:
         is_there = axes is not None and all(-ndim <= axis < ndim for axis in _as_tuple(axes))
         if not is_there and axes is not None and isinstance(self.axes, Mapping):
             raise OptionError(
-                f"the field {name!r} does not have the axes that it is to be padded along",
+                f"the field {name!r} does not have the axes that PadCollate would pad",
                 given=f"axes {axes} of samples with {ndim} dimensions",
                 allowed=f"axes from {-ndim} to {ndim - 1}" if ndim else "no axes",
             )
@@ -202,10 +202,10 @@ def _pad(
         expected = [n for axis, n in enumerate(tensors[0].shape) if axis not in padded]
         if tensor.ndim != ndim or others != expected:
             raise OptionError(
-                f"the samples of the field {name!r} differ along other axes than {axes}",
+                f"the samples of the field {name!r} differ along axes other than {axes}",
                 given=f"shapes {tuple(tensors[0].shape)} and {tuple(tensor.shape)}",
-                allowed="shapes that differ along the axes which are padded",
-                remedy="name the axes: PadCollate((0, 1)), or PadCollate({'inputs': 1})",
+                allowed="shapes that differ only along the padded axes",
+                remedy="name all axes to pad: PadCollate((0, 1)), or PadCollate({'inputs': 1})",
             )
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
@@ -230,7 +230,7 @@ def _fill_of(dtype: torch.dtype, fill_value: float | None, name: str) -> float:
             f"the field {name!r} cannot hold the fill value",
             given=f"{fill_value} for {str(dtype).removeprefix('torch.')}",
             allowed=f"whole numbers from {least} to {most}",
-            remedy="give one by field: PadCollate(fill_value={'inputs': -1.0, 'targets': 0})",
+            remedy="pass one for each field: PadCollate(fill_value={'inputs': -1.0, 'targets': 0})",
         )
     return int(value)
 

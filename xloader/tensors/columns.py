@@ -34,13 +34,13 @@ def refuse_device_tensors(value: Any, what: str) -> None:
     for tensor in _tensors_in(value):
         if tensor.device.type != "cpu":
             raise UnsupportedDataError(
-                f"{what} holds a tensor that a worker process made on a device: its memory goes "
-                "with the worker, a forked worker cannot use CUDA at all, and each worker would "
-                "hold a CUDA context of its own on the GPU",
+                f"{what} holds a tensor that a worker process put on a device: the tensor's memory "
+                "is freed when the worker ends, a forked worker cannot use CUDA at all, and each "
+                "worker would create its own CUDA context on the GPU",
                 given=f"device {str(tensor.device)!r} in worker {worker.id}",
                 allowed="arrays, and tensors on the CPU",
-                remedy="move batches in the main process, by "
-                "batch.to(device, non_blocking=True), and pass pin_memory=True",
+                remedy="pass pin_memory=True, and move batches in the main process with "
+                "batch.to(device, non_blocking=True)",
             )
 
 
@@ -68,7 +68,7 @@ def first_of(samples: Sequence[Any]) -> Any:
         If the list is empty.
     """
     if not len(samples):
-        raise OptionError("there is no sample to make a batch of", given="an empty list")
+        raise OptionError("there are no samples to make a batch of", given="an empty list")
     return samples[0]
 
 
@@ -111,7 +111,7 @@ def split_columns(samples: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list
         raise OptionError(
             "samples do not have the same number of fields",
             given=sorted(counts),
-            allowed="as many values in each sample's tuple",
+            allowed="the same number of values in each sample's tuple",
         )
     names = samples.names if isinstance(samples, Rows) else None
     columns = [list(column) for column in zip(*samples, strict=True)]
@@ -149,10 +149,11 @@ def stack(values: list[Any], name: str) -> Any:
     shapes = sorted({tuple(tensor.shape) for tensor in tensors})
     if len(shapes) > 1:
         raise OptionError(
-            f"the samples of the field {name!r} have unequal shapes, so they do not stack",
+            f"the samples of the field {name!r} have unequal shapes, so they cannot be stacked",
             given=", ".join(map(str, shapes)),
             allowed="one shape",
-            remedy="pass collate_fn=xloader.torch.PadCollate(), or make them equal in transform",
+            remedy="pass collate_fn=xloader.torch.PadCollate(), or make the shapes equal in "
+            "transform",
         )
     # In a worker, default_collate stacks straight into memory shared with the main process.
     return default_collate(tensors)
@@ -193,8 +194,8 @@ def hand_over(array: Any, name: str) -> Any:
         return torch.from_numpy(array)
     except TypeError as error:
         raise UnsupportedDataError(
-            f"the field {name!r} holds what no tensor can",
+            f"the field {name!r} holds values that a tensor cannot hold",
             given=f"dtype {array.dtype}",
             allowed="bool, integers, floats and complex numbers",
-            remedy="make numbers of it in map or transform",
+            remedy="convert the values to numbers in map or transform",
         ) from error

@@ -39,7 +39,7 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     >>> tensor.tolist()
     [7.0, 0.0, 0.0]
     """
-    require_torch('output="torch"', allowed='output="numpy" without it')
+    require_torch('output="torch"', allowed='without PyTorch, output="numpy"')
     import torch
 
     return torch.from_numpy
@@ -90,8 +90,8 @@ def check_device(device: Any) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise OptionError(
-            "PyTorch has no such device here",
+            "PyTorch cannot use this device here",
             given=f"device={device!r}: {str(error).splitlines()[0]}",
-            allowed='what torch.device takes and this machine has, such as "cpu"',
+            allowed='a device that this machine has, as torch.device takes it, such as "cpu"',
             remedy="leave device out, and move batches with batch.to(device)",
         ) from error

@@ -70,13 +70,14 @@ class ItemTransforms:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, function in given.items():
             check_callable(
-                name, function, "compose several, as in torchvision.transforms.Compose([...])"
+                name, function, "combine several with torchvision.transforms.Compose([...])"
             )
         if self.transforms is not None and (self.transform or self.target_transform):
             raise OptionError(
-                "transforms does the work of the other two",
+                "transforms cannot be combined with transform or target_transform",
                 given=", ".join(name for name, function in given.items() if function),
-                allowed="transforms alone, or transform and target_transform",
+                allowed="either transforms, or transform and target_transform",
+                remedy="do the work of all in the function passed as transforms",
             )
 
     def __bool__(self) -> bool:
@@ -97,10 +98,10 @@ class ItemTransforms:
         """
         if self.target_transform is not None and len(names) < 2:
             raise OptionError(
-                "target_transform is for the second field, and samples have one",
+                "target_transform needs a second field, but samples have only one",
                 given=f"fields {list(names)}",
-                allowed="samples with two fields or more",
-                remedy="name targets, as in .targets(...), or pass transform",
+                allowed="samples with two or more fields",
+                remedy="add targets with .targets(...), or pass transform instead",
             )
 
     def apply(self, batch: Batch, keys: Words | None) -> list[Any]:
@@ -147,7 +148,7 @@ class ItemTransforms:
         try:
             return _unpickle, (cloudpickle.dumps(astuple(self)),)
         except Exception as error:
-            error.add_note(f"raised as {self._names()} was pickled, to be sent to a worker")
+            error.add_note(f"raised while {self._names()} was pickled to be sent to a worker")
             raise
 
     def _functions(self) -> tuple[Callable[..., Any] | None, ...]:
@@ -173,9 +174,9 @@ class ItemTransforms:
             raise UnsupportedDataError(
                 f"{self._names()} returned None",
                 allowed="arrays, tensors, numbers",
-                remedy="return the array, also where it was changed in place",
+                remedy="return the array, even if the function changes it in place",
             )
-        refuse_device_tensors(changed, f"what {self._names()} returned")
+        refuse_device_tensors(changed, f"the result of {self._names()}")
         return changed
 
 

@@ -127,6 +127,10 @@ class SourceRecorder:
         """Coordinates of the source."""
         return self._source.coordinates(is_indexed=is_indexed)
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable."""
+        return self._source.is_through_xarray(variable)
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         return self._source.path_of(variable)

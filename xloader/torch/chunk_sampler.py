@@ -324,6 +324,6 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"there is no option {name!r} here",
                 given=f"{name}={value!r}",
-                allowed="those of the signature, and " + ", ".join(PLAN_OPTIONS),
+                allowed="the options in the signature, and " + ", ".join(PLAN_OPTIONS),
                 remedy="pass it to the DataLoader, or use samples.loader(...)",
             )

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _OF_THE_PLAN = (*PLAN_OPTIONS, "rank", "seed", "world_size")
 _NOT_YOURS = {
-    "batch_sampler": "for one of your own, DataLoader(MapDataset(samples), batch_sampler=...)",
+    "batch_sampler": "to use your own, make a DataLoader(MapDataset(samples), batch_sampler=...)",
     "dataset": "pass samples",
-    "sampler": "leave out a DistributedSampler, as this deals by ranks; "
-    "for one of your own, DataLoader(MapDataset(samples), sampler=...)",
+    "sampler": "leave out a DistributedSampler, because data_loader divides samples among ranks; "
+    "to use your own sampler, make a DataLoader(MapDataset(samples), sampler=...)",
 }
 
 
@@ -158,7 +158,7 @@ def _check_rest(kwargs: Mapping[str, Any]) -> None:
     for name, remedy in _NOT_YOURS.items():
         if name in kwargs:
             raise OptionError(
-                f"data_loader has a {name} of its own",
+                f"data_loader makes the {name} itself",
                 given=f"{name}={kwargs[name]!r}",
                 remedy=remedy,
             )
@@ -195,9 +195,7 @@ def batch_of(
     (32, 32)
     """
     if nbytes is None and num_elements is None:
-        raise OptionError(
-            "a batch is bounded by nothing", allowed="nbytes=, num_elements=, or both"
-        )
+        raise OptionError("batch_of needs a limit", allowed="nbytes=, num_elements=, or both")
     most_nbytes = None if nbytes is None else parse_nbytes(nbytes)
     if num_elements is not None:
         num_elements = check_whole("num_elements", num_elements, 1, MOST_NBYTES)
@@ -222,11 +220,13 @@ class _ImportedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if _is_importing_script():
             raise WorkersError(
-                "a worker process imports the script anew, and would start workers of its own",
-                given=f"a DataLoader with num_workers={self.num_workers}, iterated over where "
-                "the script is imported",
-                allowed="imports, functions, samples and loaders, outside of the guard",
-                remedy='put what trains, writes or prints under if __name__ == "__main__":',
+                "a worker process imports the script again, and would start its own workers",
+                given=f"a DataLoader with num_workers={self.num_workers}, iterated over during "
+                "the import of the script",
+                allowed='outside of if __name__ == "__main__": imports, functions, samples and '
+                "loaders",
+                remedy="put the code that trains, writes or prints under "
+                'if __name__ == "__main__":',
             )
         return super().__iter__()
 
@@ -243,8 +243,8 @@ def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:
         kwargs["multiprocessing_context"] = _start_method()
     if num_workers > 1 and not kwargs.get("in_order", True):
         warn_caller(
-            "with in_order=False any worker may make any batch, so chunks are read again and "
-            "again, through a cache: leave in_order out",
+            "with in_order=False any worker may make any batch, so each chunk may be read many "
+            "times, through a cache: leave in_order out",
             WorkersWarning,
         )
     return kwargs

@@ -179,10 +179,11 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         position = Position.checked(epoch, step, self._rank_plan(1).num_steps)
         if position.step and self.batch_size is None:
             raise OptionError(
-                "samples come one by one, so that there are no steps to go on from",
+                "a dataset with batch_size=None delivers samples one by one and cannot resume at "
+                "a step",
                 given=f"step={step}, batch_size=None",
                 allowed="step=0",
-                remedy="give the dataset the batch_size, or use torchdata's StatefulDataLoader",
+                remedy="pass batch_size to the dataset, or use torchdata's StatefulDataLoader",
             )
         self._cursor.resume(position)
 
@@ -317,8 +318,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._last_epoch = start.epoch
         if is_repeated and self._options.shuffle:
             warn_caller(
-                f"epoch {start.epoch} comes once more, in the same order: call "
+                f"epoch {start.epoch} is repeated in the same order: call "
                 "dataset.set_epoch(epoch) before each epoch, or use samples.loader(), which "
-                "counts by itself",
+                "counts epochs itself",
                 WorkersWarning,
             )

@@ -226,12 +226,11 @@ class WorkerPass(Iterator[Any]):
         if seed != options.seed:
             raise another_option("seed", options.seed, seed, f"pass seed={seed}")
         if plan != self._rank_plan.plan:
-            remedy = "pass the memory, batch_size, prefetch_factor and other options of then"
-            raise another_option(
-                "plan", "options that plan otherwise", "the options of then", remedy
-            )
+            allowed = "the options with which the state was saved"
+            remedy = "pass the same memory, batch_size, prefetch_factor and other options"
+            raise another_option("plan", "options that lead to another plan", allowed, remedy)
         if position.row and not self._is_single:
-            given = f"a state within batch {position.step}, and whole batches"
+            given = f"a state within batch {position.step}, and a dataset of whole batches"
             raise another_option("batch_size", given, "batch_size=None", "pass batch_size=None")
         self._start, self._position = position, None
         self._steps, self._rows = iter(()), iter(())

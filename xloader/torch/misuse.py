@@ -33,7 +33,7 @@ def require_samples(samples: Any, door: str) -> None:
     elif hasattr(samples, "samples"):
         remedy = "pass the dataset's samples, as in dataset.samples"
     raise OptionError(
-        f"{door} takes samples",
+        f"{door} takes xloader.Samples only",
         given=f"{type(samples).__module__}.{type(samples).__name__}",
         allowed="xloader.Samples",
         remedy=remedy,
@@ -53,7 +53,7 @@ def refuse_batches_of_batches() -> None:
     frame = sys._getframe(2)
     if is_fetcher(frame) and frame.f_locals.get("auto_collation"):
         raise OptionError(
-            "a DataLoader would make batches of whole batches",
+            "a DataLoader would make batches of batches",
             given="an IterableDataset of batches, and a DataLoader with a batch_size",
             allowed="DataLoader(dataset, batch_size=None): the dataset makes the batches",
             remedy="pass batch_size=None to the DataLoader, or to the dataset for single samples",
@@ -106,7 +106,7 @@ def refuse_state(kind: str, name: str, remedy: str) -> AttributeError:
     return AttributeError(
         f"{kind} has no {name}: a DataLoader runs ahead of the training loop, so it does not know "
         f"which batches were trained on. To mend it: {remedy}, or use torchdata's "
-        "StatefulDataLoader or samples.loader(), which count"
+        "StatefulDataLoader or samples.loader(), which count the batches"
     )
 
 
@@ -137,10 +137,10 @@ def refuse_dealing_twice(what: str) -> None:
         is_accelerate = frame.f_globals.get("__name__") == "accelerate.data_loader"
         if is_accelerate and frame.f_code.co_qualname.startswith(_DEALERS):
             raise RanksError(
-                f"accelerate would deal out the batches of {what} once more",
+                f"accelerate would divide the batches of {what} among ranks a second time",
                 given=f"a DataLoader over {what}, passed to accelerator.prepare()",
-                allowed="what is no DataLoader: accelerate leaves it as it is",
-                remedy="iterate over samples.loader(...), which deals by ranks itself, "
-                "or leave the DataLoader out of prepare()",
+                allowed="objects other than a DataLoader, which accelerate does not divide",
+                remedy="iterate over samples.loader(...), which divides samples among ranks "
+                "itself, or leave the DataLoader out of prepare()",
             )
         frame = frame.f_back

@@ -132,7 +132,7 @@ class WorkerReader:
         place = step_tag.epoch, step_tag.pass_number, step_tag.step
         if way is None or (way.epoch, way.pass_number, way.next_step) != place:
             if not step_tag.is_first:
-                self._leave_plan(f"step {step_tag.step} came out of turn, as with in_order=False")
+                self._leave_plan(f"step {step_tag.step} is out of order, as with in_order=False")
                 return None
             way = self._begin(step_tag, number)
         # A part that raises is not continued, so its next step comes out of turn. After an error,
@@ -183,10 +183,10 @@ class WorkerReader:
             return
         if plan_tag.fingerprint != self._recipe.fingerprint:
             raise OptionError(
-                "a ChunkSampler deals ids of other samples than the dataset has",
-                given="a sampler and a dataset that were made of different samples",
-                allowed="the same samples for both, select and weighted included",
-                remedy="pass one samples to MapDataset and ChunkSampler, or use data_loader()",
+                "a ChunkSampler and its dataset have different samples",
+                given="a ChunkSampler and a MapDataset made from different samples",
+                allowed="the same samples for both, with the same select and weighted",
+                remedy="pass the same samples to MapDataset and ChunkSampler, or use data_loader()",
             )
         self._stop()
         self._plan_tag = plan_tag
@@ -197,16 +197,16 @@ class WorkerReader:
         if planned != self._num_workers:
             is_fine = planned % self._num_workers == 0
             self._warn(
-                f"a DataLoader has {self._num_workers} workers, and its ChunkSampler planned for "
+                f"a DataLoader has {self._num_workers} workers, but its ChunkSampler planned for "
                 f"{planned}: "
                 + (
-                    f"each chunk is still read once, with {planned // self._num_workers} parts of "
-                    "the memory in each"
+                    "each chunk is still read once, and each worker uses "
+                    f"{planned // self._num_workers} times the memory planned for one worker"
                     if is_fine
-                    else "batches come to other workers than planned, and chunks are read again "
-                    "and again"
+                    else "batches go to other workers than planned, and each chunk may be read "
+                    "many times"
                 )
-                + "; pass num_workers to both, or use data_loader()"
+                + "; pass the same num_workers to both, or use data_loader()"
             )
 
     def _begin(self, step_tag: StepTag, number: int) -> _Way:
@@ -244,8 +244,8 @@ class WorkerReader:
 
     def _leave_plan(self, reason: str) -> None:
         self._warn(
-            f"a DataLoader does not take batches as planned ({reason}): they are read through a "
-            "cache, and chunks again and again; use data_loader()"
+            f"a DataLoader does not follow the plan ({reason}): batches are read through a cache, "
+            "and each chunk may be read many times; use data_loader()"
         )
 
     def _warn(self, message: str) -> None:
@@ -287,9 +287,9 @@ class WorkerReader:
 def _why_not(step_tag: StepTag, ids: Sequence[int]) -> str:
     """The reason why a list is not that of its step, as text; an empty text if it is."""
     if len(ids) != step_tag.num_rows:
-        return f"it has batches of {len(ids)}, and its ChunkSampler planned {step_tag.num_rows}"
+        return f"it has batches of {len(ids)}, but its ChunkSampler planned {step_tag.num_rows}"
     if not step_tag.is_of(ids):
-        return "its ids were dealt out anew, as by another sampler"
+        return "its ids were distributed again, as by another sampler"
     return ""
 
 

@@ -60,9 +60,9 @@ def to_frame(
     names = dim_names(layouts)
     if SAMPLE in names.values():
         raise StackError(
-            f"a dimension of the samples is called {SAMPLE!r}, as that of a batch is",
-            allowed=f"any other name than {SAMPLE!r}",
-            remedy="rename the dimension in an xarray Dataset and open that",
+            f"a dimension of the samples is called {SAMPLE!r}, the name of a batch's own dimension",
+            allowed=f"any name other than {SAMPLE!r}",
+            remedy="rename the dimension in an xarray Dataset, and open the renamed Dataset",
         )
     variables = {
         layout.name: xr.Variable(
@@ -129,11 +129,11 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
             )
         if 0 in [size for dim, size in variable.sizes.items() if dim != SAMPLE]:
             raise EmptySamplesError(
-                f"a transform left no element of {str(name)!r}",
+                f"a transform left no elements in {str(name)!r}",
                 given=f"dimensions {dict(variable.sizes)}",
                 allowed="at least one element along each dimension",
-                remedy="xarray combines by label: give what is combined the same labels, or "
-                "none with .drop_vars(dim)",
+                remedy="xarray matches arrays by label: give the arrays that you combine the same "
+                "labels, or remove their labels with .drop_vars(dim)",
             )
         array = variable.transpose(SAMPLE, ...).to_numpy()
         if array.dtype.kind not in "biuf":
@@ -146,9 +146,9 @@ def from_frame(frame: xr.Dataset, num_samples: int) -> dict[str, NDArray[Any]]:
         arrays[str(name)] = np.ascontiguousarray(array)
     if not arrays:
         raise OptionError(
-            "a transform left no field",
+            "a transform left no fields",
             given="a Dataset without data variables",
-            allowed="at least one",
+            allowed="at least one data variable",
             remedy="return the fields as data variables",
         )
     return arrays

@@ -89,10 +89,10 @@ def make_fillna(recipe: Recipe, value: Any) -> Fillna:
             find(name, recipe.variables, "variable")
         if np.ndim(number) or np.asarray(number).dtype.kind not in "biuf":
             raise OptionError(
-                "a value to fill with is no number",
+                "a fill value is not a number",
                 given=repr(number),
                 allowed="a number, or a mapping of variables to numbers",
-                remedy="use .map(lambda ds: ds.fillna(...)) for arrays",
+                remedy="to fill from an array, use .map(lambda ds: ds.fillna(...))",
             )
     return Fillna(tuple((name, float(number)) for name, number in values.items()))
 

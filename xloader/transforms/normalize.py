@@ -150,7 +150,7 @@ def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize
             "the statistics are missing or given twice",
             given=f"stats={stats is not None}, mean={mean is not None}, std={std is not None}",
             allowed=f"stats, or mean and std. stats is {_FORMS}",
-            remedy='pass for example {"t2m": (280.0, 20.0)}',
+            remedy='pass for example stats={"t2m": (280.0, 20.0)}',
         )
     pairs = _pairs(recipe, stats, mean, std)
     tables = []
@@ -171,9 +171,9 @@ def _pairs(recipe: Recipe, stats: Any, mean: Any, std: Any) -> dict[str, tuple[A
         if set(means) != set(stds):
             raise OptionError(
                 "mean and std do not name the same variables",
-                given=f"{sorted(means)} and {sorted(stds)}",
+                given=f"mean for {sorted(means)}, std for {sorted(stds)}",
                 allowed="two mappings or Datasets with the same variables",
-                remedy="pass both for every variable that is to be normalised",
+                remedy="pass both for each variable that you want to normalise",
             )
         return {name: (means[name], stds[name]) for name in means}
     if isinstance(stats, xr.Dataset):
@@ -219,17 +219,18 @@ def _pairs_of_dataset(recipe: Recipe, stats: xr.Dataset) -> dict[str, tuple[Any,
     }
     if not pairs:
         raise OptionError(
-            "the Dataset holds no pair of mean and standard deviation",
+            "the Dataset does not hold a mean and a standard deviation of any variable",
             given=f"variables {[str(name) for name in stats]}",
             allowed=_FORMS,
-            remedy="pass normalize(mean=ds.mean(), std=ds.std()) for two Datasets",
+            remedy="if the means and standard deviations are in two Datasets, call "
+            "normalize(mean=means, std=stds)",
         )
     return pairs
 
 
 def _not_a_pair(name: str, entry: object) -> OptionError:
     return OptionError(
-        f"the statistics of {name!r} are no pair",
+        f"the statistics of {name!r} are not a pair of mean and std",
         given=repr(entry),
         allowed="(mean, std), or a mapping with 'mean' and 'std'",
         remedy=f'pass {{"{name}": (mean, std)}}',
@@ -250,7 +251,7 @@ def _table(recipe: Recipe, name: str, word: str, value: Any) -> Table:
             f"the {word} of {name!r} varies along windowed dimensions",
             given=f"dimensions {value.dims}",
             allowed=_that_fit(recipe, name),
-            remedy=f"average over {windowed} as well, or subtract and divide in .map(fn)",
+            remedy=f"average over {windowed} too, or subtract and divide in .map(fn)",
         )
     for dim in value.dims:
         if dim not in own:
@@ -287,7 +288,7 @@ def _that_fit(recipe: Recipe, name: str) -> str:
     flat = recipe.channel_dims(name)
     kinds = ["a number"]
     kinds += [f"an array along {', '.join(map(repr, flat))}"] if flat else []
-    kinds += [f"a DataArray along some of {whole}, which no window cuts"] if whole else []
+    kinds += [f"a DataArray along some of {whole}, the dimensions without windows"] if whole else []
     return ", ".join(kinds)
 
 
@@ -296,8 +297,8 @@ def _misfit(recipe: Recipe, name: str, word: str, given: str) -> OptionError:
         f"the {word} of {name!r} does not fit the variable",
         given=given,
         allowed=_that_fit(recipe, name),
-        remedy="average over the windowed dimensions, and name what is left in a DataArray; "
-        "pass it for the whole dimension, of a slab as well",
+        remedy="average over the windowed dimensions, and pass a DataArray that names the others; "
+        "for a slab too, it covers the whole dimension",
     )
 
 
@@ -306,9 +307,9 @@ def _check(name: str, word: str, table: Table, *, lowest: float) -> None:
     bad = ~(np.isfinite(values) & (values > lowest))
     if bad.any():
         raise OptionError(
-            f"the {word} of {name!r} cannot normalise anything",
+            f"the {word} of {name!r} cannot be used to normalise",
             given=float(values[bad][0]),
             allowed="finite numbers" if lowest < 0 else "finite numbers > 0",
-            remedy=f"leave {name!r} out, or pass (0, 1) for it; where a map has gaps, as over "
-            "land, pass mean.fillna(0) and std.fillna(1)",
+            remedy=f"leave {name!r} out, or pass (0, 1) for it; if a map has gaps, such as land, "
+            "pass mean.fillna(0) and std.fillna(1)",
         )

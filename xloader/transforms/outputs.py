@@ -76,8 +76,9 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
     except TransformError as error:
         raise OptionError(
             f"a transform failed on a sample of zeros: {error.what}",
-            allowed="functions that work on any batch, of one sample too",
-            remedy="mend the function: try it on samples.to_xarray(0) of the samples before it",
+            allowed="functions that work on any batch, even one of a single sample",
+            remedy="correct the function: to try it, call it on samples.to_xarray(0), with the "
+            "samples as they were before the transform",
         ) from error.__cause__
     return tuple(_output(frame, name, array) for name, array in arrays.items())
 

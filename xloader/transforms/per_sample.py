@@ -65,10 +65,10 @@ def stack_samples(samples: list[xr.Dataset], windowed: frozenset[Hashable]) -> x
         if field is None:
             sizes = [one[name].sizes if name in one else None for one in samples]
             raise OptionError(
-                f"samples differ in the dimensions of {str(name)!r} after a transform",
+                f"after a transform, samples differ in the dimensions or sizes of {str(name)!r}",
                 given=sorted({str(size if size is None else dict(size)) for size in sizes}),
                 allowed="the same dimensions and sizes for every sample",
-                remedy="pad or cut in the function",
+                remedy="pad or cut the samples to one size in the function",
             )
     coords: dict[Hashable, xr.Variable | None] = {}
     for name in first.coords:

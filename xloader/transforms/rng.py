@@ -56,8 +56,8 @@ def sample_keys(
     times = np.zeros_like(whole) if occurrences is None else np.asarray(occurrences, np.int64)
     if times.shape != whole.shape:
         raise OptionError(
-            "occurrences are not one for each sample",
-            given=f"{times.shape} for ids of shape {whole.shape}",
+            "occurrences and ids differ in shape",
+            given=f"occurrences of shape {times.shape}, ids of shape {whole.shape}",
             allowed="the same shape",
         )
     # Occurrences are added to random words: added to the ids, 7 + 1 would have the key of 8.
@@ -193,7 +193,9 @@ class Rng:
         elif kind == np.float64:
             share = _unit(self._bits(shape, name))
         else:
-            raise OptionError("uniform has no such dtype", given=kind, allowed="float32, float64")
+            raise OptionError(
+                "uniform cannot draw this dtype", given=kind, allowed="float32, float64"
+            )
         return np.asarray(share * kind.type(high - low) + kind.type(low))
 
     def normal(
@@ -277,7 +279,7 @@ class Rng:
             raise OptionError(
                 "integers cannot be drawn between these bounds",
                 given=f"[{first}, {end})",
-                allowed="1 to 2**32 - 1 integers",
+                allowed="1 to 2**32 - 1 integers between them",
             )
         upper = self._bits(shape, name) >> np.uint64(32)
         return ((upper * np.uint64(end - first)) >> np.uint64(32)).astype(np.int64) + first

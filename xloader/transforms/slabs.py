@@ -116,12 +116,13 @@ def require_apart(whole: Recipe, dim: str) -> None:
     for step in whole.steps:
         if not _works_apart(step, dim, names):
             raise OptionError(
-                f"slabs of {dim!r} come too late: a transform may need the whole of it",
-                given=f"after {step.describe()}",
-                allowed="normalize, fillna, and recorded methods that neither work along "
-                f"{dim!r} nor are given a function",
-                remedy="call .slab(...) before the transform, which each rank then runs on its "
-                "own part alone",
+                f"samples cannot be cut into slabs of {dim!r} after a transform that may need the "
+                "whole dimension",
+                given=f"slab after {step.describe()}",
+                allowed="slab after normalize, fillna, and recorded methods that neither work "
+                f"along {dim!r} nor take a function",
+                remedy="call .slab(...) before the transform; each rank then runs the transform "
+                "on its own part only",
             )
 
 

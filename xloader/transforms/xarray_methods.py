@@ -120,15 +120,15 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
             f"xarray.Dataset.{name} does not take these arguments: {error}",
             given=f"{args}, {kwargs}",
             allowed=f"{name}{signature}",
-            remedy="call it as on a Dataset",
+            remedy=f"pass the arguments that xarray.Dataset.{name} takes",
         ) from error
     given = [*args, *kwargs.values()]
     if name != "transpose" and (SAMPLE in kwargs or any(map(_speaks_of_sample, given))):
         raise OptionError(
-            f"{name} would change the samples of a batch",
+            f"{name} would work across the samples of a batch, which differ from batch to batch",
             given=f"{args}, {kwargs}",
-            allowed=f"any dimension but {SAMPLE!r}",
-            remedy="batches differ in size and order, so work within each sample",
+            allowed=f"any dimension except {SAMPLE!r}",
+            remedy="name dimensions of a single sample",
         )
     over_rest = name in REDUCING and bound.arguments.get("dim") in (None, ...)
     if over_rest:
@@ -149,7 +149,7 @@ def _record(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> R
 
 def _refuse(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> NoReturn:
     raise OptionError(
-        f"{name} cannot be recorded for whole batches",
+        f"{name} cannot run on whole batches",
         given=f"{name}()",
         allowed=", ".join(sorted(ELEMENTWISE + REDUCING)),
         remedy=f'call it on each sample: .map(lambda ds: ds.{name}(...), per="sample")',

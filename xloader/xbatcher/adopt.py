@@ -53,17 +53,17 @@ def from_xbatcher(generator: Any) -> Samples:
     missing = [name for name in _NEEDED if not hasattr(generator, name)]
     if missing or not isinstance(generator.ds, xr.Dataset | xr.DataArray):
         raise OptionError(
-            "this is no generator of xbatcher",
+            "this is not a generator of xbatcher",
             given=f"{type(generator).__module__}.{type(generator).__qualname__}"
             + (f" without {', '.join(missing)}" if missing else f" of a {type(generator.ds)}"),
-            allowed="an xbatcher.BatchGenerator of xbatcher 0.4, or xloader.xbatcher's",
+            allowed="a BatchGenerator of xbatcher 0.4, or of xloader.xbatcher",
             remedy="make one with xbatcher.BatchGenerator(ds, input_dims={...})",
         )
     if getattr(generator, "cache", None) is not None and generator.cache_preprocess is not None:
         raise OptionError(
-            "a function changes the batches before they are kept",
+            "the generator changes batches with cache_preprocess",
             given=f"cache_preprocess={generator.cache_preprocess!r}",
-            allowed="generators without it",
+            allowed="generators without cache_preprocess",
             remedy="make the generator without cache, and call .map(fn) on the samples",
         )
     return map_batches(generator)

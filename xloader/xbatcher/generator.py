@@ -98,7 +98,7 @@ class BatchGenerator:
     ) -> None:
         if not isinstance(ds, xr.Dataset | xr.DataArray):
             raise OptionError(
-                "a generator is made of an xarray object",
+                "a generator needs an xarray object",
                 given=type(ds).__name__,
                 allowed="an xarray.Dataset or xarray.DataArray",
                 remedy="open it with xarray first",
@@ -137,8 +137,10 @@ class BatchGenerator:
         if self._reader is None:
             raise OptionError(
                 "there is nothing to read",
-                given="variables that are in memory already, hold no numbers, or are not cut",
-                allowed="numbers that xarray opened lazily, along a dimension that is cut",
+                given="preload_batch=False, or only variables in memory, without numbers or "
+                "without a dimension that is cut",
+                allowed="numbers that xarray opened lazily, with a dimension in input_dims or "
+                "batch_dims",
                 remedy="call ds.xloader.window(...) for samples of an object in memory",
             )
         return self._reader.samples
@@ -180,7 +182,7 @@ class BatchGenerator:
         if not isinstance(idx, int):
             # xbatcher raises the same type, which users' code may catch.
             raise NotImplementedError(
-                f"{type(self).__name__} takes one whole number and nothing else. Given: {idx!r}"
+                f"{type(self).__name__} takes one whole number as an index. Given: {idx!r}"
             )
         batch = self._patches.normal(idx)
         if self.cache is not None:
@@ -252,7 +254,7 @@ class BatchGenerator:
         idle = [dim for dim in self.batch_dims if dim in self.input_dims]
         if idle and not self.concat_input_dims:
             warn_caller(
-                f"batch_dims does nothing along {idle}, which input_dims has as well: pass "
+                f"batch_dims has no effect along {idle}, because input_dims names it too: pass "
                 "concat_input_dims=True to join the inputs of a batch",
                 XloaderWarning,
             )

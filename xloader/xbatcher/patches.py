@@ -134,7 +134,7 @@ class Patches:
                 "the batch index is out of range",
                 given=batch,
                 allowed=f"[{-len(self)}, {len(self)})",
-                remedy="len(generator) counts the batches",
+                remedy="pass an index below len(generator)",
             )
         return batch % len(self)
 
@@ -163,7 +163,7 @@ class Patches:
                 f"the batch {batch} has no patch",
                 given={line.dim: line for line in self.lines},
                 allowed="batches in which at least one whole patch begins",
-                remedy="take batch_dims that are multiples of input_dims - input_overlap",
+                remedy="pass batch_dims that are multiples of input_dims - input_overlap",
             )
         return ranges
 
@@ -244,8 +244,8 @@ def make_patches(
             raise WindowError(
                 f"patches do not fit along {dim!r}",
                 given=f"{size} elements that overlap by {overlap}",
-                allowed=f"at most {sizes[dim]} elements, and an overlap below their number",
-                remedy="take smaller input_dims or batch_dims, or a smaller input_overlap",
+                allowed=f"at most {sizes[dim]} elements, and a smaller overlap than elements",
+                remedy="pass smaller input_dims or batch_dims, or a smaller input_overlap",
             )
         stride = size - overlap
         num_patches = (sizes[dim] - size) // stride + 1
@@ -263,10 +263,10 @@ def make_patches(
     patches = Patches(tuple(lines), tuple(input_dims), is_joined)
     if not len(patches):
         raise OptionError(
-            "there is not one whole batch",
+            "not even one whole batch fits the dimensions",
             given=f"batch_dims={dict(batch_dims)}",
             allowed=f"at most {dict(sizes)}",
-            remedy="take smaller batch_dims",
+            remedy="pass smaller batch_dims",
         )
     return patches
 
@@ -286,8 +286,8 @@ def _whole(word: str, dim: Hashable, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise OptionError(
-            f"the {word} along {dim!r} is no whole number",
+            f"the {word} along {dim!r} is not a whole number",
             given=repr(value),
             allowed="a whole number of elements",
-            remedy="count elements, not labels",
+            remedy="pass a number of elements, not of labels",
         ) from None

@@ -108,7 +108,7 @@ def map_batches(generator: Any) -> Samples:
     )
     if not patches.lines:
         raise OptionError(
-            "the generator has one batch, which is all there is",
+            "the generator does not cut its object: its one batch is the whole object",
             given="neither input_dims nor batch_dims",
             allowed="input_dims of at least one dimension",
             remedy="use the xarray object itself",
@@ -132,16 +132,16 @@ def _joined(made: Frames, names: tuple[str, ...]) -> Samples:
             "the batches of the generator differ in size",
             given=f"patches of a batch, and patches: {_counts(patches)}",
             allowed="the same number of inputs in each batch",
-            remedy="take batch_dims that divide the dimension, or pass concat_input_dims=False and "
-            "let samples.loader(batch_size=...) put inputs together",
+            remedy="pass batch_dims that divide the dimension evenly, or concat_input_dims=False, "
+            "and let samples.loader(batch_size=...) put inputs together",
         )
     order = made.joining.order if made.joining.is_plain else None
     if order is None:
         raise OptionError(
-            "xbatcher would join these inputs by their labels",
+            "xbatcher would join these inputs by their labels, which samples cannot do",
             given=f"a {type(made.obj).__name__} with coordinates {list(dataset.coords)}",
             allowed="a Dataset, or a DataArray without labels along input_dims",
-            remedy="pass ds.to_dataset(name=...), or ds.drop_vars(...) of these labels",
+            remedy="pass ds.to_dataset(name=...), or remove these labels with ds.drop_vars(...)",
         )
     lines = patches.lines
     spans = [(line.per_batch - 1) * line.stride + line.size for line in lines]

@@ -21,7 +21,7 @@ except ImportError as error:
     raise MissingDependencyError(
         "PyTorch is not installed",
         given="xloader.xbatcher's datasets for PyTorch",
-        allowed="xloader.xbatcher.BatchGenerator without it",
+        allowed="without PyTorch, xloader.xbatcher.BatchGenerator",
         remedy=extra_remedy("torch"),
     ) from error
 
@@ -125,7 +125,7 @@ class GeneratorMapDataset(_MapBase):
         if torch.is_tensor(idx):
             if idx.numel() != 1:
                 raise NotImplementedError(
-                    f"{type(self).__name__} takes one whole number. Given: {idx!r}"
+                    f"{type(self).__name__} takes one whole number as an index. Given: {idx!r}"
                 )
             idx = int(idx)
         batches = [_one(self.X_generator, idx)]
@@ -208,7 +208,7 @@ def _transformed(function: Callable[[Any], torch.Tensor], batch: Any, name: str)
     tensor = function(batch)
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedDataError(
-            f"{name} gave no tensor",
+            f"{name} did not return a tensor",
             given=f"{type(tensor).__name__} from {function!r}",
             allowed="a function of an xarray object that returns a torch.Tensor",
             remedy="end it with xloader.xbatcher.to_tensor",
@@ -220,7 +220,7 @@ def _warn_of_lengths(first: Any, second: Any) -> None:
     """Warn if two generators differ in length."""
     if second is not None and len(first) != len(second):
         warn_caller(
-            f"the generators have {len(first)} and {len(second)} batches: those of the longer "
-            "one without a partner are left out, or an error",
+            f"the generators have {len(first)} and {len(second)} batches: the extra batches of "
+            "the longer one are left out, or raise an error",
             XloaderWarning,
         )

@@ -139,13 +139,18 @@ class ConcatSource:
         parts = [self._dim, *(part.fingerprint for part in self._parts)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable, in any of its sources."""
+        return any(part.is_through_xarray(variable) for part in self._parts_of(variable))
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words. Each different way is named once."""
-        if self._axes[variable] is None or len(self._parts) == 1:
-            return self._parts[0].path_of(variable)
-        ways = dict.fromkeys(part.path_of(variable) for part in self._parts)
-        packings = [part.variables[variable].packing for part in self._parts]
-        words = f"{'; '.join(ways)}; from {len(self._parts)} sources"
+        parts = self._parts_of(variable)
+        if len(parts) == 1:
+            return parts[0].path_of(variable)
+        ways = dict.fromkeys(part.path_of(variable) for part in parts)
+        packings = [part.variables[variable].packing for part in parts]
+        words = f"{'; '.join(ways)}; from {len(parts)} sources"
         if self._variables[variable].packing is None and any(packings):
             words += ", unpacked while reading because their packings differ"
         return words
@@ -181,8 +186,11 @@ class ConcatSource:
 
     def is_waiting(self, variable: str) -> bool:
         """Whether reading the variable mostly waits, in any of its sources."""
-        parts = self._parts[:1] if self._axes[variable] is None else self._parts
-        return any(part.is_waiting(variable) for part in parts)
+        return any(part.is_waiting(variable) for part in self._parts_of(variable))
+
+    def _parts_of(self, variable: str) -> Sequence[Source]:
+        """The sources that hold parts of a variable: the first one if it is not joined."""
+        return self._parts[:1] if self._axes[variable] is None else self._parts
 
     def _locate(self, variable: str, chunk: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Number of the source that has a chunk, and the chunk's index there."""

@@ -52,6 +52,10 @@ class MixedSource(Described):
         """The coordinates, lazily and without data variables."""
         return self._home.coordinates(is_indexed=is_indexed)
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable."""
+        return self._owners[variable].is_through_xarray(variable)
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
         return self._owners[variable].path_of(variable)

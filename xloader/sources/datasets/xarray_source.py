@@ -28,7 +28,7 @@ from xloader.sources.store_watch import FileWatch, Watch
 from xloader.sources.stores.access_errors import cause_of, told_of
 from xloader.sources.stores.file_openers import Gate
 from xloader.sources.stores.redaction import Secrets
-from xloader.sources.views.xarray_views import held_by, is_loaded
+from xloader.sources.views.xarray_views import held_by, is_from_zarr, is_loaded
 
 BLOCK_NBYTES: Final = 4 * 2**20
 """4 MiB. Size of the blocks of variables that have no chunks of their own."""
@@ -95,6 +95,10 @@ class XarraySource(Described):
         if is_shared:
             self._handle.get()
             self._coordinates.get()
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable, which is always so."""
+        return True
 
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words."""
@@ -275,10 +279,12 @@ def describe(dataset: xr.Dataset, variables: tuple[str, ...], dtype: Any) -> dic
 
 
 def backing(variable: xr.Variable) -> str:
-    """Kind of data that holds a variable's values: ``"dask"``, ``"numpy"`` or ``"file"``."""
+    """Kind of data that holds the values: ``"dask"``, ``"numpy"``, ``"zarr"`` or ``"file"``."""
     if variable.chunks is not None:
         return "dask"
-    return "numpy" if is_in_memory(variable) else "file"
+    if is_in_memory(variable):
+        return "numpy"
+    return "zarr" if is_from_zarr(held_by(variable)) else "file"
 
 
 def is_in_memory(variable: xr.Variable) -> bool:

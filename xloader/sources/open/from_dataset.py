@@ -253,10 +253,12 @@ def _numbers(dtype: np.dtype, fills: tuple[Any, ...]) -> NDArray[Any]:
 
 def _words(array: xr.DataArray, reason: str) -> str:
     """How a variable is read through xarray, and why. Warns if tasks are repeated often."""
-    held = "zarr" if reason else backing(array.variable)
+    held = backing(array.variable)
     words = f"block by block through xarray: {held}"
-    if array.variable.chunks is None:
-        return f"{words}, {reason}" if reason else words
+    if held == "numpy":
+        return words
+    if held != "dask":
+        return f"{words}, {reason}"
     effort = effort_of(array.data)
     num_blocks = math.prod(array.data.numblocks)
     if effort.num_repeats > _MOST_REPEATS:
@@ -270,4 +272,4 @@ def _words(array: xr.DataArray, reason: str) -> str:
         )
     noun = "task" if effort.num_tasks == 1 else "tasks"
     tasks = f", {effort.num_tasks} {noun} a block" if effort.num_tasks else ""
-    return f"block by block through xarray: dask{tasks}" + (f", {reason}" if reason else "")
+    return f"{words}{tasks}, {reason}"

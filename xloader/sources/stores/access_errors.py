@@ -7,12 +7,11 @@ them into a `SourceAccessError` that says what to do and shows no credential.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from xloader.errors import SourceAccessError
 from xloader.sources.stores.redaction import scrub
-from xloader.sources.transient_errors import is_timeout, status_of
+from xloader.sources.transient_errors import is_timeout, linked_errors, status_of
 
 _TEXT_SIZE: Final = 300
 """The most characters of a store's own message that an error quotes."""
@@ -114,22 +113,10 @@ def cause_of(error: BaseException, secrets: tuple[str, ...] = ()) -> BaseExcepti
     BaseException or None
         The error itself. None if its text, or that of an error before it, holds a credential.
     """
-    texts = (str(link) for link in _chain(error))
+    texts = (str(link) for link in linked_errors(error, with_contexts=True))
     return error if all(scrub(_without_answer(t), secrets) == t for t in texts) else None
 
 
 def _without_answer(text: str) -> str:
     """A text up to the server's own answer, since S3 repeats a token that it refuses."""
     return re.split(r"<\?xml|<Error>|<html", text, maxsplit=1, flags=re.IGNORECASE)[0]
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and all errors that it was raised from, each once."""
-    seen: set[int] = set()
-    links: list[BaseException | None] = [error]
-    while links:
-        link = links.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            yield link
-            links += [link.__cause__, link.__context__]

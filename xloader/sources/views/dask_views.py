@@ -11,7 +11,8 @@ holds the elements that it selects from the root array::
     concatenate   of blocks      ->  one after the other
 
 The array is a view if the rows of every block depend only on its row in the grid of blocks, and
-its columns only on its column. Functions are compared exactly. Any unknown one ends the search.
+its columns only on its column. Functions are compared exactly. Any unknown one ends the search with
+an error. Its text is the reason that the user is told, as in "computed (mul)".
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from typing import Any, Final
 import numpy as np
 
 from xloader.sources.views.indexing import IndexedArray, join
-from xloader.sources.views.xarray_views import LazyView, UnrecognisedError, look_up, view_of
+from xloader.sources.views.xarray_views import (
+    LazyView,
+    UnrecognisedError,
+    look_up,
+    reading,
+    unknown_form,
+    view_of,
+)
 
 _PLACES: Final = {
     "layers": "dask.highlevelgraph:HighLevelGraph",
@@ -36,6 +44,7 @@ _PLACES: Final = {
     "getter_nofancy": "dask.array.core:getter_nofancy",
     "getter_inline": "dask.array.core:getter_inline",
     "getitem": "dask.array.chunk:getitem",
+    "points": "dask.array.core:_vindex_slice_and_transpose",
     "take": "dask.array._shuffle:_getitem",
     "shuffle": "dask.array._shuffle:concatenate_arrays",
     "merge": "dask.array.core:concatenate_shaped",
@@ -90,52 +99,54 @@ def view_of_graph(array: Any) -> LazyView:
     Raises
     ------
     UnrecognisedError
-        If the graph does anything but read one array and move its elements.
+        If the graph does anything but read one array and move its elements. The text says what.
     """
-    try:
-        return _view_of_graph(array)
-    except UnrecognisedError:
-        raise
-    except Exception as error:
-        # Another version of dask may make graphs that this code does not understand.
-        raise UnrecognisedError("") from error
-
-
-def _view_of_graph(array: Any) -> LazyView:
-    """Find the view. An unknown graph may raise any error."""
-    graph = array.__dask_graph__()
-    if type(graph) is not _known("layers"):
-        raise UnrecognisedError("")
-    chain = _chain(graph, array.__dask_layers__())
-    source, grid = _root(graph, chain)
-    name = chain[-1][1].output
-    for upper, layer in reversed(chain[:-1]):
-        if type(layer) is _known("blockwise"):
-            grid = _transposed(layer, grid, name)
-            name = layer.output
-        elif type(layer) is _known("stored"):
-            grid = _followed(layer, grid, name, upper)
-            name = upper
-        else:
-            raise UnrecognisedError("")
-    if name != array.name:
-        raise UnrecognisedError("")
+    with reading("dask"):
+        source, grid = _read_graph(array.__dask_graph__(), array.name)
     parts = [part if isinstance(part, int) else join(part) for part in grid.kept]
     view = view_of(source)
     view = view.select([_as_key(part) for part in parts])
     shown = [dim for dim, part in enumerate(parts) if not isinstance(part, int)]
     view = view.transpose([shown.index(dim) for dim in grid.order])
     if view.shape != array.shape:
-        raise UnrecognisedError("")
+        raise UnrecognisedError("of another shape than its blocks")
     return view
 
 
-def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
+def _read_graph(graph: Any, name: str) -> tuple[Any, _Grid]:
+    """The array that a graph reads, and the grid of the blocks of its last layer.
+
+    A refusal names the operation whose layer is not plain.
+    """
+    if type(graph) is not _known("layers"):
+        raise unknown_form("dask", f"a graph of type {type(graph).__name__}")
+    chain = _chain(graph, name)
+    below, _ = chain[-1]
+    source, grid = _root(graph, chain)
+    for upper, layer in reversed(chain[:-1]):
+        try:
+            if type(layer) is _known("blockwise"):
+                grid = _transposed(layer, grid, below)
+            else:
+                grid = _followed(layer, grid, below, upper)
+        except UnrecognisedError as reason:
+            raise _refusal(str(reason), upper) from reason
+        below = upper
+    return source, grid
+
+
+def _refusal(reason: str, layer: str) -> UnrecognisedError:
+    """The error for a layer that is not plain. It names the operation, as dask calls it."""
+    from dask.utils import key_split
+
+    return UnrecognisedError(f"{reason} ({key_split(layer)})")
+
+
+def _chain(graph: Any, name: str) -> list[tuple[str, Any]]:
     """The layers, with their names, from the last one down to the one that reads the array.
 
     Each layer must depend on exactly one layer below it.
     """
-    (name,) = outputs
     getters = (_known("getter"), _known("getter_nofancy"), _known("getter_inline"))
     chain: list[tuple[str, Any]] = []
     while True:
@@ -146,19 +157,23 @@ def _chain(graph: Any, outputs: Sequence[str]) -> list[tuple[str, Any]]:
                 return chain
             # A cheap check, which stops at most graphs that compute.
             if layer.task.func is not np.transpose:
-                raise UnrecognisedError("")
+                raise _refusal("computed", name)
+        elif type(layer) is not _known("stored"):
+            raise unknown_form("dask", f"a layer of type {type(layer).__name__}")
         below = graph.dependencies[name]
-        if len(below) != 1:
-            raise UnrecognisedError("")
+        if not below:
+            raise _refusal("from no stored array that xloader finds", name)
+        if len(below) > 1:
+            raise _refusal("put together from several arrays or parts of one", name)
         (name,) = below
 
 
 def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
     """The array that the last layer of a chain reads, and the grid of its blocks."""
-    layer = chain[-1][1]
+    name, layer = chain[-1]
     (source, none), (slices, indices) = layer.indices
-    below = graph.dependencies[chain[-1][0]]
-    slicing = layer.io_deps[slices]
+    below = graph.dependencies[name]
+    slicing = layer.io_deps.get(slices)
     is_plain = (
         none is None
         and type(slicing) is _known("slices")
@@ -168,15 +183,17 @@ def _root(graph: Any, chain: list[tuple[str, Any]]) -> tuple[Any, _Grid]:
         and not layer.new_axes
     )
     if not is_plain or len(below) > 1:
-        raise UnrecognisedError("")
+        raise _refusal("with blocks read in a way that xloader does not know", name)
     if below:
         # The array is in a layer of its own, which this layer refers to.
         (name,) = below
         if type(source) is not _known("reference") or source.key != name:
-            raise UnrecognisedError("")
+            raise unknown_form("dask", f"an array given as {type(source).__name__}")
         source = graph.layers[name][name]
         if type(source) is _known("data"):
             source = source.value
+    if source.shape != tuple(map(sum, slicing.chunks)):
+        raise _refusal("of another shape than the array that it reads", name)
     edges = [np.concatenate([[0], np.cumsum(sizes)]).tolist() for sizes in slicing.chunks]
     kept = tuple(tuple(itertools.starmap(range, itertools.pairwise(ends))) for ends in edges)
     return source, _Grid(kept, tuple(range(len(kept))))
@@ -202,7 +219,7 @@ def _transposed(layer: Any, grid: _Grid, below: str) -> _Grid:
         and not layer.io_deps
     )
     if not is_plain:
-        raise UnrecognisedError("")
+        raise UnrecognisedError("with each block transposed by itself")
     return _Grid(grid.kept, tuple(grid.order[axis] for axis in expected))
 
 
@@ -223,6 +240,9 @@ def _followed(layer: Mapping[Any, Any], grid: _Grid, below: str, name: str) -> _
         for key in layer
         if isinstance(key, tuple) and key[0] == name
     }
+    if not all(isinstance(block, IndexedArray) for block in outputs.values()):
+        # Not tasks, but keys of other blocks or blocks themselves.
+        raise UnrecognisedError("put together from whole blocks")
     return _assembled(outputs)
 
 
@@ -237,13 +257,18 @@ def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
         return value(task.key)
     if kind is _known("list"):
         return [_evaluated(part, value) for part in task.args]
+    if kind is tuple and task and callable(task[0]):
+        # A task in an older form, of which dask itself makes none that only move elements.
+        raise UnrecognisedError("computed")
     if kind is not _known("task"):
         return task
     if task.kwargs:
-        raise UnrecognisedError("")
+        raise UnrecognisedError("computed")
     arguments = [_evaluated(part, value) for part in task.args]
     if task.func is _known("getitem"):
         return _selected(*arguments)
+    if task.func is _known("points"):
+        raise UnrecognisedError("points and not a block")
     if task.func is _known("take"):
         block, (_, keys) = arguments
         return _selected(block, keys)
@@ -254,18 +279,18 @@ def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
         sorting: list[Any] = [slice(None)] * len(blocks[0].order)
         sorting[axis] = np.argsort(sorter)
         return _concatenated(blocks, axis).select(sorting)
-    raise UnrecognisedError("")
+    raise UnrecognisedError("computed")
 
 
 def _selected(block: IndexedArray, keys: Any) -> IndexedArray:
     """The part of a block that ``getitem`` selects."""
     keys = keys if isinstance(keys, tuple) else (keys,)
+    if any(key is None for key in keys):
+        raise UnrecognisedError("with a new dimension")
     num_arrays = sum(np.ndim(key) > 0 for key in keys if not isinstance(key, slice))
     # NumPy moves dimensions where arrays and ints index together.
     if num_arrays > (1 if all(isinstance(key, slice) or np.ndim(key) for key in keys) else 0):
-        raise UnrecognisedError("")
-    if any(key is None or key is Ellipsis for key in keys) or len(keys) > len(block.order):
-        raise UnrecognisedError("")
+        raise UnrecognisedError("indexed along several dimensions at once")
     return block.select((*keys, *[slice(None)] * (len(block.order) - len(keys))))
 
 
@@ -289,7 +314,7 @@ def _concatenated(blocks: Sequence[IndexedArray], axis: int) -> IndexedArray:
         others = zip(first.kept, block.kept, strict=True)
         is_alike = all(_is_same(a, b) for d, (a, b) in enumerate(others) if d != dim)
         if not is_alike or block.order != first.order:
-            raise UnrecognisedError("")
+            raise UnrecognisedError("joined from blocks that are not in one row")
     kept = list(first.kept)
     kept[dim] = join([block.kept[dim] for block in blocks])
     return IndexedArray(tuple(kept), first.order)
@@ -297,10 +322,10 @@ def _concatenated(blocks: Sequence[IndexedArray], axis: int) -> IndexedArray:
 
 def _assembled(blocks: Mapping[tuple[int, ...], IndexedArray]) -> _Grid:
     """The grid of some blocks, if each dimension is cut the same way everywhere."""
-    first = blocks[(0,) * len(next(iter(blocks)))]
-    counts = [1 + max(index[axis] for index in blocks) for axis in range(len(first.order))]
+    counts = [1 + max(places) for places in zip(*blocks, strict=True)]
     if len(blocks) != np.prod(counts, dtype=object):
-        raise UnrecognisedError("")
+        raise UnrecognisedError("without some of its blocks")
+    first = blocks[(0,) * len(counts)]
     along: dict[int, list[Any]] = {}
     for axis, dim in enumerate(first.order):
         before, after = (0,) * axis, (0,) * (len(counts) - axis - 1)
@@ -313,7 +338,7 @@ def _assembled(blocks: Mapping[tuple[int, ...], IndexedArray]) -> _Grid:
         expected = grid.block(place)
         is_alike = all(map(_is_same, expected.kept, block.kept))
         if not is_alike or block.order != first.order:
-            raise UnrecognisedError("")
+            raise UnrecognisedError("with blocks in other places than in the stored array")
     return grid
 
 

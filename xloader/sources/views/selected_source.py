@@ -241,6 +241,10 @@ class SelectedSource(Described):
         """An empty dataset, as the stored coordinates do not fit the selections."""
         return xr.Dataset()
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the stored variable."""
+        return self._base.is_through_xarray(self._views[variable].selected.base)
+
     def path_of(self, variable: str) -> str:
         """How the stored variable is read, in words."""
         return self._base.path_of(self._views[variable].selected.base)

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +27,9 @@ import numpy as np
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
+from xarray.backends import BackendArray
 
+from xloader.sources.stores.access_errors import told_of
 from xloader.sources.views.indexing import IndexedArray, separate
 from xloader.sources.views.selected_source import Selected
 
@@ -36,6 +40,7 @@ _PLACES: Final = {
     "outer": "xarray.core.indexing:LazilyIndexedArray",
     "pointwise": "xarray.core.indexing:LazilyVectorizedIndexedArray",
     "adapter": "xarray.core.indexing:ImplicitToExplicitIndexingAdapter",
+    "explicit": "xarray.core.indexing:ExplicitlyIndexed",
     "numpy": "xarray.core.indexing:NumpyIndexingAdapter",
     "function": "xarray.coding.common:_ElementwiseFunctionArray",
     "native": "xarray.coding.variables:NativeEndiannessArray",
@@ -50,7 +55,46 @@ _MOVED: Final = {"function": "xarray.coding.variables:_ElementwiseFunctionArray"
 
 
 class UnrecognisedError(Exception):
-    """Raised for a variable that is not a plain view of a stored array; may give the reason."""
+    """Raised for a variable that is not a plain view of a stored array. Its text is the reason."""
+
+
+def unknown_form(library: str, what: str) -> UnrecognisedError:
+    """Make the error for a structure that another release of a library may have changed.
+
+    Parameters
+    ----------
+    library : str
+        Name of the library.
+    what : str
+        The structure, or the error from reading it.
+    """
+    release = importlib.metadata.version(library)
+    return UnrecognisedError(
+        f"in a form of {library} {release} that xloader does not know ({what})"
+    )
+
+
+@contextmanager
+def reading(library: str) -> Iterator[None]:
+    """Refuse a structure of a library that cannot be read in the expected way.
+
+    Only errors that an unexpected structure raises are turned into a refusal. It names the error,
+    so that a fault in this code shows as well.
+
+    Parameters
+    ----------
+    library : str
+        Name of the library.
+
+    Raises
+    ------
+    UnrecognisedError
+        If the code in the ``with`` block fails so.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise unknown_form(library, told_of(error)) from error
 
 
 Step: TypeAlias = Callable[[Any], Any]
@@ -157,8 +201,14 @@ def view_of(data: Any) -> LazyView:
     Raises
     ------
     UnrecognisedError
-        If one of the wrappers is not known.
+        If one of the wrappers is not known. The text says why.
     """
+    with reading("xarray"):
+        return _view_of(data)
+
+
+def _view_of(data: Any) -> LazyView:
+    """Find the view. Another release of xarray may have other attributes than are read here."""
     kind = type(data)
     if kind is zarr.Array:
         return LazyView.whole(data)
@@ -168,20 +218,24 @@ def view_of(data: Any) -> LazyView:
             raise UnrecognisedError("not a Zarr array")
         return LazyView.whole(array)
     if kind in (_known("cached"), _known("copied"), _known("adapter")):
-        return view_of(data.array)
+        return _view_of(data.array)
     if kind is _known("outer"):
-        return view_of(data.array).select(data.key.tuple)
+        return _view_of(data.array).select(data.key.tuple)
     if kind is _known("pointwise"):
-        return _rearranged(view_of(data.array), data.key.tuple)
+        return _rearranged(_view_of(data.array), data.key.tuple)
     if kind in (_known("native"), _known("bool")):
-        view = view_of(data.array)
+        view = _view_of(data.array)
         return replace(view, steps=(*view.steps, kind))
     if kind is _known("function"):
-        view = view_of(data.array)
+        view = _view_of(data.array)
         _check_function(data.func)
         step = functools.partial(_wrapped, data.func, data.dtype)
         return replace(view, steps=(*view.steps, step))
-    raise UnrecognisedError("")
+    if is_loaded(data):
+        raise UnrecognisedError("in memory")
+    if isinstance(data, _known("explicit")) and not isinstance(data, BackendArray):
+        raise unknown_form("xarray", kind.__name__)
+    raise UnrecognisedError(f"held by {kind.__name__}, which xloader does not read itself")
 
 
 def held_by(variable: xr.Variable) -> Any:
@@ -197,6 +251,13 @@ def is_loaded(data: Any) -> bool:
     return isinstance(data, np.ndarray) or (
         type(data) is _known("numpy") and isinstance(data.array, np.ndarray)
     )
+
+
+def is_from_zarr(data: Any) -> bool:
+    """Whether the data of a variable is read from Zarr, however it was selected and decoded."""
+    while type(data) is not _known("zarr") and hasattr(data, "array"):
+        data = data.array
+    return type(data) is _known("zarr")
 
 
 def look_up(*places: str) -> Any:

@@ -160,6 +160,10 @@ class ZarrSource(Described):
         """Number of reads of absent chunks that this source has made in this process."""
         return self._missing.count
 
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the variable, because only xarray can decode it."""
+        return self._routes[variable].kind == "decoded"
+
     def path_of(self, variable: str) -> str:
         """How a variable is read, in words: ``"direct: zarr v3, bytes, zstd"``."""
         return self._routes[variable].words
