@@ -164,34 +164,36 @@ class CandidateSearch:
     run_dim: int
     full: float
 
-    def find(self, *, is_picky: bool = False) -> list[Candidate]:
+    def find(self, least_mixing: float = 0.0) -> list[Candidate]:
         """The best candidates of this tiling.
 
-        If another tiling already has a plan that reads no more than allowed, the search can be
-        picky: it then gives up earlier on candidates that read more.
+        A ``least_mixing`` above 0 says that other tilings already have plans that read no more than
+        allowed. Then nothing is returned if the scored trials mix less or read far more than that.
         """
         if self.tiling.need_nbytes > self.budget.lane_nbytes:
             return []
-        scored = list(self._scored(is_picky))
+        scored = list(self._scored(is_picky=least_mixing > 0))
+        if max((c.mixing for c in scored), default=0.0) < least_mixing:
+            return []
         by_mixing = sorted(scored, key=lambda c: -c.mixing)
         if (plain := self._without_runs(by_mixing)) is not None:
             return [plain]
-        found = self._followed(by_mixing, is_picky)
-        if not found and not is_picky:
+        found = self._followed(by_mixing, least_mixing)
+        if not found and not least_mixing:
             # None stays within the allowed reads, so those that fit at all are left.
             found = [c for trial in by_mixing if (c := self._model.confirm(trial)) is not None]
         return [dataclasses.replace(c, plan=self._grown(c.plan)) for c in found]
 
-    def _followed(self, by_mixing: list[Candidate], is_picky: bool) -> list[Candidate]:
+    def _followed(self, by_mixing: list[Candidate], least_mixing: float) -> list[Candidate]:
         """The confirmed plans found from the best-mixing trials by going to smaller spreads."""
         found: list[Candidate] = []
         for number, first in enumerate(by_mixing):
             best = max((c.mixing for c in found), default=0.0)
             if best >= NEARLY_FULL * self.full or first.mixing < _HARDLY_LESS * best:
                 break
-            if number >= _NUM_CHAINS and (found or is_picky):
+            if number >= _NUM_CHAINS and (found or least_mixing):
                 break
-            found += self._within(first)
+            found += self._within(first, least_mixing)
         return found
 
     def _without_runs(self, by_mixing: list[Candidate]) -> Candidate | None:
@@ -346,7 +348,7 @@ class CandidateSearch:
         run = min(int(pace.run * self._model.run_factor), self.cohorts.home_shape[self.run_dim])
         return dataclasses.replace(plan, pace=dataclasses.replace(pace, run=run))
 
-    def _within(self, first: Candidate) -> Iterator[Candidate]:
+    def _within(self, first: Candidate, least_mixing: float) -> Iterator[Candidate]:
         """Confirmed plans at a trial's spread or smaller ones.
 
         A smaller spread leaves more room to keep chunks that are needed again at the ends of runs,
@@ -360,7 +362,7 @@ class CandidateSearch:
         lower = (self._measured(self._plan(spread, share)) for spread in self._lower_spreads(pace))
         num_wanted, best = 2 if self._is_small else 1, 0.0
         for trial in itertools.chain([first], lower):
-            if trial is not None and trial.mixing < _CLEARLY_LESS * best:
+            if trial is not None and trial.mixing < max(least_mixing, _CLEARLY_LESS * best):
                 return
             confirmed = self._confirm(trial)
             if confirmed is None:

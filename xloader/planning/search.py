@@ -32,6 +32,12 @@ _DRAWS = 32
 _MOST_SPREAD = 4096
 """The spread, in tiles, beyond which a larger one no longer improves the mixing."""
 
+_AS_GOOD = 0.95
+"""The fraction of the best mixing so far that the first candidates of a tiling must reach.
+
+Without it, none of 350 plans changed, but plans of patches took up to four times as long to find.
+"""
+
 _MAX_STRETCHES = 1 << 22
 """The most entries of an order without a shuffle. More would not fit memory while planning."""
 
@@ -76,8 +82,9 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     run_dim = max(near, key=lambda dim: cohorts.home_shape[dim])
     for sizes in _tile_sizes(footprint, cohorts, near, run_dim):
         tiling = finest if sizes == finest.sizes else Tiling.of(footprint, sizes)
+        least_mixing = _AS_GOOD * max((c.mixing for c in within), default=0.0)
         search = CandidateSearch(footprint, budget, goal, tiling, run_dim, full)
-        candidates += search.find(is_picky=bool(within))
+        candidates += search.find(least_mixing)
         within = [c for c in candidates if goal.allows(c)]
         enough = [c for c in within if c.mixing >= NEARLY_FULL * full]
         if enough or any(c.amplification == 1.0 and c.mixing >= 0.9 * full for c in within):
