@@ -238,7 +238,11 @@ def test_the_order_of_a_subset_is_explained(samples: xloader.Samples) -> None:
         (lambda s: s.ids(depth=10), UnknownNameError, "no dimension"),
         (lambda s: s.ids(time="1999-01-01"), UnknownNameError, "no such label"),
         (lambda s: s.ids(time=slice("1999", "2000")), EmptySamplesError, "no label"),
-        (lambda s: xloader.open(make_dataset()).select([0]), OptionError, "without windows"),
+        (
+            lambda s: xloader.open(make_dataset()).select([0]),
+            OptionError,
+            "the windows are not set",
+        ),
     ],
 )
 def test_bad_input_is_named(samples, change, error: type[XloaderError], text: str) -> None:

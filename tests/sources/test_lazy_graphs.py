@@ -149,7 +149,10 @@ ANY_STEP: dict[str, tuple[Callable[[da.Array], da.Array], str]] = {
     "a mask": (lambda x: x[x > 3], "computed (getitem)"),
     "rows of a table": (lambda x: x.reshape(36, 4), "computed (reshape)"),
     "repeated": (lambda x: da.broadcast_to(x, (2, 6, 6, 4)), "computed (broadcast_to)"),
-    "points": (lambda x: x.vindex[[0, 4], [1, 5]], "points and not a block (vindex-merge)"),
+    "points": (
+        lambda x: x.vindex[[0, 4], [1, 5]],
+        "an index of points, not of a block (vindex-merge)",
+    ),
     "a new dimension": (lambda x: x[None], "with a new dimension (getitem)"),
     "two arrays": (
         lambda x: da.concatenate([x, x + 1]),

@@ -90,7 +90,7 @@ def test_a_variable_says_why_it_is_not_read_directly():
     assert (
         open_source(ds[["p"]].isel(time=points, lat=points))
         .path_of("p")
-        .endswith("zarr, points and not a block")
+        .endswith("zarr, an index of points, not of a block")
     )
 
 

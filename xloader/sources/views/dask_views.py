@@ -268,7 +268,7 @@ def _evaluated(task: Any, value: Callable[[Hashable], Any]) -> Any:
     if task.func is _known("getitem"):
         return _selected(*arguments)
     if task.func is _known("points"):
-        raise UnrecognisedError("points and not a block")
+        raise UnrecognisedError("an index of points, not of a block")
     if task.func is _known("take"):
         block, (_, keys) = arguments
         return _selected(block, keys)

@@ -116,7 +116,7 @@ def unknown_codec_error(error: Exception, name: str) -> UnsupportedDataError | N
     Examples
     --------
     >>> print(unknown_codec_error(UnknownCodecError("wibble"), "a.zarr"))
-    a.zarr has an array with a codec that is not known here. Given: 'wibble'. Allowed: ...
+    a.zarr has an array with an unknown codec. Given: 'wibble'. Allowed: ...
     """
     if isinstance(error, UnknownCodecError | zarr.errors.UnknownCodecError):
         # The codec's name is the only quoted text in numcodecs' error, and the first in zarr's.
