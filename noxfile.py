@@ -39,6 +39,12 @@ DEPENDENT = (
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 
 
+_HAS_LIBRARY = (
+    "from xloader.engine.compiled_gather import find_library as f; assert f() is not None"
+)
+"""Fails if the installed package lacks the compiled gather."""
+
+
 def _candidates() -> Iterator[str]:
     """Yield every interpreter on PATH and in pyenv."""
     for minor in range(OLDEST[1], 30):
@@ -117,6 +123,8 @@ def built(session: nox.Session) -> None:
         with session.chdir(folder):
             session.run("python", str(example), silent=True)
             session.run("xloader", "--help", silent=True)
+            if shutil.which("cc"):
+                session.run("python", "-c", _HAS_LIBRARY)
         session.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "xloader")
 
 
