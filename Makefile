@@ -60,7 +60,7 @@ check:
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/generated docs/jupyter_execute
-	rm -rf .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf xloader/engine/*.so .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.base:
 	@test -n "$(PYTHON)" || { echo "xloader needs Python 3.11 or newer; pass PYTHON=..."; exit 1; }

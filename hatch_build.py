@@ -6,6 +6,7 @@ Python's own interface, so one file serves every release of Python.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -24,41 +25,65 @@ FLAGS = ("-std=c99", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
 class CompiledGather(BuildHookInterface):
-    """The hook that hatchling calls before it builds a wheel, an editable one too."""
+    """The hook that hatchling calls before and after it builds a wheel, an editable one too."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the library, and name the wheel after this kind of machine."""
         if self.target_name != "wheel":
             return
-        library = Path(self.root, FOLDER, LIBRARY)
-        library.unlink(missing_ok=True)
-        if os.environ.get("XLOADER_COMPILED") == "0":
-            return
-        if reason := compile_library(Path(self.root, FOLDER, SOURCE), library):
+        self._folder = tempfile.mkdtemp()
+        made, library = Path(self._folder, LIBRARY), Path(self.root, FOLDER, LIBRARY)
+        reason = compile_library(Path(self.root, FOLDER, SOURCE), made)
+        if version == "editable":
+            # Such a wheel only points to the sources, so the library lies among them.
+            reason = _replace(library, made if not reason else None) or reason
+        elif not reason:
+            build_data["force_include"][str(made)] = str(FOLDER / LIBRARY)
+        if reason:
             self.app.display_warning(f"xloader is built without its compiled gather: {reason}")
             return
         build_data["pure_python"] = False
-        build_data["artifacts"].append(str(FOLDER / LIBRARY))
         tags = list(platform_tags())
         build_data["tag"] = f"py3-none-{next((t for t in tags if t.startswith('linux_')), tags[0])}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was compiled, which is in the wheel by now."""
+        if self.target_name == "wheel":
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def compile_library(source: Path, library: Path) -> str:
     """Compile a C file to a shared library; return why that failed, or an empty text."""
+    if os.environ.get("XLOADER_COMPILED") == "0":
+        return "XLOADER_COMPILED=0 is set"
     if platform.system() == "Windows":
         return "it is compiled on Linux and macOS only"
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), "")
     if not compiler:
         return "no C compiler was found"
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder, library.name)
-        command = [*shlex.split(compiler), *FLAGS, "-o", str(made), str(source)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except OSError as error:
-            return str(error)
-        except subprocess.CalledProcessError as error:
-            return f"{shlex.join(command)} failed: {error.stderr.strip()}"
+    # Python compares it with the file's, so that no library of another release is called.
+    digest = hashlib.sha256(source.read_bytes()).digest()
+    number = f"-DSOURCE_HASH={int.from_bytes(digest[:7], 'little')}"
+    command = [*shlex.split(compiler), *FLAGS, number, "-o", str(library), str(source)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    except subprocess.CalledProcessError as error:
+        return f"{shlex.join(command)} failed: {error.stderr.strip()}"
+    return ""
+
+
+def _replace(library: Path, made: Path | None) -> str:
+    """Put a new library in the place of an old one; return why that failed, or an empty text."""
+    try:
+        if made is None:
+            library.unlink(missing_ok=True)
+            return ""
+        beside = library.with_name(f"{library.name}.{os.getpid()}")
+        shutil.copyfile(made, beside)
         # Renamed whole, so that no process loads half a file.
-        made.replace(library)
+        beside.replace(library)
+    except OSError as error:
+        return str(error)
     return ""

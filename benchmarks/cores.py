@@ -1,7 +1,7 @@
 """How many cores a loader can keep busy, told on a machine that has few.
 
 python -m benchmarks.cores                       # all layouts, 2 to 32 threads
-python -m benchmarks.cores --only steps1,small   # some of them
+python -m benchmarks.cores --only steps1 small   # some of them
 python -m benchmarks.cores --real                # the codec itself, on the cores of this machine
 
 Decompression is replaced by a sleep of 2 ns for each decoded byte. A sleep needs neither a core nor
@@ -45,7 +45,7 @@ CODECS: Final = (numcodecs.blosc, numcodecs.zstd)
 
 
 @dataclass(frozen=True)
-class Told:
+class Request:
     """What a process is asked to measure.
 
     Parameters
@@ -110,18 +110,18 @@ class Knocks:
 
 
 def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
-    """Open the store; then for each `Told` give its `Figures`."""
+    """Open the store; then for each `Request` give its `Figures`."""
     originals = [codec.decompress for codec in CODECS]
-    told = yield None
+    request = yield None
     while True:
         for codec, original in zip(CODECS, originals, strict=True):
-            codec.decompress = original if told.codec == "real" else _substitute(told.codec)
-        told = yield _measure(layout, place, told)
+            codec.decompress = original if request.codec == "real" else _substitute(request.codec)
+        request = yield _measure(layout, place, request)
 
 
 def sleep_alone(num_threads: int, chunk_nbytes: int) -> float:
     """GB/s of threads that only sleep as long as chunks of this size would: sleeps last longer."""
-    seconds, num_chunks = NS_PER_BYTE * chunk_nbytes * 1e-9, 0
+    seconds = NS_PER_BYTE * chunk_nbytes * 1e-9
 
     def sleep(_: int) -> int:
         num, end = 0, time.perf_counter() + 1.0
@@ -145,17 +145,17 @@ def _substitute(codec: str) -> Callable[..., Any]:
     return decompress
 
 
-def _measure(layout: Layout, place: str, told: Told) -> Figures:
+def _measure(layout: Layout, place: str, request: Request) -> Figures:
     samples = xloader.open(place).window(layout.window, stride=layout.stride)
     options: dict[str, Any] = {"batch_size": layout.batch_size, "memory": layout.memory_nbytes}
     loader = samples.loader(
-        **options, output="numpy", threads=told.num_threads, on_nan="ignore", shuffle=True
+        **options, output="numpy", threads=request.num_threads, on_nan="ignore", shuffle=True
     )
     found = []
     with loader:
         for _ in range(1 + NUM_TURNS):
             begin = Usage.now()
-            if told.codec == "free":
+            if request.codec == "free":
                 with Knocks() as knocks:
                     num = sum(1 for _ in loader)
                 share = knocks.share
@@ -189,15 +189,15 @@ def _row(layout: Layout, place: str, numbers: list[int], *, is_real: bool) -> li
     with Competitor(layout.name, play, layout, place) as process:
         process.require(process.ready())
         for number in numbers:
-            told = Told("real" if is_real else "sleep", number)
-            speed = process.require(process.turn(told)).gb_per_second
+            request = Request("real" if is_real else "sleep", number)
+            speed = process.require(process.turn(request)).gb_per_second
             if is_real:
                 cells.append(f"{speed:.2f} GB/s")
                 continue
             alone = sleep_alone(number, layout.store.chunk_nbytes)
             cells.append(f"{speed:.2f} GB/s ({speed / alone:.2f})")
         if not is_real:
-            free = process.require(process.turn(Told("free", 2)))
+            free = process.require(process.turn(Request("free", 2)))
             cells += [f"{free.cpu_per_gb:.2f}", f"{free.held_share:.0%}"]
     return cells
 
@@ -207,7 +207,7 @@ def _parse() -> argparse.Namespace:
         prog="python -m benchmarks.cores", description=(__doc__ or "").splitlines()[0]
     )
     names = [layout.name for layout in LAYOUTS if not layout.is_in_memory]
-    parser.add_argument("--only", type=lambda text: text.split(","), default=names)
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument(
         "--threads",
         type=lambda text: [int(part) for part in text.split(",")],

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
 from xloader.engine import compiled_gather
-from xloader.engine.compiled_gather import CompiledCopy, find_library
+from xloader.engine.compiled_gather import CompiledCopy, load_function
 from xloader.testing import write_store
 
 pytestmark = [
@@ -33,12 +35,12 @@ HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
-    if find_library() is None:
+    if load_function()[0] is None:
         pytest.skip("the gather was not compiled")
 
 
 def with_numpy() -> mock._patch[object]:
-    return mock.patch.object(compiled_gather, "find_library", return_value=None)
+    return mock.patch.object(compiled_gather, "load_function", return_value=(None, "it is a test"))
 
 
 def batches(samples: Samples, **options: object) -> list[list[np.ndarray]]:
@@ -57,16 +59,35 @@ def assert_same(samples: Samples, **options: object) -> None:
             np.testing.assert_array_equal(array, reference)
 
 
+@pytest.fixture(name="copied", scope="module")
+def record_copies() -> Iterator[list[str]]:
+    """The field of each call of the compiled function."""
+    fields: list[str] = []
+    copy = CompiledCopy.copy
+
+    def recording(self: CompiledCopy, *args: Any) -> None:
+        fields.append(self.field)
+        copy(self, *args)
+
+    with mock.patch.object(CompiledCopy, "copy", recording):
+        yield fields
+
+
 @given(case=cases(), epoch=st.integers(0, 1))
-def test_batches_are_those_of_numpy(case: Case, epoch: int) -> None:
+def test_batches_are_those_of_numpy(case: Case, epoch: int, copied: list[str]) -> None:
     for rank in range(case.world_size):
-        with case.loader(rank) as loader, with_numpy(), case.loader(rank) as other:
-            for one in (loader, other):
-                one.set_epoch(epoch)
-            for batch, expected in zip(loader, other, strict=True):
-                assert batch.ids.tolist() == expected.ids.tolist()
-                for array, reference in zip(batch, expected, strict=True):
-                    np.testing.assert_array_equal(array, reference)
+        found = []
+        for context in (nullcontext(), with_numpy()):
+            copied.clear()
+            with context, case.loader(rank) as loader:
+                loader.set_epoch(epoch)
+                found.append([(batch.ids, list(batch)) for batch in loader])
+            event(f"{type(context).__name__}: the compiled function is called: {bool(copied)}")
+        assert not copied
+        for (ids, arrays), (other_ids, others) in zip(*found, strict=True):
+            assert ids.tolist() == other_ids.tolist()
+            for array, other in zip(arrays, others, strict=True):
+                np.testing.assert_array_equal(array, other)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u2", "f2", "i4", "f4", "i8", "f8"])
@@ -108,54 +129,68 @@ def test_a_field_of_variables_with_other_dtypes_and_dimensions() -> None:
     assert_same(stacked, batch_size=8, memory="1MiB")
 
 
-def test_every_variable_of_the_examples_is_copied_by_it() -> None:
+def test_each_variable_is_copied_by_it(copied: list[str]) -> None:
     ds = xr.Dataset({"a": (("time", "x"), np.zeros((8, 4), "f4")), "b": ("time", np.zeros(8))})
     samples = xloader.open(write_store(ds, {"a": (2, 4), "b": (2,)})).window(time=2)
-    copied = []
-    copy = CompiledCopy.copy
-
-    def counting(self: CompiledCopy, *args: object) -> None:
-        copied.append(self.field)
-        copy(self, *args)
-
-    with mock.patch.object(CompiledCopy, "copy", counting):
-        batches(samples, batch_size=2, memory="1MiB")
+    copied.clear()
+    batches(samples, batch_size=2, memory="1MiB")
     assert set(copied) == {"a", "b"}
+    copied.clear()
+    with with_numpy():
+        batches(samples, batch_size=2, memory="1MiB")
+    assert not copied
+
+
+def test_as_many_dimensions_as_an_array_may_have() -> None:
+    """The compiled function has room for as many nested loops."""
+    sizes = (6, *(1,) * 55, 2, 3)
+    ds = xr.Dataset({"a": ([f"d{n}" for n in range(len(sizes))], np.arange(36.0).reshape(sizes))})
+    assert_same(xloader.open(ds).window(d0=2, stride=1), batch_size=2, memory="1MiB")
 
 
 def test_explain_says_which_is_used() -> None:
-    ds = xr.Dataset({"a": (("time", "x"), np.zeros((8, 4), "f4"))})
-    samples = xloader.open(write_store(ds, {"a": (2, 4)})).window(time=2)
-    assert "compiled, without Python's lock" in str(samples.explain())
+    values = np.zeros((8, 4), "f4")
+    packed = values.astype("i4"), {"scale_factor": 0.5, "_FillValue": np.int32(-1)}
+    ds = xr.Dataset({"a": (("time", "x"), values), "b": (("time", "x"), *packed)})
+    samples = xloader.open(write_store(ds, {"a": (2, 4), "b": (2, 4)})).window(time=2)
+    assert "compiled, without Python's lock; b by NumPy" in str(samples.explain())
+    alone = xloader.open(ds[["a"]]).window(time=2)
+    assert alone.explain().gather == "compiled, without Python's lock"
+    assert alone.explain(order=[0, 1], cache="lru").gather == "compiled, without Python's lock"
     with with_numpy():
-        assert "NumPy, which holds Python's lock: install xloader" in str(samples.explain())
+        assert "NumPy, which holds Python's lock: it is a test" in str(samples.explain())
 
 
-def test_it_is_switched_off_by_an_environment_variable() -> None:
-    code = "from xloader.engine.compiled_gather import find_library; print(find_library())"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"XLOADER_COMPILED": "0", "PATH": ""},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert run.stdout.strip() == "None"
+def test_it_is_switched_off_by_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLOADER_COMPILED", "0")
+    assert load_function.__wrapped__() == (None, "XLOADER_COMPILED=0 is set")
 
 
-def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_gather, "_VERSION", -1)
-    assert find_library.__wrapped__() is None
-
-
-def test_a_file_that_is_no_library_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("library", "source", "reason"),
+    [
+        (None, b"", "there was no C compiler"),
+        (b"made for another machine", b"", "does not load"),
+        ("own", b"another release", "of another release; install xloader again"),
+    ],
+)
+def test_libraries_that_are_not_used(
+    library: bytes | str | None,
+    source: bytes,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "module.py").touch()
-    (tmp_path / compiled_gather._NAME).write_bytes(b"made for another machine")
+    (tmp_path / compiled_gather._SOURCE).write_bytes(source)
+    if library == "own":
+        own = Path(compiled_gather.__file__).with_name(compiled_gather._LIBRARY)
+        shutil.copy(own, tmp_path / compiled_gather._LIBRARY)
+    elif isinstance(library, bytes):
+        (tmp_path / compiled_gather._LIBRARY).write_bytes(library)
     monkeypatch.setattr(compiled_gather, "__file__", str(tmp_path / "module.py"))
-    assert find_library.__wrapped__() is None
+    function, told = load_function.__wrapped__()
+    assert function is None
+    assert reason in told
 
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="there is no C compiler")
@@ -163,7 +198,7 @@ def test_builds_without_a_compiler_go_on(tmp_path: Path) -> None:
     """The build says why it has no compiled gather, and is no error."""
     pytest.importorskip("hatchling")
     sys.path.insert(0, str(ROOT))
-    from hatch_build import compile_library
+    from hatch_build import _replace, compile_library
 
     source = ROOT / "xloader" / "engine" / "gather_rows.c"
     assert compile_library(source, tmp_path / "a.so") == ""
@@ -174,3 +209,8 @@ def test_builds_without_a_compiler_go_on(tmp_path: Path) -> None:
     broken.write_text("this is not C")
     assert "failed" in compile_library(broken, tmp_path / "c.so")
     assert not (tmp_path / "c.so").exists()
+    assert _replace(tmp_path / "d.so", tmp_path / "a.so") == ""
+    assert (tmp_path / "d.so").read_bytes() == (tmp_path / "a.so").read_bytes()
+    assert _replace(tmp_path / "d.so", None) == ""
+    assert not (tmp_path / "d.so").exists()
+    assert "no such folder" in _replace(tmp_path / "no such folder" / "d.so", tmp_path / "a.so")

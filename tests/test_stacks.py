@@ -57,7 +57,7 @@ def sizes_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         copy_alike(hits, spans, block_table, slots, stack, view)
 
     monkeypatch.setattr("xloader.engine.copies.copy_alike", counting)
-    monkeypatch.setattr("xloader.engine.compiled_gather.find_library", lambda: None)
+    monkeypatch.setattr("xloader.engine.compiled_gather.load_function", lambda: (None, ""))
     return sizes
 
 

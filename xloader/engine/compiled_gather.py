@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,52 +21,85 @@ import numpy as np
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access
+from xloader.core.packing import Packing
 from xloader.engine.buffers import Arrays
 from xloader.engine.field_places import Stack, address_of
 from xloader.engine.overlaps import Hits
 
-_VERSION: Final = 1
-"""Version of the arguments. The library must have been compiled from a source of the same one."""
+_SOURCE: Final = "gather_rows.c"
+_LIBRARY: Final = "_gather_rows.so"
+"""The C file beside this one, and what the installation makes of it."""
 
-_NAME: Final = "_gather_rows.so"
-"""The file that the installation makes beside this one."""
+_SAME, _WIDEN, _LOOK_UP = range(3)
+"""How numbers are converted: not at all, to wider floats, or with a table of all values."""
 
-_SAME, _WIDEN, _NARROW, _LOOK_UP = range(4)
-"""How numbers are copied: unchanged, as wider or narrower floats, or through a table."""
+_MOST_LOOPS: Final = 64
+"""The most nested loops of the compiled function."""
 
 _FLOATS: Final = (np.dtype("f4"), np.dtype("f8"))
 
+Function = Callable[..., None]
+
 
 @functools.cache
-def find_library() -> Callable[..., None] | None:
-    """The compiled function; None if it was not compiled, or is switched off.
+def load_function() -> tuple[Function | None, str]:
+    """Load the compiled function.
 
     The environment variable ``XLOADER_COMPILED=0`` switches it off.
+
+    Returns
+    -------
+    function : callable or None
+        The function.
+    reason : str
+        Why there is none.
     """
-    path = Path(__file__).with_name(_NAME)
-    if os.environ.get("XLOADER_COMPILED") == "0" or not path.exists():
-        return None
+    path = Path(__file__).with_name(_LIBRARY)
+    if os.environ.get("XLOADER_COMPILED") == "0":
+        return None, "XLOADER_COMPILED=0 is set"
+    if not path.exists():
+        return None, "there was no C compiler when xloader was installed"
     try:
         library = ctypes.CDLL(str(path))
-        if library.xloader_gather_version() != _VERSION:
-            return None
-        found: Any = library.xloader_gather
-    except (OSError, AttributeError):
-        # It was compiled on another kind of machine, or from another release.
-        return None
-    found.restype = None
-    found.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
-    function: Callable[..., None] = found
-    return function
+        library.xloader_gather_source.restype = ctypes.c_int64
+        is_ours = library.xloader_gather_source() == source_hash(path.with_name(_SOURCE))
+        function: Any = library.xloader_gather
+    except (OSError, AttributeError) as error:
+        return None, f"the compiled library does not load ({error})"
+    if not is_ours:
+        return None, "the compiled library is of another release; install xloader again"
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
+    return function, ""
 
 
-def gather_in_words() -> str:
-    """Say how rows are copied into batches in this process, for `explain()`."""
-    if find_library() is not None:
+def source_hash(source: Path) -> int:
+    """The number that a library holds which was compiled from a C file."""
+    digest = hashlib.sha256(source.read_bytes()).digest()
+    return int.from_bytes(digest[:7], "little")
+
+
+def gather_in_words(copied: Iterable[tuple[str, np.dtype, Packing | None, np.dtype]]) -> str:
+    """Say how variables are copied into batches in this process, for `explain()`.
+
+    Parameters
+    ----------
+    copied : iterable of (str, numpy.dtype, Packing or None, numpy.dtype)
+        Per variable its name, its stored dtype, its packing and the dtype of its field.
+    """
+    function, reason = load_function()
+    if function is None:
+        return f"by NumPy, which holds Python's lock: {reason}"
+    others = sorted(
+        {
+            name
+            for name, stored, packing, dtype in copied
+            if _conversion(stored, packing, dtype) is None
+        }
+    )
+    if not others:
         return "compiled, without Python's lock"
-    if os.environ.get("XLOADER_COMPILED") == "0":
-        return "NumPy, as XLOADER_COMPILED=0 asks for"
-    return "NumPy, which holds Python's lock: install xloader where there is a C compiler"
+    return f"compiled, without Python's lock; {', '.join(others)} by NumPy, to convert the numbers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +111,7 @@ class CompiledCopy:
     function : callable
         The compiled function.
     layout : numpy.ndarray of int64
-        Way of copying, sizes of a stored and of a delivered number in bytes, numbers of windowed
+        Conversion, sizes of a stored and of a delivered number in bytes, numbers of windowed
         dimensions, outer loops and axes, bytes between rows; for each outer loop its count and
         step in bytes; for each axis its windowed dimension or -1, its step and size in elements,
         and its step in the batch in bytes.
@@ -90,37 +125,39 @@ class CompiledCopy:
         Index of the first variable among those of its group.
     """
 
-    function: Callable[..., None]
+    function: Function
     layout: Ints
     table: np.ndarray | None
     field: str
     offset: int
     column: int
 
-    def __post_init__(self) -> None:
-        at = None if self.table is None else address_of(self.table)
-        object.__setattr__(self, "_begin", (address_of(self.layout), at))
+    @cached_property
+    def _addresses(self) -> tuple[int, int | None]:
+        """The addresses of the layout and of the table."""
+        return address_of(self.layout), None if self.table is None else address_of(self.table)
 
-    def target(self, arrays: Arrays) -> int:
+    def address_in(self, arrays: Arrays) -> int:
         """The address of the first number of a batch."""
         return address_of(arrays[self.field]) + self.offset
 
     def copy(self, hits: Hits, addresses: Ints, target: int) -> None:
         """Copy the parts of blocks that some rows take.
 
+        The caller keeps the memory of the blocks and of the batch alive meanwhile.
+
         Parameters
         ----------
         hits : Hits
             Which rows take which parts of blocks.
         addresses : numpy.ndarray of int64, shape (n,)
-            Per hit, the address of the block's values of the first variable. The last axis is
-            contiguous.
+            Per hit, the address of the block's values of the first variable. It is contiguous.
         target : int
-            Where the batch begins, from `target`.
+            Where the batch begins, from `address_in`.
         """
         table = hits.table
         self.function(
-            *self._begin,  # type: ignore[attr-defined]
+            *self._addresses,
             target,
             address_of(table),
             table.strides[0] // 8,
@@ -145,45 +182,42 @@ def compile_copy(stack: Stack, spans: Access, example: Arrays) -> CompiledCopy |
     Returns
     -------
     CompiledCopy or None
-        None if the function is missing, or cannot copy these dtypes.
+        None if the function is missing, or cannot copy these numbers.
     """
-    function = find_library()
-    first = stack.first
+    function, _ = load_function()
+    first, stored = stack.first, stack.stored
     view = stack.view(example)
-    found = _way(stack, view.dtype)
-    windowed, axes = first.stored.windowed, first.stored.axes
-    num_outer = view.ndim - len(axes)
-    is_odd = any(dim is not None and spans[dim] is None for dim in windowed)
-    if function is None or found is None or is_odd:
+    conversion = _conversion(stored.dtype, stored.packing, view.dtype)
+    num_outer = view.ndim - len(stored.axes)
+    lacks_access = any(dim is not None and spans[dim] is None for dim in stored.windowed)
+    if function is None or conversion is None or lacks_access or view.ndim > _MOST_LOOPS:
         return None
-    way, table = found
     # The second axis is that of the rows.
     outer = [at for at in range(num_outer) if at != 1]
     layout: list[int] = [
-        *(way, first.stored.dtype.itemsize, view.dtype.itemsize),
-        *(len(spans), len(outer), len(axes), view.strides[1]),
+        *(conversion, stored.dtype.itemsize, view.dtype.itemsize),
+        *(len(spans), len(outer), len(stored.axes), view.strides[1]),
     ]
     for at in outer:
         layout += [view.shape[at], view.strides[at]]
-    for axis, dim, stride in zip(axes, windowed, view.strides[num_outer:], strict=True):
+    for axis, dim, stride in zip(
+        stored.axes, stored.windowed, view.strides[num_outer:], strict=True
+    ):
         span = None if dim is None else spans[dim]
         layout += [-1, 1, axis.size] if dim is None or span is None else [dim, span[1], 0]
         layout.append(stride)
+    table = stored.packing.table if stored.packing is not None else None
     offset = address_of(view) - address_of(example[first.field])
     return CompiledCopy(
         function, np.array(layout, np.int64), table, first.field, offset, first.column
     )
 
 
-def _way(stack: Stack, dtype: np.dtype) -> tuple[int, np.ndarray | None] | None:
-    """How the numbers of a stack are copied, and the table for that; None if it cannot be done."""
-    stored = stack.stored
-    if stored.packing is not None:
-        table = stored.packing.table
-        is_told = table is not None and table.dtype == dtype and dtype in _FLOATS
-        return (_LOOK_UP, table) if is_told else None
-    if stored.dtype == dtype and not dtype.hasobject:
-        return _SAME, None
-    if dtype in _FLOATS and stored.dtype in _FLOATS:
-        return (_WIDEN if dtype.itemsize == 8 else _NARROW), None
-    return None
+def _conversion(stored: np.dtype, packing: Packing | None, dtype: np.dtype) -> int | None:
+    """How stored numbers become those of a field; None if the compiled function cannot do it."""
+    if packing is not None:
+        has_table = packing.table is not None and packing.table.dtype == dtype
+        return _LOOK_UP if has_table and dtype in _FLOATS else None
+    if stored == dtype and not dtype.hasobject:
+        return _SAME
+    return _WIDEN if (stored, dtype) == _FLOATS else None

@@ -33,14 +33,14 @@ class Place:
         The compiled copy of the stack.
     """
 
-    __slots__ = ("_arrays", "_view", "compiled", "stack", "target")
+    __slots__ = ("_arrays", "_view", "address", "compiled", "stack")
 
     def __init__(self, stack: Stack, arrays: Arrays, compiled: CompiledCopy | None) -> None:
         self._arrays = arrays
         self._view: NDArray[Any] | None = None
         self.stack = stack
         self.compiled = compiled
-        self.target = 0 if compiled is None else compiled.target(arrays)
+        self.address = 0 if compiled is None else compiled.address_in(arrays)
 
     @property
     def view(self) -> NDArray[Any]:
@@ -96,11 +96,6 @@ class Gatherer:
             [[compile_copy(s, access, example) for s in stacks] for access, stacks in own.items()]
             for own in self._stacks
         ]
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the compiled function copies all variables."""
-        return all(c is not None for group in self._compiled for own in group for c in own)
 
     @cached_property
     def accesses(self) -> list[tuple[Access, ...]]:
@@ -208,7 +203,8 @@ class Gatherer:
                 others.append(place)
                 continue
             addresses = block_table.addresses[place.compiled.column].take(slots)
-            place.compiled.copy(hits, addresses, place.target)
+            # `places` and `block_table` keep all this memory alive during the call.
+            place.compiled.copy(hits, addresses, place.address)
         if others:
             pairs = [(place.stack, place.view) for place in others]
             copy_rows(hits, self.accesses[group][access], block_table, slots, pairs)

@@ -6,8 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 1
-#define MOST_LOOPS 40
+/* As many as a NumPy array may have dimensions: compiled_gather.py asks for no more. */
+#define MOST_LOOPS 64
+
+/* A number made from this file when it is compiled. Another one means another release. */
+#ifndef SOURCE_HASH
+#define SOURCE_HASH 0
+#endif
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -15,14 +20,14 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-/* The ways in which numbers are copied, as in compiled_gather.py. */
-enum { SAME = 0, WIDEN = 1, NARROW = 2, LOOK_UP = 3 };
+/* How numbers are converted, as in compiled_gather.py. */
+enum { SAME = 0, WIDEN = 1, LOOK_UP = 2 };
 
 typedef struct {
     int64_t count, from, to; /* repetitions, and the bytes between them in source and target */
 } Loop;
 
-EXPORT int64_t xloader_gather_version(void) { return VERSION; }
+EXPORT int64_t xloader_gather_source(void) { return SOURCE_HASH; }
 
 /* Copies elements that do not lie side by side. The sizes are constants in each case, so that the
    compiler makes a load and a store of memcpy. */
@@ -64,19 +69,16 @@ static void copy_same(const Loop *loop, const char *source, char *target, int64_
     } while (0)
 
 #define AS_DOUBLE(x) ((double)(x))
-#define AS_FLOAT(x) ((float)(x))
 #define IN_FLOATS(x) (((const float *)table)[x])
 #define IN_DOUBLES(x) (((const double *)table)[x])
 
 static void copy_line(
-    int64_t way, const Loop *loop, const char *source, char *target, int64_t size_from,
+    int64_t conversion, const Loop *loop, const char *source, char *target, int64_t size_from,
     int64_t size_to, const char *table) {
-    if (way == SAME)
+    if (conversion == SAME)
         copy_same(loop, source, target, size_from);
-    else if (way == WIDEN)
+    else if (conversion == WIDEN)
         CONVERT_EACH(float, double, AS_DOUBLE);
-    else if (way == NARROW)
-        CONVERT_EACH(double, float, AS_FLOAT);
     else if (size_from == 1 && size_to == 4)
         CONVERT_EACH(uint8_t, float, IN_FLOATS);
     else if (size_from == 1)
@@ -120,12 +122,12 @@ static int64_t simplify(Loop *loops, int64_t num, int64_t size_from, int64_t siz
 
 /* Runs all loops but the innermost one, and copies a line in each of their repetitions. */
 static void copy_box(
-    int64_t way, const Loop *loops, int64_t num, const char *source, char *target,
+    int64_t conversion, const Loop *loops, int64_t num, const char *source, char *target,
     int64_t size_from, int64_t size_to, const char *table) {
     int64_t at[MOST_LOOPS] = {0};
     const Loop *inner = &loops[num - 1];
     for (;;) {
-        copy_line(way, inner, source, target, size_from, size_to, table);
+        copy_line(conversion, inner, source, target, size_from, size_to, table);
         int64_t i = num - 2;
         while (i >= 0) {
             source += loops[i].from;
@@ -144,7 +146,7 @@ static void copy_box(
 EXPORT void xloader_gather(
     const int64_t *layout, const char *table, char *target, const int64_t *hits, int64_t row_size,
     int64_t num_hits, int64_t shift, const int64_t *addresses) {
-    const int64_t way = layout[0], size_from = layout[1], size_to = layout[2];
+    const int64_t conversion = layout[0], size_from = layout[1], size_to = layout[2];
     const int64_t num_dims = layout[3], num_outer = layout[4], num_axes = layout[5];
     const int64_t row_stride = layout[6];
     const int64_t *outer = layout + 7;
@@ -182,6 +184,6 @@ EXPORT void xloader_gather(
         }
         const int64_t num = simplify(loops, num_outer + num_axes, size_from, size_to);
         if (num)
-            copy_box(way, loops, num, from, to, size_from, size_to, table);
+            copy_box(conversion, loops, num, from, to, size_from, size_to, table);
     }
 }

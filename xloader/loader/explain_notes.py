@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
+from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
 
@@ -30,9 +31,14 @@ def with_notes(expected: Explanation, recipe: Recipe, *more: str) -> Explanation
         The prediction with its notes.
     """
     notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
-    return replace(
-        expected, gather=gather_in_words(), irregular_steps=irregular_steps(recipe), notes=notes
-    )
+    copied = [
+        (part.variable, variable.stored_dtype, variable.packing, layout.dtype)
+        for layout in make_layouts(recipe)
+        for part in layout.parts
+        for variable in [recipe.variable(part.variable)]
+    ]
+    gather, steps = gather_in_words(copied), irregular_steps(recipe)
+    return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
 
 
 def overlap_note(recipe: Recipe) -> str:
