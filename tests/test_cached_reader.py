@@ -33,8 +33,8 @@ from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
-from xloader.engine.readers import Readers, ReadTask
 from xloader.engine.sample_reader import read_samples
+from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,
@@ -188,7 +188,7 @@ def test_a_batch_is_read_in_one_go_where_nothing_that_it_needs_goes() -> None:
 @pytest.mark.parametrize(("in_flight", "num_threads"), [(1, 1), (BLOCK, 1), (3 * BLOCK, 3)])
 def test_chunks_under_way_are_bounded_by_bytes(in_flight: int, num_threads: int) -> None:
     reader = make_reader(line(), 6 * BLOCK, batch_size=24, num_threads=6, in_flight=in_flight)
-    with reader, patch.object(Readers, "do", autospec=True, side_effect=Readers.do) as do:
+    with reader, patch.object(TaskThreads, "do", autospec=True, side_effect=TaskThreads.do) as do:
         reader.read(np.arange(23))
     (_, chunks, most), _ = do.call_args_list[0]
     assert len(chunks) == 6
@@ -200,14 +200,14 @@ def test_of_a_store_that_waits_many_chunks_are_asked_for_at_a_time() -> None:
     store = write_store(xr.Dataset({"a": ("time", values)}), {"a": (4,)})
     samples = xloader.open(LatencyStore(store, 0.0)).window(time=1)
     reader = make_reader(samples, 96, batch_size=24)
-    with reader, patch.object(Readers, "do", autospec=True, side_effect=Readers.do) as do:
+    with reader, patch.object(TaskThreads, "do", autospec=True, side_effect=TaskThreads.do) as do:
         np.testing.assert_array_equal(reader.read(np.arange(24))["a"][:, 0], values)
     assert do.call_args_list[0].args[2] == MOST_REQUESTS
 
 
-def noting(done: list[int], number: int) -> ReadTask:
+def noting(done: list[int], number: int) -> ThreadTask:
     """A task that notes its number when it is done."""
-    return ReadTask((), lambda _: done.append(number))
+    return ThreadTask((), lambda _: done.append(number))
 
 
 def test_where_the_system_gives_no_more_threads_those_there_do_it_all() -> None:
@@ -222,19 +222,22 @@ def test_where_the_system_gives_no_more_threads_those_there_do_it_all() -> None:
             raise RuntimeError("no more threads")
         start(thread)
 
-    with Readers(RetryPolicy(), "test") as readers, patch.object(threading.Thread, "start", begin):
-        readers.do([noting(done, number) for number in range(5)], 3)
+    with (
+        TaskThreads(RetryPolicy(), "test") as threads,
+        patch.object(threading.Thread, "start", begin),
+    ):
+        threads.do([noting(done, number) for number in range(5)], 3)
     assert num_asked > num_given
     assert done == [0, 1, 2, 3, 4]
 
 
 def test_where_the_system_gives_no_thread_at_all_it_is_an_error() -> None:
     done = list[int]()
-    with Readers(RetryPolicy(), "test") as readers:
+    with TaskThreads(RetryPolicy(), "test") as threads:
         refused = patch.object(threading.Thread, "start", side_effect=RuntimeError("no threads"))
         with refused, pytest.raises(RuntimeError, match="no threads"):
-            readers.do([noting(done, 0)], 3)
-        readers.do([noting(done, 1)], 3)
+            threads.do([noting(done, 0)], 3)
+        threads.do([noting(done, 1)], 3)
     assert done == [1]
 
 
@@ -244,12 +247,12 @@ def test_after_a_task_that_fails_the_others_never_begin() -> None:
     def fail(_: object) -> None:
         raise ValueError("the second")
 
-    tasks = [noting(done, 0), ReadTask((), fail), noting(done, 2)]
+    tasks = [noting(done, 0), ThreadTask((), fail), noting(done, 2)]
     with (
-        Readers(RetryPolicy(), "test") as readers,
+        TaskThreads(RetryPolicy(), "test") as threads,
         pytest.raises(ValueError, match="the second"),
     ):
-        readers.do(tasks, 1)
+        threads.do(tasks, 1)
     assert done == [0]
 
 
@@ -351,7 +354,7 @@ def test_a_closed_reader_reads_no_more_and_has_no_threads() -> None:
     reader.read(np.arange(23))
     mine = set(threading.enumerate()) - before
     names = {t.name.rpartition("-")[0] for t in mine}
-    assert names == {"xloader-read", "xloader-deadline"}
+    assert names == {"xloader-task", "xloader-deadline"}
     reader.close()
     reader.close()
     assert not any(thread.is_alive() for thread in mine)

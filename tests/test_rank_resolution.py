@@ -85,7 +85,7 @@ def test_a_rank_says_once_what_is_its_own(
     [
         ({}, None),
         ({"seed": 1}, "seed"),
-        ({"memory": "2MiB"}, "memory='2MiB'"),
+        ({"memory": "2MiB"}, "memory=2097152"),
         ({"spread": 0}, "spread=0"),
         ({"drop_last": True}, "drop_last=True"),
         ({"batch_size": 8}, "batch_size=8"),

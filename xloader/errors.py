@@ -128,6 +128,24 @@ class EmptySamplesError(OptionError):
     """No sample is left to deliver."""
 
 
+def show_memory(nbytes: int) -> str:
+    """The option ``memory`` for at least so many bytes, as it is written in code.
+
+    Examples
+    --------
+    >>> show_memory(200_000_000)
+    'memory="191MiB"'
+    """
+    size, unit = _unit_of(nbytes)
+    return f'memory="{-(-nbytes // size)}{unit}"'
+
+
+def _unit_of(nbytes: int) -> tuple[int, str]:
+    # Not GiB: rounding up to whole GiB would ask for far more than is needed.
+    units = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+    return next(own for own in units if nbytes >= own[0])
+
+
 class MemoryBudgetError(OptionError):
     """The memory budget is too small for even the smallest plan.
 
@@ -158,15 +176,13 @@ class MemoryBudgetError(OptionError):
             # PyTorch rebuilds an error of a worker process from its text alone.
             super().__init__(what)
             return
-        # Not GiB: rounding up to whole GiB would ask for far more than is needed.
-        units = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-        size, unit = next(own for own in units if minimum_nbytes >= own[0])
+        size, unit = _unit_of(minimum_nbytes)
         shown = f" ({minimum_nbytes / size:.1f} {unit})" * (size > 1)
         super().__init__(
             what,
             given=given,
             allowed=f"at least {minimum_nbytes} bytes{shown}",
-            remedy=f'pass memory="{-(-minimum_nbytes // size)}{unit}", or {remedy}',
+            remedy=f"pass {show_memory(minimum_nbytes)}, or {remedy}",
         )
 
 

@@ -137,8 +137,8 @@ class NanWarner:
         self._is_due = False
         warn_caller(
             f"a batch holds NaN: {'; '.join(map(str, found))}. There is no warning for later "
-            'batches: pass on_nan="count" to count NaN in all batches, or on_nan="raise" to stop '
-            f"at NaN in any batch. To mend it: {_REMEDY}",
+            'batches: pass on_nan="raise" to stop at NaN in any batch, or on_nan="count" to '
+            f"samples.loader(...) to count NaN in all batches. To mend it: {_REMEDY}",
             NanWarning,
         )
 

@@ -169,19 +169,20 @@ class LoaderOptions:
 
     def _check_lanes(self) -> None:
         check_whole("batch_size * world_size", self.global_batch, 1, MOST)
-        if self.num_lanes % self.world.world_size:
+        ranks = self.world.world_size
+        if self.num_lanes % ranks:
             raise LanesError(
                 "the ranks do not divide the lanes",
-                given=f"lanes={self.num_lanes}, world_size={self.world.world_size}",
-                allowed=f"multiples of {self.world.world_size}",
+                given=f"lanes={self.num_lanes}, world_size={ranks}",
+                allowed=f"multiples of {ranks}",
                 remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
-                f"new training run, pass lanes={self.world.world_size} or a multiple of it",
+                f"new training run, pass lanes={ranks} or a multiple of it",
             )
         if self.global_batch % self.num_lanes:
             raise LanesError(
                 "the lanes do not divide the global batch",
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
-                allowed=f"one of {divisors_of(self.global_batch)}",
+                allowed=f"one of {[n for n in divisors_of(self.global_batch) if n % ranks == 0]}",
                 remedy="pass one of these as lanes=, or another batch_size=",
             )
 

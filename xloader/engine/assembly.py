@@ -9,7 +9,6 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_reader import BlockReader, Stored
 from xloader.engine.buffers import Fields
 from xloader.engine.gather import Gatherer
-from xloader.planning.budget import Budget
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 
@@ -52,7 +51,7 @@ class EngineParts:
         layouts: tuple[FieldLayout, ...],
         footprint: Footprint,
         fields: Fields,
-        budget: Budget,
+        in_flight_nbytes: int,
         num_cores: int,
         retry_policy: RetryPolicy,
     ) -> EngineParts:
@@ -68,17 +67,14 @@ class EngineParts:
             The chunks that the samples need.
         fields : Fields
             Allocates the batches.
-        budget : Budget
-            The memory. It says how many bytes may be in flight.
+        in_flight_nbytes : int
+            Most decoded bytes in flight.
         num_cores : int
             Most threads. There are fewer where the bytes in flight have room for fewer of the
             largest chunks.
         retry_policy : RetryPolicy
             How long reads are waited for.
         """
-        # Threads may read some variables while others are fetched ahead: each way gets half.
-        num_ways = len({recipe.source.is_waiting(name) for name in footprint.variables})
-        in_flight_nbytes = budget.in_flight_nbytes // num_ways
         num_threads = min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
         stored = stored_variables(recipe, footprint)
         return cls(

@@ -26,7 +26,7 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.gather import Places
 from xloader.engine.overlaps import Hits, find_hits
-from xloader.engine.readers import Readers, ReadTask
+from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import ChunkError, ClosedError, MemoryBudgetError
 from xloader.planning.cache_budget import cache_budget, least_nbytes
 from xloader.planning.lru_simulation import BlockNumbers
@@ -104,7 +104,7 @@ class CachedReader:
         self._make_held = partial(
             _Held,
             partial(BlockCache, parts.footprint, self._keys, parts.reader, capacity_nbytes),
-            partial(Readers, parts.retry_policy, parts.reader.name),
+            partial(TaskThreads, parts.retry_policy, parts.reader.name),
         )
         self._held: dict[int, _Held] = {}
         self._is_closed = False
@@ -155,7 +155,13 @@ class CachedReader:
         )
         fields = Fields(layouts, min(batch_size, footprint.num_samples), budget.num_batches)
         parts = EngineParts.of(
-            recipe, layouts, footprint, fields, budget, num_cores, recipe.retry_policy
+            recipe,
+            layouts,
+            footprint,
+            fields,
+            budget.in_flight_nbytes,
+            num_cores,
+            recipe.retry_policy,
         )
         return cls(parts, budget.lane_nbytes)
 
@@ -200,7 +206,7 @@ class CachedReader:
                 ]
                 self._reader.change_watch.check()
             except ChunkError:
-                if held.readers.is_spoilt:
+                if held.threads.is_spoilt:
                     held.begin_anew()
                 held.cache.mend()
                 raise
@@ -218,7 +224,7 @@ class CachedReader:
         held = self._here()
         with held.lock:
             self._is_closed = True
-            held.readers.close()
+            held.threads.close()
             held.begin_anew()
 
     def __enter__(self) -> CachedReader:
@@ -312,8 +318,10 @@ class CachedReader:
         most = self._parts.in_flight_nbytes // max(bundle.room_nbytes for bundle, _ in jobs)
         num_threads = MOST_REQUESTS if self._reader.is_waiting else self._parts.num_threads
         try:
-            tasks = [ReadTask(b.reads, partial(load, number)) for number, (b, _) in enumerate(jobs)]
-            held.readers.do(tasks, min(num_threads, most))
+            tasks = [
+                ThreadTask(b.reads, partial(load, number)) for number, (b, _) in enumerate(jobs)
+            ]
+            held.threads.do(tasks, min(num_threads, most))
         finally:
             for (bundle, blocks), outcome in zip(jobs, outcomes, strict=True):
                 if outcome is not None:
@@ -344,8 +352,8 @@ class CachedReader:
 
         num_threads = min(self._parts.num_threads, len(pieces))
         if num_threads > 1:
-            tasks = [ReadTask((), partial(copy, number)) for number in range(len(pieces))]
-            held.readers.do(tasks, num_threads)
+            tasks = [ThreadTask((), partial(copy, number)) for number in range(len(pieces))]
+            held.threads.do(tasks, num_threads)
             return
         # The calling thread needs no hand-over, which takes longer than copying a few rows.
         for number in range(len(pieces)):
@@ -356,10 +364,10 @@ class _Held:
     """The cache, threads and counts of one process."""
 
     def __init__(
-        self, make_cache: Callable[[], BlockCache], make_readers: Callable[[], Readers]
+        self, make_cache: Callable[[], BlockCache], make_threads: Callable[[], TaskThreads]
     ) -> None:
         self._make_cache = make_cache
-        self._make_readers = make_readers
+        self._make_threads = make_threads
         self.lock = threading.Lock()
         self.tally = CacheTally()
         self.begin_anew()
@@ -367,7 +375,7 @@ class _Held:
     def begin_anew(self) -> None:
         """Replace the cache and the threads by new ones. The old threads end by themselves."""
         self.cache = self._make_cache()
-        self.readers = self._make_readers()
+        self.threads = self._make_threads()
 
     def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:
         """Count a bundle that was read, and mark the blocks that it completes as loaded."""

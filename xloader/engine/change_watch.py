@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.readers import Readers, ReadTask
+from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.errors import ReadTimeoutError, SourceAccessError
 from xloader.sources import store_watch
 from xloader.sources.base import Source
@@ -124,8 +124,8 @@ class ChangeWatch:
         if not watches:
             return
         # On threads that can be given up if the store does not answer.
-        with Readers(self._retry_policy, self._source.name) as readers:
-            readers.do([ReadTask((), partial(_look, watch)) for watch in watches], _MOST_REQUESTS)
+        with TaskThreads(self._retry_policy, self._source.name) as threads:
+            threads.do([ThreadTask((), partial(_look, watch)) for watch in watches], _MOST_REQUESTS)
 
 
 def _look(watch: Watch, _: Attempts) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
 from xloader.engine.change_watch import ChangeWatch
-from xloader.engine.readers import Readers, ReadTask
+from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.recipe.layout import FieldLayout, FieldPart, window_offsets
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import as_selection, stored
@@ -63,9 +63,9 @@ def read_samples(
             name, spans = part.variable, _spans(recipe, part, firsts)
             uses.setdefault(name, []).append(_Use(recipe.axes_of(name), spans, part.view(array)))
     # On a thread that can be given up if the store does not answer.
-    with Readers(recipe.retry_policy, recipe.source.name) as readers:
+    with TaskThreads(recipe.retry_policy, recipe.source.name) as threads:
         for name, own in uses.items():
-            _read_variable(recipe, name, own, readers)
+            _read_variable(recipe, name, own, threads)
     ChangeWatch(recipe.source, set(uses), recipe.retry_policy).check()
     return arrays
 
@@ -155,7 +155,7 @@ def _spans(recipe: Recipe, part: FieldPart, firsts: Ints) -> list[_Span]:
     return spans
 
 
-def _read_variable(recipe: Recipe, name: str, uses: list[_Use], readers: Readers) -> None:
+def _read_variable(recipe: Recipe, name: str, uses: list[_Use], threads: TaskThreads) -> None:
     """Read every chunk of a variable that samples need, and copy the part that each takes."""
     # There may be millions of samples. An array of integers takes little memory beside their
     # values.
@@ -166,7 +166,7 @@ def _read_variable(recipe: Recipe, name: str, uses: list[_Use], readers: Readers
                 needs.setdefault(block, numbers("q")).extend((number, row))
     for block in sorted(needs):
         rows = [(uses[number], row) for number, row in zip(*[iter(needs[block])] * 2, strict=True)]
-        _read_block(recipe, name, block, rows, readers)
+        _read_block(recipe, name, block, rows, threads)
 
 
 def _read_block(
@@ -174,7 +174,7 @@ def _read_block(
     name: str,
     block: tuple[int, ...],
     rows: list[tuple[_Use, int]],
-    readers: Readers,
+    threads: TaskThreads,
 ) -> None:
     """Read one chunk of a variable, and copy the part that each row takes."""
     variable, axes = recipe.variable(name), recipe.axes_of(name)
@@ -191,7 +191,7 @@ def _read_block(
     chunk = tuple(axis.stored_chunk(number) for axis, number in zip(axes, block, strict=True))
     cut = tuple(itertools.starmap(_cut, zip(axes, block, read, strict=True)))
     asked = [Read(name, chunk, cut)]
-    readers.do([ReadTask(asked, lambda _: recipe.source.fetch(asked).decode([out]))], 1)
+    threads.do([ThreadTask(asked, lambda _: recipe.source.fetch(asked).decode([out]))], 1)
     for use, row in rows:
         taken, place = use.take(row, block)
         values: NDArray[Any] = out

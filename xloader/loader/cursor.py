@@ -145,9 +145,9 @@ class Cursor:
         self.resume(Position(position.epoch + 1) if is_over else position)
 
     def begin(self) -> int:
-        """Begin an iteration at `start`.
+        """Begin an iteration.
 
-        Until `count` is called, a further iteration would start there as well: trainers make
+        Until `count` is called, a further iteration starts at the same position: trainers make
         iterators that they never use.
 
         Returns
@@ -155,9 +155,12 @@ class Cursor:
         int
             Number of the iteration, from 1.
         """
-        self.position = self.start
         self.num_begun += 1
         return self.num_begun
+
+    def restart(self) -> None:
+        """Move to `start`, once everything for the iteration is made."""
+        self.position = self.start
 
     def count(self, position: Position, num_steps: int) -> None:
         """Note the position that an iteration has reached. At its end, the next epoch is chosen.

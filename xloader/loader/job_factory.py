@@ -153,12 +153,14 @@ class JobFactory:
                 given=f"{peak} bytes of chunks",
                 minimum_nbytes=plan.budget.minimum_nbytes(peak),
             )
+        # Threads may read some variables while others are fetched ahead: each way gets half.
+        num_ways = len({recipe.source.is_waiting(name) for name in footprint.variables})
         parts = EngineParts.of(
             recipe,
             layouts,
             footprint,
             self._fields,
-            plan.budget,
+            plan.budget.in_flight_nbytes // num_ways,
             self._num_cores,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
         )

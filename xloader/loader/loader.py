@@ -344,6 +344,7 @@ class Loader:
                 rank_plan.is_direct,
             )
             self._run, self._progress = run, progress
+            self._cursor.restart()
             num_again = part.sublanes.num_again_of(numbers[0])
             return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xloader.core.messages import warn_caller
-from xloader.core.nbytes import show_nbytes
 from xloader.core.options import LoaderOptions
 from xloader.errors import (
     AmplificationWarning,
@@ -19,6 +18,7 @@ from xloader.errors import (
     EmptySamplesError,
     MixingWarning,
     OptionError,
+    show_memory,
 )
 from xloader.loader.explain_notes import with_notes
 from xloader.planning.epoch import Epoch
@@ -262,8 +262,7 @@ class RankPlan:
         is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         if not is_poor and not is_costly:
             return
-        enough = show_nbytes(self._enough_memory()).replace(" ", "")
-        remedy = f"pass memory={enough!r}, or use smaller chunks"
+        remedy = f"pass {show_memory(self._enough_memory())}, or use smaller chunks"
         if self.options.spread is not None:
             remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
@@ -294,11 +293,14 @@ class RankPlan:
         options = dataclasses.replace(self.options, spread=None)
         while True:
             options = dataclasses.replace(options, memory=2 * options.memory_nbytes)
-            larger = RankPlan(self.recipe.planned, options, self.plan.workers)
-            epoch = larger.epoch(0)
+            plan = make_plan(
+                self._planned_footprint, self._planned_layouts, options, self.plan.workers
+            )
+            if plan.is_resident:
+                return options.memory_nbytes
+            epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
             expected = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
-            is_enough = not self._is_poor(expected) and not self._is_costly(expected)
-            if larger.plan.is_resident or is_enough:
+            if not self._is_poor(expected) and not self._is_costly(expected):
                 return options.memory_nbytes
 
     def _make_plan(self, workers: int) -> Plan:

@@ -210,6 +210,8 @@ class RankResolver:
         same order on all ranks.
         """
         options = {name: getattr(own.options, name) for name in _OPTIONS}
+        # "1GiB" on one rank and the same number of bytes on another are no difference.
+        options["memory"] = own.options.memory_nbytes
         text = json.dumps({"state": self.save(position), "options": options})
         try:
             if self._number is None:

@@ -102,6 +102,7 @@ class Passes:
             self._forget()
             self._shift = shift
         number = self.cursor.begin()
+        self.cursor.restart()
         self.cursor.count(start, self.resolver.rank_plan.num_steps)
         return self._deal(start, number)
 

@@ -140,8 +140,9 @@ class BatchGenerator:
                 given="preload_batch=False, or only variables in memory, without numbers or "
                 "without a dimension that is cut",
                 allowed="numbers that xarray opened lazily, with a dimension in input_dims or "
-                "batch_dims",
-                remedy="call ds.xloader.window(...) for samples of an object in memory",
+                "batch_dims, and preload_batch=True",
+                remedy="leave out preload_batch=False; for an object in memory, call "
+                "ds.xloader.window(...)",
             )
         return self._reader.samples
 

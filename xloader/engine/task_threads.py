@@ -21,7 +21,7 @@ from xloader.sources.base import Read
 from xloader.sources.retries import Abandoned, Attempts
 
 
-class ReadTask(NamedTuple):
+class ThreadTask(NamedTuple):
     """A task for one thread, mostly a read.
 
     Parameters
@@ -37,7 +37,7 @@ class ReadTask(NamedTuple):
     do: Callable[[Attempts], object]
 
 
-class Readers:
+class TaskThreads:
     """Threads that do tasks for one caller at a time, started when they are needed.
 
     They end with `close`, or when this object is garbage collected.
@@ -58,11 +58,11 @@ class Readers:
     def __init__(self, retry_policy: RetryPolicy, store: str) -> None:
         self._calls: deque[_Call] = deque(maxlen=1)
         self._deadlines = Deadlines(retry_policy, store, partial(_tell, self._calls))
-        self._helpers = RequestThreads("xloader-read")
+        self._helpers = RequestThreads("xloader-task")
         self.is_spoilt = False
         self._dismiss = weakref.finalize(self, _dismiss, self._deadlines, self._helpers)
 
-    def do(self, tasks: Sequence[ReadTask], num_threads: int) -> None:
+    def do(self, tasks: Sequence[ThreadTask], num_threads: int) -> None:
         """Do some tasks in any order, and return when all are done.
 
         After an error, tasks under way get a short time to end. If some do not, ``is_spoilt`` is
@@ -70,7 +70,7 @@ class Readers:
 
         Parameters
         ----------
-        tasks : sequence of ReadTask
+        tasks : sequence of ThreadTask
             The tasks.
         num_threads : int
             Most tasks done at the same time.
@@ -101,7 +101,7 @@ class Readers:
         self._helpers.join(until)
         self._deadlines.join(until)
 
-    def __enter__(self) -> Readers:
+    def __enter__(self) -> TaskThreads:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,10 +109,10 @@ class Readers:
 
 
 class _Call:
-    """The tasks of one call of `Readers.do`."""
+    """The tasks of one call of `TaskThreads.do`."""
 
     def __init__(
-        self, tasks: Sequence[ReadTask], deadlines: Deadlines, helpers: RequestThreads
+        self, tasks: Sequence[ThreadTask], deadlines: Deadlines, helpers: RequestThreads
     ) -> None:
         self._tasks = tasks
         self._deadlines = deadlines
