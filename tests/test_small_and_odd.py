@@ -48,7 +48,7 @@ def test_a_spread_that_cannot_mix_is_warned_of() -> None:
     samples = xloader.open(ds).window(time=1)
     with (
         samples.loader(batch_size=16, memory="200kB", spread=0, output="numpy") as loader,
-        pytest.warns(MixingWarning, match="leave out spread, and pass memory='"),
+        pytest.warns(MixingWarning, match='leave out spread, and pass memory="'),
     ):
         next(iter(loader))
 
@@ -61,7 +61,7 @@ def test_the_memory_that_a_warning_names_is_enough() -> None:
         pytest.warns(MixingWarning) as caught,
     ):
         next(iter(loader))
-    enough = re.search("memory='(.*?)'", str(caught[0].message))
+    enough = re.search('memory="(.*?)"', str(caught[0].message))
     assert enough is not None
     with (
         samples.loader(batch_size=16, memory=enough[1], output="numpy") as loader,
