@@ -22,7 +22,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)
 # The runs with the oldest and the newest dependencies try the same properties on fewer examples.
-hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=15)
+hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=8)
 _PROFILE = "end" if "XLOADER_END" in os.environ else "ci"
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _PROFILE))
 
