@@ -34,7 +34,7 @@ class EpochRun:
         The position of the first batch that is yielded.
     num_steps : int
         Number of steps of the whole epoch.
-    num_passed : int
+    num_again : int
         Number of batches before the first one that are made and not yielded.
     """
 
@@ -42,7 +42,7 @@ class EpochRun:
     progress: EpochProgress
     start: Position
     num_steps: int
-    num_passed: int
+    num_again: int
 
 
 class EpochIterator:
@@ -103,8 +103,8 @@ class EpochIterator:
         progress.begin = progress.begin or time.perf_counter()
         try:
             # A run that is closed early raises ClosedError: a loop must not take that for the end.
-            while self._num_passed > 0:
-                self._num_passed -= 1
+            while self._num_again > 0:
+                self._num_again -= 1
                 run.take()
             delivery = None if self._is_over else run.take()
         except ClosedError as error:
@@ -139,7 +139,7 @@ class EpochIterator:
     def _take_up(self, epoch_run: EpochRun) -> None:
         self._epoch_run = epoch_run
         self._position = epoch_run.start
-        self._num_passed = epoch_run.num_passed
+        self._num_again = epoch_run.num_again
         # The run is also closed if the iterator is abandoned.
         self._close = weakref.finalize(self, epoch_run.run.close)
         # At exit the run closes itself, earlier: the store's event loop must still be running.

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
-from xloader.recipe.layout import make_layouts
+from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
 
 
-def with_notes(expected: Explanation, recipe: Recipe, *more: str) -> Explanation:
+def with_notes(
+    expected: Explanation, recipe: Recipe, layouts: tuple[FieldLayout, ...], *more: str
+) -> Explanation:
     """Add notes on the samples to a prediction: irregular labels, windows without overlap.
 
     Only the labels of windowed dimensions are read, once for each source.
@@ -22,6 +24,8 @@ def with_notes(expected: Explanation, recipe: Recipe, *more: str) -> Explanation
         The prediction. Notes that it already has are replaced.
     recipe : Recipe
         The samples, with windows.
+    layouts : tuple of FieldLayout
+        The layouts of its fields.
     *more : str
         Further notes; empty ones are left out.
 
@@ -33,7 +37,7 @@ def with_notes(expected: Explanation, recipe: Recipe, *more: str) -> Explanation
     notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
     copied = [
         (part.variable, variable.stored_dtype, variable.packing, layout.dtype)
-        for layout in make_layouts(recipe)
+        for layout in layouts
         for part in layout.parts
         for variable in [recipe.variable(part.variable)]
     ]

@@ -75,7 +75,7 @@ class RankPlan:
         self._left: Remainder | None = None
         self._has_warned = False
         self._check_samples()
-        self.plan = plan or self._make_plan(workers)
+        self.plan = plan or self._make_plan(options, workers)
         self._check_padding()
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
@@ -203,7 +203,7 @@ class RankPlan:
 
     def with_notes(self, expected: Explanation) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
-        return with_notes(expected, self.recipe, self._empty_note)
+        return with_notes(expected, self.recipe, self.layouts, self._empty_note)
 
     def warn_if_empty(self) -> None:
         """Warn once if an epoch has no batch, because ``drop_last`` leaves all samples out."""
@@ -293,9 +293,7 @@ class RankPlan:
         options = dataclasses.replace(self.options, spread=None)
         while True:
             options = dataclasses.replace(options, memory=2 * options.memory_nbytes)
-            plan = make_plan(
-                self._planned_footprint, self._planned_layouts, options, self.plan.workers
-            )
+            plan = self._make_plan(options, self.plan.workers)
             if plan.is_resident:
                 return options.memory_nbytes
             epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
@@ -303,8 +301,8 @@ class RankPlan:
             if not self._is_poor(expected) and not self._is_costly(expected):
                 return options.memory_nbytes
 
-    def _make_plan(self, workers: int) -> Plan:
-        return make_plan(self._planned_footprint, self._planned_layouts, self.options, workers)
+    def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
+        return make_plan(self._planned_footprint, self._planned_layouts, options, workers)
 
     def _sublanes(self, rank: int, worker: int) -> range:
         lanes, workers = self._lanes_of(rank), self.plan.workers

@@ -65,7 +65,7 @@ def explain(
         explanation = _explain_known(recipe, order, chosen)
     else:
         explanation = _explain_cached(recipe, order, chosen, max(num_workers, 1))
-    return with_notes(explanation, recipe)
+    return with_notes(explanation, recipe, make_layouts(recipe))
 
 
 def _explain_known(recipe: Recipe, order: ArrayLike, options: LoaderOptions) -> Explanation:
