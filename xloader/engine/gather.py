@@ -80,7 +80,8 @@ class Gatherer:
         # An example batch shows how the fields lie in memory. Two rows, so that the stride of rows
         # counts.
         example = fields.take(2)
-        self._stacks: list[dict[Access, list[Stack]]] = []
+        # Per group and access, each stack with its compiled copy.
+        self._stacks: list[dict[Access, list[tuple[Stack, CompiledCopy | None]]]] = []
         for group in footprint.groups:
             numbers: dict[Hashable, int] = {}
             targets: dict[Access, list[Target]] = {}
@@ -91,11 +92,12 @@ class Gatherer:
                     if part.variable == demand.variable:
                         target = Target(layout.name, part, own, column, number, layout.dtype)
                         targets.setdefault(part.accesses, []).append(target)
-            self._stacks.append({a: stacked(own, example) for a, own in targets.items()})
-        self._compiled = [
-            [[compile_copy(s, access, example) for s in stacks] for access, stacks in own.items()]
-            for own in self._stacks
-        ]
+            self._stacks.append(
+                {
+                    access: [(s, compile_copy(s, access, example)) for s in stacked(own, example)]
+                    for access, own in targets.items()
+                }
+            )
 
     @cached_property
     def accesses(self) -> list[tuple[Access, ...]]:
@@ -122,11 +124,8 @@ class Gatherer:
             Per group, access and stack, its place.
         """
         return [
-            [
-                [Place(stack, arrays, own) for stack, own in zip(stacks, compiled, strict=True)]
-                for stacks, compiled in zip(group.values(), of_group, strict=True)
-            ]
-            for group, of_group in zip(self._stacks, self._compiled, strict=True)
+            [[Place(stack, arrays, compiled) for stack, compiled in own] for own in group.values()]
+            for group in self._stacks
         ]
 
     def is_direct(self, group: int) -> bool:
@@ -210,5 +209,5 @@ class Gatherer:
             copy_rows(hits, self.accesses[group][access], block_table, slots, pairs)
 
     def _targets(self, group: int) -> list[Target]:
-        stacks = [stack for own in self._stacks[group].values() for stack in own]
+        stacks = [stack for own in self._stacks[group].values() for stack, _ in own]
         return [target for stack in stacks for target in stack.targets]
