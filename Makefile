@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := @echo "installing into $(VENV); PyTorch is large, so the first time takes a while" && \
 	$(PIP) -c constraints.txt -e ".[torch,netcdf,viz]"
 # Compiled when xloader is installed.
-COMPILED := hatch_build.py xloader/engine/gather_rows.c
+COMPILED := hatch_build.py $(wildcard xloader/compiled/*.[ch])
 # The first interpreter that both runs and is new enough: a name on PATH may be an empty shim.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
@@ -60,7 +60,7 @@ check:
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/generated docs/jupyter_execute
-	rm -rf xloader/engine/*.so .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf xloader/compiled/*.so .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.base:
 	@test -n "$(PYTHON)" || { echo "xloader needs Python 3.11 or newer; pass PYTHON=..."; exit 1; }

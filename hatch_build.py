@@ -1,7 +1,7 @@
-"""Compiles the gather while xloader is built, if there is a C compiler.
+"""Compiles the C files while xloader is built, if there is a C compiler.
 
-Without one the build succeeds too: rows are then gathered with NumPy. The library uses nothing of
-Python's own interface, so one file serves every release of Python.
+Without one the build succeeds too: Python then does the same. The library uses nothing of Python's
+own interface, so one file serves every release of Python.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
-FOLDER = Path("xloader", "engine")
-SOURCE, LIBRARY = "gather_rows.c", "_gather_rows.so"
+FOLDER, LIBRARY = Path("xloader", "compiled"), "_compiled.so"
 FLAGS = ("-std=c99", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
-class CompiledGather(BuildHookInterface):
+class CompiledLibrary(BuildHookInterface):
     """The hook that hatchling calls before and after it builds a wheel, an editable one too."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -33,14 +32,14 @@ class CompiledGather(BuildHookInterface):
             return
         self._folder = tempfile.mkdtemp()
         made, library = Path(self._folder, LIBRARY), Path(self.root, FOLDER, LIBRARY)
-        reason = compile_library(Path(self.root, FOLDER, SOURCE), made)
+        reason = compile_library(Path(self.root, FOLDER), made)
         if version == "editable":
             # Such a wheel only points to the sources, so the library lies among them.
             reason = _replace(library, made if not reason else None) or reason
         elif not reason:
             build_data["force_include"][str(made)] = str(FOLDER / LIBRARY)
         if reason:
-            self.app.display_warning(f"xloader is built without its compiled gather: {reason}")
+            self.app.display_warning(f"xloader is built without its compiled library: {reason}")
             return
         build_data["pure_python"] = False
         tags = list(platform_tags())
@@ -52,8 +51,8 @@ class CompiledGather(BuildHookInterface):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def compile_library(source: Path, library: Path) -> str:
-    """Compile a C file to a shared library; return why that failed, or an empty text."""
+def compile_library(folder: Path, library: Path) -> str:
+    """Compile the C files of a folder to one library; return why that failed, or an empty text."""
     if os.environ.get("XLOADER_COMPILED") == "0":
         return "XLOADER_COMPILED=0 is set"
     if platform.system() == "Windows":
@@ -61,10 +60,12 @@ def compile_library(source: Path, library: Path) -> str:
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), "")
     if not compiler:
         return "no C compiler was found"
-    # Python compares it with the file's, so that no library of another release is called.
-    digest = hashlib.sha256(source.read_bytes()).digest()
+    # Python compares it with that of the files, so that no library of another release is called.
+    sources = sorted(folder.glob("*.c"))
+    files = sorted([*sources, *folder.glob("*.h")])
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
     number = f"-DSOURCE_HASH={int.from_bytes(digest[:7], 'little')}"
-    command = [*shlex.split(compiler), *FLAGS, number, "-o", str(library), str(source)]
+    command = [*shlex.split(compiler), *FLAGS, number, "-o", str(library), *map(str, sources)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except OSError as error:

@@ -39,8 +39,8 @@ DEPENDENT = (
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 
 
-_HAS_LIBRARY = "from xloader.engine import compiled_gather as c; assert c.load_function()[0]"
-"""Fails if the installed package lacks the compiled gather."""
+_HAS_LIBRARY = "from xloader.compiled import library as c; assert c.load_library()[0]"
+"""Fails if the installed package lacks the compiled library."""
 
 
 def _candidates() -> Iterator[str]:

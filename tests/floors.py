@@ -28,6 +28,7 @@ TOWER = (
     ("recipe",),
     ("testing",),
     ("order", "sources"),
+    ("compiled",),
     ("core",),
     ("errors",),
 )

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
+from xloader.compiled.library import FOLDER, LIBRARY, load_library
 from xloader.engine import compiled_gather
 from xloader.engine.compiled_gather import CompiledCopy, load_function
 from xloader.testing import write_store
@@ -163,11 +164,11 @@ def test_explain_says_which_is_used() -> None:
 
 def test_it_is_switched_off_by_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLOADER_COMPILED", "0")
-    assert load_function.__wrapped__() == (None, "XLOADER_COMPILED=0 is set")
+    assert load_library.__wrapped__() == (None, "XLOADER_COMPILED=0 is set")
 
 
 @pytest.mark.parametrize(
-    ("library", "source", "reason"),
+    ("content", "source", "reason"),
     [
         (None, b"", "there was no C compiler"),
         (b"made for another machine", b"", "does not load"),
@@ -175,21 +176,15 @@ def test_it_is_switched_off_by_an_environment_variable(monkeypatch: pytest.Monke
     ],
 )
 def test_libraries_that_are_not_used(
-    library: bytes | str | None,
-    source: bytes,
-    reason: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    content: bytes | str | None, source: bytes, reason: str, tmp_path: Path
 ) -> None:
-    (tmp_path / compiled_gather._SOURCE).write_bytes(source)
-    if library == "own":
-        own = Path(compiled_gather.__file__).with_name(compiled_gather._LIBRARY)
-        shutil.copy(own, tmp_path / compiled_gather._LIBRARY)
-    elif isinstance(library, bytes):
-        (tmp_path / compiled_gather._LIBRARY).write_bytes(library)
-    monkeypatch.setattr(compiled_gather, "__file__", str(tmp_path / "module.py"))
-    function, told = load_function.__wrapped__()
-    assert function is None
+    (tmp_path / "gather_rows.c").write_bytes(source)
+    if content == "own":
+        shutil.copy(FOLDER / LIBRARY, tmp_path / LIBRARY)
+    elif isinstance(content, bytes):
+        (tmp_path / LIBRARY).write_bytes(content)
+    found, told = load_library(tmp_path)
+    assert found is None
     assert reason in told
 
 
@@ -200,13 +195,13 @@ def test_builds_without_a_compiler_go_on(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT))
     from hatch_build import _replace, compile_library
 
-    source = ROOT / "xloader" / "engine" / "gather_rows.c"
-    assert compile_library(source, tmp_path / "a.so") == ""
+    assert compile_library(FOLDER, tmp_path / "a.so") == ""
     assert (tmp_path / "a.so").exists()
     with mock.patch.dict("os.environ", {"CC": "no-such-compiler"}):
-        assert "no-such-compiler" in compile_library(source, tmp_path / "b.so")
-    broken = tmp_path / "broken.c"
-    broken.write_text("this is not C")
+        assert "no-such-compiler" in compile_library(FOLDER, tmp_path / "b.so")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "broken.c").write_text("this is not C")
     assert "failed" in compile_library(broken, tmp_path / "c.so")
     assert not (tmp_path / "c.so").exists()
     assert _replace(tmp_path / "d.so", tmp_path / "a.so") == ""

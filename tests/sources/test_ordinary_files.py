@@ -18,7 +18,8 @@ import xloader
 from tests.sources import kinds
 from xloader.errors import ChunkError, CorruptChunkError, XloaderError
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import object_readers as objects
+from xloader.sources.zarr import compiled_files
+from xloader.sources.zarr import file_objects as objects
 from xloader.testing import write_store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")
@@ -137,6 +138,7 @@ def test_a_file_on_which_another_process_has_a_lease_is_waited_for(
             raise BlockingIOError
         return really_open(path, flags)
 
+    monkeypatch.setattr(compiled_files, "_load", lambda: None)
     monkeypatch.setattr(objects.os, "open", open_leased)
     data = objects.Files(str(tmp_path)).get("chunk")
     assert data is not None

@@ -174,11 +174,15 @@ def test_chunks_of_one_shard_are_a_bundle():
     assert source.bundle_of("a", (0,)) == source.bundle_of("a", (7,))
     assert source.bundle_of("a", (7,)) != source.bundle_of("a", (8,))
     store = MemoryStore()
-    zarr.create_group(store).create_array(
-        "b", shape=(4,), chunks=(2,), dtype="i4", dimension_names=("x",)
-    )
+    group = zarr.create_group(store)
+    for name, chunk in (("b", 2), ("large", 2**18)):
+        group.create_array(
+            name, shape=(2 * chunk,), chunks=(chunk,), dtype="i4", dimension_names=(f"{name}_x",)
+        )
     plain = open_source(store)
-    assert plain.bundle_of("b", (0,)) != plain.bundle_of("b", (1,))
+    # Small chunks of their own are read with any others, and large ones alone.
+    assert plain.bundle_of("b", (0,)) is None
+    assert plain.bundle_of("large", (0,)) != plain.bundle_of("large", (1,))
     assert plain.variables["b"].index_nbytes == 0
 
 

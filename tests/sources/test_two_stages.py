@@ -22,9 +22,9 @@ from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import ChunkError, MissingChunkError, StoreChangedError
 from xloader.sources.base import Fetched, Read, Source
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import object_readers as objects
-from xloader.sources.zarr import shards
-from xloader.sources.zarr.object_readers import Files
+from xloader.sources.zarr import compiled_files, fetched_chunks, shards
+from xloader.sources.zarr.decode import SCRATCH
+from xloader.sources.zarr.file_objects import Files
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
@@ -161,6 +161,7 @@ def test_one_part_at_a_time_is_held_where_nothing_waits(way: str, monkeypatch: p
 
 
 def test_what_is_decoded_of_what_is_held_goes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetched_chunks, "decoder", lambda: None)
     store = LatencyStore(store_of("direct"), 0.0)
     source = open_source(store)
     fetched, outs = fetch(source, CHUNKS)
@@ -211,7 +212,17 @@ def test_the_recorder_tells_what_is_held():
     assert source.num_reads == 1
 
 
-def test_files_give_what_zarr_gives(tmp_path: Path):
+@pytest.fixture(params=["compiled", "python"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Read files with the compiled function, and without it."""
+    if request.param == "python":
+        monkeypatch.setattr(compiled_files, "_load", lambda: None)
+    elif compiled_files._load() is None:
+        pytest.skip("nothing was compiled")
+    return request.param
+
+
+def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
     rng = np.random.default_rng(0)
     store = LocalStore(tmp_path)
     files = Files(str(tmp_path))
@@ -235,9 +246,20 @@ def test_files_give_what_zarr_gives(tmp_path: Path):
         assert files.get(key) is None
         assert files.get_last(key, 1) is None
         assert list(files.get_ranges(key, [(0, 1), (1, 2)])) == [None, None]
+    keys, expected = ["1", "absent", "5000", "0"], [1, None, 5000, 0]
+    for room, num_calls in ((10_000, 1), (5000, 3), (0, 4)):
+        SCRATCH._buffers.clear()
+        lists = []
+        for found in files.get_many(keys, room):
+            lists.append([None if data is None else data.tobytes() for data in found])
+        together = [data for own in lists for data in own]
+        assert [None if data is None else len(data) for data in together] == expected
+        assert together[2] == (tmp_path / "5000").read_bytes()
+        assert len(lists) == (num_calls if reading == "compiled" else len(keys))
 
 
 def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiled_files, "_load", lambda: None)
     (tmp_path / "chunk").write_bytes(b"0123456789")
 
     def three_at_most(file: int, buffers: list[memoryview], start: int) -> int:
@@ -246,7 +268,7 @@ def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: 
         return len(data)
 
     monkeypatch.setattr("os.preadv", three_at_most, raising=False)
-    files = objects.Files(str(tmp_path))
+    files = Files(str(tmp_path))
     assert files.get("chunk").tobytes() == b"0123456789"
     (part,) = files.get_ranges("chunk", [(4, 12)])
     assert part.tobytes() == b"456789"

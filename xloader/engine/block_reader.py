@@ -130,9 +130,54 @@ class Bundle:
         ]
 
 
+_SMALL_NBYTES = 1 << 20
+"""Chunks that may be read with any others are read together up to this many decoded bytes."""
+
+_MOST_CHOICES = 1 << 12
+"""Most choices that are remembered along a dimension."""
+
 _Choice = tuple[int, slice | Ints, slice, int]
 """Along one dimension: the index of a stored chunk, the elements taken of it, their place in the
 block, and their number."""
+
+
+class _ChunkLists:
+    """Lists the chunks of one variable in blocks. What recurs in other blocks is remembered."""
+
+    def __init__(self, name: str, stored: Stored) -> None:
+        self._name = name
+        self._itemsize = stored.dtype.itemsize
+        self._axes = stored.axes
+        self._windowed = stored.windowed
+        self._known: list[dict[int, list[_Choice]]] = [{} for _ in stored.axes]
+
+    def reads(self, block: tuple[int, ...]) -> Iterator[tuple[Read, tuple[Any, ...], int]]:
+        """Each chunk of a block, with its place in the block and its number of bytes."""
+        choices = [
+            known.get(index) or self._look(dim, index)
+            for dim, (known, at) in enumerate(zip(self._known, self._windowed, strict=True))
+            for index in (-1 if at is None else block[at],)
+        ]
+        if not choices:
+            # Without the ellipsis, indexing such a variable would give a scalar.
+            yield Read(self._name, (), ()), (...,), self._itemsize
+            return
+        for picked in itertools.product(*choices):
+            chunk, cut, place, sizes = zip(*picked, strict=True)
+            yield Read(self._name, chunk, cut), place, math.prod(sizes) * self._itemsize
+
+    def _look(self, dim: int, index: int) -> list[_Choice]:
+        """The choices along a dimension, for one of its blocks; for all of them if it is -1."""
+        axis, known = self._axes[dim], self._known[dim]
+        if index >= 0:
+            found = [_choice(axis, index, 0)]
+        else:
+            found = [_choice(axis, own, int(axis.edges[own])) for own in range(axis.num_blocks)]
+        if len(known) >= _MOST_CHOICES:
+            # A new dictionary, because other threads may be looking into this one.
+            self._known[dim] = known = {}
+        known[index] = found
+        return found
 
 
 class BlockReader:
@@ -166,7 +211,7 @@ class BlockReader:
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
-        self._whole: dict[tuple[str, int], list[_Choice]] = {}
+        self._chunk_lists = {name: _ChunkLists(name, own) for name, own in stored.items()}
         self.change_watch = ChangeWatch(source, stored, retry_policy)
 
     @property
@@ -247,16 +292,21 @@ class BlockReader:
         """
         bundles: dict[Hashable, list[Bundle]] = {}
         chunk_nbytes = {demand.variable: demand.max_chunk_nbytes for demand in group.demands}
-        for number, read, place, nbytes in self._reads(group, blocks):
-            key = self._source.bundle_of(read.variable, read.chunk)
-            parts = bundles.setdefault(key, [])
-            room_nbytes = chunk_nbytes[read.variable]
-            if not parts or parts[-1].room_nbytes + room_nbytes > self._most_nbytes:
-                parts.append(Bundle([], [], 0, 0, self._is_waiting[read.variable]))
-            parts[-1].reads.append(read)
-            parts[-1].places.append((number, place))
-            parts[-1].nbytes += nbytes
-            parts[-1].room_nbytes += room_nbytes
+        for (number, block), name in itertools.product(enumerate(blocks), chunk_nbytes):
+            room_nbytes = chunk_nbytes[name]
+            for read, place, nbytes in self._chunk_lists[name].reads(block):
+                key = self._source.bundle_of(name, read.chunk)
+                most_nbytes = self._most_nbytes
+                if key is None:
+                    most_nbytes = min(most_nbytes, _SMALL_NBYTES)
+                parts = bundles.setdefault(key, [])
+                if not parts or parts[-1].room_nbytes + room_nbytes > most_nbytes:
+                    parts.append(Bundle([], [], 0, 0, self._is_waiting[name]))
+                part = parts[-1]
+                part.reads.append(read)
+                part.places.append((number, place))
+                part.nbytes += nbytes
+                part.room_nbytes += room_nbytes
         return [part for parts in bundles.values() for part in parts]
 
     def fetch(self, bundle: Bundle) -> Fetched:
@@ -265,32 +315,6 @@ class BlockReader:
         If its source does not fetch ahead, the chunks are only read when they are decoded.
         """
         return self._source.fetch(bundle.reads)
-
-    def _reads(
-        self, group: Group, blocks: Sequence[tuple[int, ...]]
-    ) -> Iterator[tuple[int, Read, tuple[Any, ...], int]]:
-        for (number, block), demand in itertools.product(enumerate(blocks), group.demands):
-            name = demand.variable
-            stored = self._stored[name]
-            choices = [
-                self._every(name, dim, axis) if at is None else [_choice(axis, block[at], 0)]
-                for dim, (axis, at) in enumerate(zip(stored.axes, stored.windowed, strict=True))
-            ]
-            for picked in itertools.product(*choices):
-                chunk = tuple(choice[0] for choice in picked)
-                cut = tuple(choice[1] for choice in picked)
-                nbytes = math.prod(choice[3] for choice in picked) * stored.dtype.itemsize
-                # Without the ellipsis, indexing a variable that has no dimensions would give a
-                # scalar.
-                place = (*(choice[2] for choice in picked), ...)
-                yield number, Read(name, chunk, cut), place, nbytes
-
-    def _every(self, name: str, dim: int, axis: Axis) -> list[_Choice]:
-        if (name, dim) not in self._whole:
-            self._whole[name, dim] = [
-                _choice(axis, index, int(axis.edges[index])) for index in range(axis.num_blocks)
-            ]
-        return self._whole[name, dim]
 
 
 def _choice(axis: Axis, index: int, begin: int) -> _Choice:

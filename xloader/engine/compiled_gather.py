@@ -1,34 +1,27 @@
 """The compiled way to gather: one call copies all that rows take of loaded blocks.
 
-`gather_rows.c` copies without Python's lock, so that several threads gather side by side. It is
-compiled when xloader is installed, if there is a C compiler. Where it is missing,
-`xloader.engine.copies` does the same with NumPy.
+``gather_rows.c`` in `xloader.compiled` copies without Python's lock, so that several threads gather
+side by side. Where it was not compiled, `xloader.engine.copies` does the same with NumPy.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from xloader.compiled.library import address_of, load_library
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access
 from xloader.core.packing import Packing
 from xloader.engine.buffers import Arrays
-from xloader.engine.field_places import Stack, address_of
+from xloader.engine.field_places import Stack
 from xloader.engine.overlaps import Hits
-
-_SOURCE: Final = "gather_rows.c"
-_LIBRARY: Final = "_gather_rows.so"
-"""The C file beside this one, and what the installation makes of it."""
 
 _SAME, _WIDEN, _LOOK_UP = range(3)
 """How numbers are converted: not at all, to wider floats, or with a table of all values."""
@@ -45,8 +38,6 @@ Function = Callable[..., None]
 def load_function() -> tuple[Function | None, str]:
     """Load the compiled function.
 
-    The environment variable ``XLOADER_COMPILED=0`` switches it off.
-
     Returns
     -------
     function : callable or None
@@ -54,29 +45,13 @@ def load_function() -> tuple[Function | None, str]:
     reason : str
         Why there is none.
     """
-    path = Path(__file__).with_name(_LIBRARY)
-    if os.environ.get("XLOADER_COMPILED") == "0":
-        return None, "XLOADER_COMPILED=0 is set"
-    if not path.exists():
-        return None, "there was no C compiler when xloader was installed"
-    try:
-        library = ctypes.CDLL(str(path))
-        library.xloader_gather_source.restype = ctypes.c_int64
-        is_ours = library.xloader_gather_source() == source_hash(path.with_name(_SOURCE))
-        function: Any = library.xloader_gather
-    except (OSError, AttributeError) as error:
-        return None, f"the compiled library does not load ({error})"
-    if not is_ours:
-        return None, "the compiled library is of another release; install xloader again"
+    library, reason = load_library()
+    if library is None:
+        return None, reason
+    function: Any = library.xloader_gather
     function.restype = None
     function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
     return function, ""
-
-
-def source_hash(source: Path) -> int:
-    """The number that a library holds which was compiled from a C file."""
-    digest = hashlib.sha256(source.read_bytes()).digest()
-    return int.from_bytes(digest[:7], "little")
 
 
 def gather_in_words(copied: Iterable[tuple[str, np.dtype, Packing | None, np.dtype]]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from xloader.compiled.library import address_of
 from xloader.engine.block_reader import Stored
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
@@ -114,12 +115,6 @@ class Stack:
         joint, number = block.places[self.first.part.variable]
         part: NDArray[Any] = joint[number : number + len(self.targets)]
         return part
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """The address in memory of an array's first element."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def stacked(targets: list[Target], example: Arrays) -> list[Stack]:

@@ -219,7 +219,7 @@ class Source(Protocol):
         """A key that is equal for chunks that are cheaper to read together.
 
         The chunks of one shard share a bundle. A chunk that costs as much to read alone has a
-        bundle of its own.
+        bundle of its own. The key is None for a small chunk that may be read with any others.
 
         Parameters
         ----------

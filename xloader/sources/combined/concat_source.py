@@ -165,7 +165,8 @@ class ConcatSource:
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Number of the source that has the chunk, and the chunk's bundle there."""
         number, local = self._locate(variable, chunk)
-        return number, self._parts[number].bundle_of(variable, local)
+        key = self._parts[number].bundle_of(variable, local)
+        return None if key is None else (number, key)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""

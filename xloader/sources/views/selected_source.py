@@ -221,7 +221,8 @@ class SelectedSource(Described):
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the stored chunk, for this variable only; see `Source.bundle_of`."""
         view = self._views[variable]
-        return variable, self._base.bundle_of(view.selected.base, view.chunk(chunk))
+        key = self._base.bundle_of(view.selected.base, view.chunk(chunk))
+        return None if key is None else (variable, key)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the stored chunks of some blocks together; see `Source.fetch`."""

@@ -194,6 +194,13 @@ class Chain:
         return turn if isinstance(turn, CastView) else None
 
     @cached_property
+    def simple(self) -> tuple[str, CastView] | None:
+        """The compressor, empty if there is none, and the only turn; None if there is more."""
+        names = [step.name if isinstance(step, Compressed) else None for step in self.steps]
+        name = "" if not names else names[0] if len(names) == 1 else None
+        return None if name is None or self._view is None else (name, self._view)
+
+    @cached_property
     def _decompress(self) -> Callable[[Bytes, Bytes], None] | None:
         """The function of the only step, if that step is a decompression."""
         step = self.steps[0] if len(self.steps) == 1 else None

@@ -91,6 +91,11 @@ class Scratch(threading.local):
             buffer = self._buffers[number] = np.empty(nbytes, np.uint8)
         return buffer[:nbytes]
 
+    def size(self, number: int) -> int:
+        """Bytes that this thread's buffer of a number has now."""
+        buffer = self._buffers.get(number)
+        return 0 if buffer is None else buffer.size
+
 
 def checksums_nbytes(steps: Sequence[Step]) -> int:
     """Number of bytes that the checksums among some steps take."""

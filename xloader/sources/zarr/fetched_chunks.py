@@ -14,20 +14,21 @@ from numpy.typing import NDArray
 
 from xloader.sources.base import Outcome, Read
 from xloader.sources.zarr.chunk_errors import ChunkErrors
+from xloader.sources.zarr.compiled_decoding import StoredChunk, decoder
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.missing_chunks import Missing
-from xloader.sources.zarr.shards import ShardPart
+from xloader.sources.zarr.shards import FetchedPart
 from xloader.sources.zarr.stored_array import StoredArray
 
 
 class _Chunks:
-    """Base class of chunks of one array that xloader decodes itself.
+    """Base class of chunks that xloader decodes itself.
 
     Parameters
     ----------
-    array : StoredArray
-        The array that the chunks belong to.
+    arrays : sequence of StoredArray
+        The array of each chunk.
     reads : sequence of Read
         One or more reads.
     chunk_errors : ChunkErrors
@@ -42,104 +43,138 @@ class _Chunks:
     """
 
     def __init__(
-        self, array: StoredArray, reads: Sequence[Read], chunk_errors: ChunkErrors, missing: Missing
+        self,
+        arrays: Sequence[StoredArray],
+        reads: Sequence[Read],
+        chunk_errors: ChunkErrors,
+        missing: Missing,
     ) -> None:
-        self._array = array
+        self._arrays = arrays
         self._reads = reads
         self._chunk_errors = chunk_errors
         self._missing = missing
         self._seconds = 0.0
         self.nbytes = 0
 
-    def _put(self, read: Read, data: Bytes | None, out: NDArray[Any]) -> bool:
-        """Decode one chunk into ``out``, or write the fill value; True if the chunk exists."""
-        if data is None:
-            self._missing.note(read, self._array.key(read.chunk), self._array.watch)
-            self._array.fill(out)
-            return False
-        try:
-            self._array.decode(data, read.chunk, read.cut, out, SCRATCH)
-        except Exception as error:
-            self._chunk_errors.tell(error, read, self._array, is_decoding=True)
-        return True
-
-
-class SingleChunks(_Chunks):
-    """Chunks that are each stored as an object of their own."""
-
-    _held: list[Bytes | None] | None = None
-
-    def hold(self) -> None:
-        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
-        self._held = [self._get(read) for read in self._reads]
-        self.nbytes = sum(data.nbytes for data in self._held if data is not None)
-
-    def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
-        """Decode the chunks; see `Fetched.decode`."""
-        num_missing = 0
-        for number, (read, out) in enumerate(zip(self._reads, outs, strict=True)):
-            # The bytes are bound to no name, so that they are freed before the next ones arrive.
-            num_missing += not self._put(read, self._take(number), out)
-        self._array.watch.note_read()
-        return Outcome(num_missing, len(self._reads), self._seconds)
-
-    def _take(self, number: int) -> Bytes | None:
-        """The bytes of a chunk: fetched now, or held before and released here."""
-        if self._held is None:
-            return self._get(self._reads[number])
-        data, self._held[number] = self._held[number], None
-        return data
-
-    def _get(self, read: Read) -> Bytes | None:
-        begin = perf_counter()
-        try:
-            data = self._array.get(read.chunk)
-        except Exception as error:
-            self._chunk_errors.tell(error, read, self._array, is_decoding=False)
-        self._seconds += perf_counter() - begin
-        return data
-
-
-class ShardChunks(_Chunks):
-    """Chunks of one shard."""
-
-    _held: list[ShardPart] | None = None
-
-    def hold(self) -> None:
-        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
-        self._held = list(self._get())
-        self.nbytes = sum(part.nbytes for part in self._held)
-
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode the chunks; see `Fetched.decode`."""
         num_missing = num_requests = 0
-        for part in self._get() if self._held is None else _let_go(self._held):
+        for part in self._parts():
             num_requests += part.num_requests
-            for number, data in part.chunks:
-                num_missing += not self._put(self._reads[number], data, outs[number])
-                del data
+            num_missing += self._put(part.chunks, outs)
             # The decoded part is freed before the next one arrives.
             del part
-        self._array.watch.note_read()
+        for array in set(self._arrays):
+            array.watch.note_read()
         return Outcome(num_missing, num_requests, self._seconds)
 
-    def _get(self) -> Iterator[ShardPart]:
+    def _parts(self) -> Iterator[FetchedPart]:
+        """The chunks, some at a time: fetched now, or held before and released here."""
+        raise NotImplementedError
+
+    def _timed(self, parts: Iterator[FetchedPart]) -> Iterator[FetchedPart]:
         """The parts as they arrive from the store. The time that each takes is counted."""
-        parts = self._array.get_of_shard([read.chunk for read in self._reads])
+        num_begun = 0
         while True:
             begin = perf_counter()
             try:
                 part = next(parts, None)
             except Exception as error:
-                self._chunk_errors.tell(error, self._reads[0], self._array, is_decoding=False)
+                at = min(num_begun, len(self._reads) - 1)
+                read, array = self._reads[at], self._arrays[at]
+                self._chunk_errors.tell(error, read, array, is_decoding=False)
             self._seconds += perf_counter() - begin
             if part is None:
                 return
+            num_begun += len(part.chunks)
+            yield part
+            del part
+
+    def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
+        """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
+        there = [(number, data) for number, data in chunks if data is not None]
+        for number, data in chunks:
+            if data is None:
+                read, array = self._reads[number], self._arrays[number]
+                self._missing.note(read, array.key(read.chunk), array.watch)
+                array.fill(outs[number])
+        for number, data in self._left(there, outs):
+            read, array = self._reads[number], self._arrays[number]
+            try:
+                array.decode(data, read.chunk, read.cut, outs[number], SCRATCH)
+            except Exception as error:
+                self._chunk_errors.tell(error, read, array, is_decoding=True)
+        return len(chunks) - len(there)
+
+    def _left(
+        self, chunks: list[tuple[int, Bytes]], outs: Sequence[NDArray[Any]]
+    ) -> list[tuple[int, Bytes]]:
+        """Decode chunks with one compiled call, and return those that it did not decode."""
+        compiled = decoder()
+        if compiled is None or not chunks:
+            return chunks
+        is_done = compiled.decode(
+            [
+                StoredChunk(
+                    *(data, self._arrays[number].chain(self._reads[number].chunk)),
+                    *(self._reads[number].cut, outs[number]),
+                )
+                for number, data in chunks
+            ]
+        )
+        return [chunk for chunk, is_own in zip(chunks, is_done, strict=True) if not is_own]
+
+
+class SingleChunks(_Chunks):
+    """Chunks that are each stored as an object of their own, of one store."""
+
+    _held: list[Bytes | None] | None = None
+
+    def hold(self) -> None:
+        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
+        self._held = [data for part in self._timed(self._fetch()) for _, data in part.chunks]
+        self.nbytes = sum(data.nbytes for data in self._held if data is not None)
+
+    def _parts(self) -> Iterator[FetchedPart]:
+        if self._held is None:
+            yield from self._timed(self._fetch())
+            return
+        for number in range(len(self._held)):
+            data, self._held[number] = self._held[number], None
+            yield FetchedPart([(number, data)], 1)
+
+    def _fetch(self) -> Iterator[FetchedPart]:
+        chunks = [read.chunk for read in self._reads]
+        pairs = list(zip(self._arrays, chunks, strict=True))
+        keys = [array.key(chunk) for array, chunk in pairs]
+        room_nbytes = sum(array.chain(chunk).nbytes for array, chunk in pairs)
+        numbers = iter(range(len(keys)))
+        for found in self._arrays[0].objects.get_many(keys, room_nbytes):
+            part = FetchedPart([(next(numbers), data) for data in found], len(found))
+            # The bytes are freed before the next ones arrive.
+            del found
             yield part
             del part
 
 
-def _let_go(parts: list[ShardPart]) -> Iterator[ShardPart]:
+class ShardChunks(_Chunks):
+    """Chunks of one shard."""
+
+    _held: list[FetchedPart] | None = None
+
+    def hold(self) -> None:
+        """Fetch the stored bytes of all the chunks, and keep them until they are decoded."""
+        self._held = list(self._timed(self._fetch()))
+        self.nbytes = sum(part.nbytes for part in self._held)
+
+    def _parts(self) -> Iterator[FetchedPart]:
+        return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
+
+    def _fetch(self) -> Iterator[FetchedPart]:
+        return self._arrays[0].get_of_shard([read.chunk for read in self._reads])
+
+
+def _let_go(parts: list[FetchedPart]) -> Iterator[FetchedPart]:
     """The parts one after the other; each is released once the next is asked for."""
     parts.reverse()
     while parts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -48,10 +49,14 @@ class Route:
     kind: Kind
     words: str
 
-    @property
+    @cached_property
     def is_sharded(self) -> bool:
         """Whether xloader itself reads the variable's chunks out of shards."""
         return self.kind == "direct" and self.grid.is_sharded
+
+    def object_of(self, chunk: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the stored object that xloader reads for a chunk."""
+        return self.grid.object_of(chunk) if self.is_sharded else chunk
 
 
 def make_variable(decoded: xr.DataArray, array: zarr.Array[Any], dtype: Any) -> Variable:

@@ -14,8 +14,8 @@ import numpy as np
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
-from xloader.sources.zarr.object_readers import Objects, Span
 from xloader.sources.zarr.shard_indexes import Index, IndexCache
+from xloader.sources.zarr.stored_objects import Objects, Span
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
 """The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
@@ -61,8 +61,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class ShardPart:
-    """Some chunks of a shard that were fetched together.
+class FetchedPart:
+    """Some chunks that were fetched together.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class ShardReader:
 
     def read(
         self, shard: Shard, chunks: Sequence[tuple[int, ...]], num_within: Callable[[], int]
-    ) -> Iterator[ShardPart]:
+    ) -> Iterator[FetchedPart]:
         """Fetch chunks of one shard.
 
         A small shard is fetched whole if all its chunks are wanted and its index is not in the
@@ -199,7 +199,7 @@ class ShardReader:
 
         Yields
         ------
-        ShardPart
+        FetchedPart
             Some of the chunks. The parts together hold every chunk once.
 
         Raises
@@ -216,7 +216,7 @@ class ShardReader:
         spans = [None] * len(chunks) if index is None else self._spans(shard, index, chunks)
         absent = [number for number, span in enumerate(spans) if span is None]
         if absent or num_requests:
-            yield ShardPart([(number, None) for number in absent], num_requests)
+            yield FetchedPart([(number, None) for number in absent], num_requests)
         there = [(number, span) for number, span in enumerate(spans) if span is not None]
         if not there:
             return
@@ -231,21 +231,21 @@ class ShardReader:
 
     def _part(
         self, data: Bytes | None, asked: Span, guard: int, found: list[tuple[int, Span]]
-    ) -> ShardPart:
+    ) -> FetchedPart:
         """The chunks in the answer to one request."""
         start, stop = asked
         if data is None:
-            return ShardPart([(number, None) for number, _ in found], 1)
+            return FetchedPart([(number, None) for number, _ in found], 1)
         if guard and data.size < stop - start + guard:
             raise DamagedShardError(_PAST_CHUNKS)
-        return ShardPart(
+        return FetchedPart(
             [(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes
         )
 
-    def _read_whole(self, shard: Shard, chunks: Sequence[tuple[int, ...]]) -> ShardPart:
+    def _read_whole(self, shard: Shard, chunks: Sequence[tuple[int, ...]]) -> FetchedPart:
         data = self._objects.get(shard.key)
         if data is None:
-            return ShardPart([(number, None) for number in range(len(chunks))], 1)
+            return FetchedPart([(number, None) for number in range(len(chunks))], 1)
         nbytes = shard.sharding.index_stored_nbytes
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
@@ -255,7 +255,7 @@ class ShardReader:
         if any(span is not None and span[1] > end for span in spans):
             raise DamagedShardError(_PAST_CHUNKS)
         found = [None if span is None else _cut(data, span, 0) for span in spans]
-        return ShardPart(list(enumerate(found)), 1, data.nbytes)
+        return FetchedPart(list(enumerate(found)), 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes

@@ -26,11 +26,11 @@ from xloader.sources.zarr.allowed_codecs import Metadata
 from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
-from xloader.sources.zarr.object_readers import objects_of
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.shard_indexes import IndexCache
-from xloader.sources.zarr.shards import Shard, ShardPart, ShardReader
+from xloader.sources.zarr.shards import FetchedPart, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
+from xloader.sources.zarr.stored_objects import Objects
 
 
 def check_keys(array: zarr.Array[Any]) -> None:
@@ -89,12 +89,21 @@ class StoredArray:
         How the array is cut into chunks.
     watch : Watch
         Notices a change of the metadata.
+    objects : Objects, optional
+        Reads the stored objects. None if zarr's release is unknown.
     """
 
     def __init__(
-        self, store: Store, path: str, metadata: Metadata, grid: StoredGrid, watch: Watch
+        self,
+        store: Store,
+        path: str,
+        metadata: Metadata,
+        grid: StoredGrid,
+        watch: Watch,
+        objects: Objects | None,
     ) -> None:
         self.watch = watch
+        self._objects = objects
         self._store = store
         self._path = path
         self._metadata = metadata
@@ -103,9 +112,14 @@ class StoredArray:
         self._chains: dict[tuple[int, ...], Chain | None] = {}
         self._shardings: dict[tuple[int, ...], Sharding | None] = {}
         self._shards: ShardReader | None = None
-        if zarr_adapter.is_known():
-            self._objects = objects_of(store)
+        if objects is not None:
             self._shards = self._make_shard_reader()
+
+    @property
+    def objects(self) -> Objects:
+        """The reader of the stored objects."""
+        assert self._objects is not None, "objects are read by those who know zarr's release"
+        return self._objects
 
     @property
     def is_sharded(self) -> bool:
@@ -121,7 +135,7 @@ class StoredArray:
         if not self._grid.is_sharded or self._sharding_of(first) is None:
             return None
         chain = self._chain_of(self._grid.largest_shape)
-        return ShardReader(self._objects, chain, IndexCache.of_process())
+        return ShardReader(self.objects, chain, IndexCache.of_process())
 
     def _chain_of(self, shape: tuple[int, ...]) -> Chain | None:
         """The codec chain of chunks of the given shape."""
@@ -149,11 +163,7 @@ class StoredArray:
         """Key of the stored object that holds a chunk."""
         return self._encode(self._grid.object_of(chunk))
 
-    def get(self, chunk: tuple[int, ...]) -> Bytes | None:
-        """Read the stored bytes of a chunk that is an object of its own; None if it is absent."""
-        return self._objects.get(self._encode(chunk))
-
-    def get_of_shard(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[ShardPart]:
+    def get_of_shard(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[FetchedPart]:
         """Read the stored bytes of chunks of one shard.
 
         Parameters
@@ -163,7 +173,7 @@ class StoredArray:
 
         Yields
         ------
-        ShardPart
+        FetchedPart
             Some of the chunks. The parts together hold every chunk once.
         """
         assert self._shards is not None, "get_of_shard() is for arrays with shards"
@@ -207,9 +217,13 @@ class StoredArray:
         scratch : Scratch
             Memory to decode in.
         """
+        self.chain(chunk).decode_into(data, cut, out, scratch)
+
+    def chain(self, chunk: tuple[int, ...]) -> Chain:
+        """The codec chain of a chunk, for arrays whose chain is known."""
         chain = self._chain_of(self._grid.stored_shape(chunk))
-        assert chain is not None, "decode() is for arrays whose chain is known"
-        chain.decode_into(data, cut, out, scratch)
+        assert chain is not None, "chain() is for arrays whose chain is known"
+        return chain
 
     def fill(self, out: NDArray[Any]) -> None:
         """Write the values of an absent chunk: the fill value, or zeros if there is none."""

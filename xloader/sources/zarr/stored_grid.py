@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import floordiv
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -136,6 +137,8 @@ class StoredGrid:
         """Index of the stored object that holds a chunk."""
         if self.inner_shape is None:
             return chunk
+        if self._num_per_object is not None:
+            return tuple(map(floordiv, chunk, self._num_per_object))
         return tuple(
             i // firsts if isinstance(firsts, int) else bisect_right(firsts, i) - 1
             for i, firsts in zip(chunk, self._first_chunks, strict=True)
@@ -170,6 +173,12 @@ class StoredGrid:
     def _starts(self) -> tuple[Begins, ...]:
         """Per dimension, the offset of each object's first element."""
         return tuple(_begins(sizes, 1) for sizes in self.object_sizes)
+
+    @cached_property
+    def _num_per_object(self) -> tuple[int, ...] | None:
+        """Number of chunks per shard along each dimension; None if shards differ."""
+        firsts = self._first_chunks
+        return tuple(n for n in firsts if isinstance(n, int)) if _are_ints(firsts) else None
 
     @cached_property
     def _first_chunks(self) -> tuple[Begins, ...]:

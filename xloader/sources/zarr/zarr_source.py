@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import xarray as xr
@@ -19,7 +20,7 @@ from xloader.sources import catalog, zarr_adapter
 from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
 from xloader.sources.chunk_slices import shape_of
 from xloader.sources.datasets.xarray_source import XarraySource
-from xloader.sources.fetched import Deferred, Values
+from xloader.sources.fetched import Deferred, Several, Values
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
 from xloader.sources.stores.access_errors import access_error, cause_of, is_denied
@@ -30,10 +31,13 @@ from xloader.sources.zarr.array_watch import Openings
 from xloader.sources.zarr.chunk_errors import ChunkErrors
 from xloader.sources.zarr.fetched_chunks import ShardChunks, SingleChunks
 from xloader.sources.zarr.missing_chunks import Missing, OnMissing
-from xloader.sources.zarr.object_readers import is_waiting
+from xloader.sources.zarr.object_readers import is_waiting, objects_of
 from xloader.sources.zarr.read_routes import Route, make_route, make_variable
 from xloader.sources.zarr.shard_indexes import INDEX_ROW_NBYTES
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
+
+_SMALL_NBYTES: Final = 1 << 19
+"""Largest decoded chunk that is read together with chunks of other stored objects."""
 
 
 class _Handle:
@@ -45,9 +49,11 @@ class _Handle:
         routes: Mapping[str, Route],
         watches: PerProcess[dict[str, Watch]],
     ) -> None:
+        objects = objects_of(store.get()) if zarr_adapter.is_known() else None
         self.arrays = {
             name: StoredArray(
-                store.get(), route.path, route.metadata, route.grid, watches.get()[name]
+                *(store.get(), route.path, route.metadata, route.grid),
+                *(watches.get()[name], objects),
             )
             for name, route in routes.items()
         }
@@ -128,6 +134,11 @@ class ZarrSource(Described):
             self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
         )
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
+        self._is_small = {
+            name
+            for name, route in self._routes.items()
+            if not self._is_waiting and _is_small(route, arrays[name].dtype.itemsize)
+        }
         store = PerProcess(open_store, name, is_remade=is_forkable)
         openings = Openings.now(
             arrays, name, self._chunk_errors.secrets, is_frozen=is_frozen, is_behind=is_behind
@@ -174,11 +185,30 @@ class ZarrSource(Described):
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the chunks if reading the store waits, else defer it; see `Source.fetch`."""
-        variable = reads[0].variable
-        array = self._handle.get().arrays[variable]
+        alike: dict[Hashable, list[int]] = {}
+        for number, read in enumerate(reads):
+            alike.setdefault(self._read_with(read), []).append(number)
+        if len(alike) == 1:
+            return self._fetch(reads)
+        return Several(
+            [(self._fetch([reads[n] for n in numbers]), numbers) for numbers in alike.values()]
+        )
+
+    def _read_with(self, read: Read) -> Hashable:
+        """A key that is equal for reads that are carried out together."""
+        route = self._routes[read.variable]
+        if route.kind != "direct":
+            return read.variable
+        return (read.variable, route.object_of(read.chunk)) if route.is_sharded else None
+
+    def _fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Fetch chunks that are read together."""
+        variable, arrays = reads[0].variable, self._handle.get().arrays
+        array = arrays[variable]
         if self._routes[variable].kind == "direct":
             kind = ShardChunks if array.is_sharded else SingleChunks
-            fetched = kind(array, reads, self._chunk_errors, self._missing)
+            own = [arrays[read.variable] for read in reads]
+            fetched = kind(own, reads, self._chunk_errors, self._missing)
             if self._is_waiting:
                 fetched.hold()
             return fetched
@@ -200,8 +230,9 @@ class ZarrSource(Described):
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The variable, with the index of the shard or of the chunk; see `Source.bundle_of`."""
-        route = self._routes[variable]
-        return variable, route.grid.object_of(chunk) if route.is_sharded else chunk
+        if variable in self._is_small:
+            return None
+        return variable, self._routes[variable].object_of(chunk)
 
     def _index_nbytes(self, variable: Variable) -> int:
         route = self._routes[variable.name]
@@ -231,6 +262,12 @@ class ZarrSource(Described):
                 self._chunk_errors.tell(error, read, array, is_decoding=True)
         array.watch.note_read()
         return Outcome(num_missing, num_requests=len(reads))
+
+
+def _is_small(route: Route, itemsize: int) -> bool:
+    """Whether a variable's chunks are objects that are read with others in little more time."""
+    is_object = route.kind == "direct" and not route.is_sharded
+    return is_object and math.prod(route.grid.largest_shape) * itemsize <= _SMALL_NBYTES
 
 
 def _make_watches(

@@ -1,0 +1,194 @@
+"""Chunks read and decoded by compiled calls are those of the ordinary way, values and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numcodecs.blosc
+import numcodecs.zstd
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from numcodecs.zstd import compress
+from zarr.codecs import BloscCodec, BytesCodec, ZstdCodec
+
+import xloader
+from xloader.errors import CorruptChunkError
+from xloader.sources.base import Read
+from xloader.sources.open.open_source import open_source
+from xloader.sources.zarr import compiled_files, fetched_chunks
+from xloader.sources.zarr.codec_chain import CastView, Chain
+from xloader.sources.zarr.compiled_decoding import Decoder, StoredChunk, decoder
+from xloader.sources.zarr.decode import Compressed
+from xloader.testing import truncate, write_store
+
+SHAPE = (6, 8, 10)
+CHUNK = (4, 5, 6)
+CODECS: dict[str, dict[str, Any]] = {
+    "raw": {"compressors": None},
+    "zstd": {"compressors": ZstdCodec()},
+    "blosc": {"compressors": BloscCodec(cname="lz4", shuffle="shuffle")},
+    "big-endian": {"serializer": BytesCodec(endian="big")},
+}
+
+
+@pytest.fixture(autouse=True)
+def library() -> Decoder:
+    found = decoder()
+    if found is None:
+        pytest.skip("nothing was compiled")
+    return found
+
+
+@pytest.fixture
+def calls(library: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of chunks that each compiled call decoded."""
+    counts: list[int] = []
+
+    class Counting(Decoder):
+        def decode(self, chunks: Any) -> list[bool]:
+            done = super().decode(chunks)
+            counts.append(sum(done))
+            return done
+
+    counting = Counting(library.function, library.codecs, library.addresses)
+    monkeypatch.setattr(fetched_chunks, "decoder", lambda: counting)
+    return counts
+
+
+def read_all(path: Path, cut: Any = None) -> np.ndarray:
+    """Read the chunks of an array at once, each into a part of one array."""
+    source = open_source(path)
+    values = np.full(SHAPE, 101, source.variables["a"].stored_dtype)
+    reads, outs = [], []
+    for at in np.ndindex(*(-(-n // c) for n, c in zip(SHAPE, CHUNK, strict=True))):
+        place = tuple(slice(i * c, (i + 1) * c) for i, c in zip(at, CHUNK, strict=True))
+        size = values[place].shape
+        reads.append(Read("a", at, tuple(slice(0, n) for n in size)))
+        outs.append(values[place])
+    outcome = source.fetch(reads).decode(outs)
+    assert outcome.num_missing == 0
+    return values
+
+
+def write(path: Path, dtype: str, **codecs: Any) -> np.ndarray:
+    values = np.random.default_rng(0).integers(0, 100, SHAPE).astype(dtype)
+    array = zarr.create_group(path).create_array(
+        "a", shape=SHAPE, chunks=CHUNK, dtype=dtype, dimension_names=("x", "y", "z"), **codecs
+    )
+    array[...] = values
+    return values
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dtype", ["i1", "u2", "f4", "f8"])
+def test_values_in_strided_places(codec: str, dtype: str, tmp_path: Path, calls: list[int]) -> None:
+    values = write(tmp_path, dtype, **CODECS[codec])
+    np.testing.assert_array_equal(read_all(tmp_path), values)
+    swapped = codec == "big-endian" and dtype != "i1"
+    assert sum(calls) == (0 if swapped else 8)
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "blosc"])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_parts_of_chunks(codec: str, step: int, tmp_path: Path, calls: list[int]) -> None:
+    values = write(tmp_path, "f4", **CODECS[codec])
+    source = open_source(tmp_path)
+    cut = (slice(1, 4, step), slice(0, 5), slice(5, 6))
+    for out in (np.zeros((3, 5, 1), "f4")[::step], np.zeros((1, 5, 3), "f4").T[::step]):
+        source.fetch([Read("a", (0, 1, 0), (cut[0], slice(0, 3), cut[2]))]).decode([out[:, :3]])
+        np.testing.assert_array_equal(out[:, :3], values[1:4:step, 5:8, 5:6])
+    assert sum(calls) == 2
+
+
+def test_numcodecs_still_offers_the_functions(library: Decoder) -> None:
+    """They are not part of its public interface. Without them chunks are decoded one by one."""
+    assert library.codecs == {"": 0, "zstd": 1, "blosc": 2}
+
+
+@pytest.mark.parametrize("name", ["zstd", "blosc"])
+def test_replaced_functions_are_called(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
+) -> None:
+    module = {"zstd": numcodecs.zstd, "blosc": numcodecs.blosc}[name]
+    original, sizes = module.decompress, []
+    values = write(tmp_path, "f4", **CODECS[name])
+
+    def decompress(data: Any, out: Any = None) -> Any:
+        sizes.append(out.nbytes)
+        return original(data, out)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "decompress", decompress)
+    np.testing.assert_array_equal(read_all(tmp_path), values)
+    assert len(sizes) == 8
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "blosc"])
+def test_damage_is_told_as_in_the_ordinary_way(
+    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "f4", **CODECS[codec])
+    chunk = tmp_path / "a" / "c" / "1" / "0" / "1"
+    chunk.write_bytes(truncate(chunk.read_bytes()))
+    with pytest.raises(CorruptChunkError) as compiled:
+        read_all(tmp_path)
+    monkeypatch.setattr(fetched_chunks, "decoder", lambda: None)
+    monkeypatch.setattr(compiled_files, "_load", lambda: None)
+    with pytest.raises(CorruptChunkError) as ordinary:
+        read_all(tmp_path)
+    assert str(compiled.value) == str(ordinary.value)
+    assert compiled.value.chunk == (1, 0, 1)
+
+
+@pytest.mark.parametrize("extra", [b"", b"x", compress(b"")])
+@pytest.mark.parametrize("parts", [[400], [100, 300], [100, 0, 300], [300], [401], [100, 301]])
+def test_zstd_frames_must_fill_the_chunk(library: Decoder, parts: list[int], extra: bytes) -> None:
+    """Several frames are allowed, and nothing is written past the chunk."""
+    values = np.arange(450, dtype="u1")
+    frames, begin = b"", 0
+    for size in parts:
+        frames += compress(values[begin : begin + size].tobytes())
+        begin += size
+    data = np.frombuffer(frames + extra, "u1")
+    chain = Chain((Compressed("zstd"),), 400, (CastView(np.dtype("u1"), (400,)),))
+    memory = np.zeros(450, "u1")
+    (is_done,) = library.decode([StoredChunk(data, chain, (slice(0, 400),), memory[:400])])
+    is_right = begin == 400 and extra != b"x"
+    assert is_done == is_right
+    assert not memory[400:].any()
+    if is_right:
+        np.testing.assert_array_equal(memory[:400], values[:400])
+
+
+@pytest.mark.parametrize("at", [4, 12])
+@pytest.mark.parametrize("size", [0, 1, 399, 401, 2**31 - 1, 2**32 - 1])
+def test_headers_of_blosc_are_not_believed(library: Decoder, at: int, size: int) -> None:
+    packed = bytearray(numcodecs.blosc.compress(bytes(range(200)) * 2, b"lz4", 5, 1))
+    stored = len(packed)
+    packed[at : at + 4] = size.to_bytes(4, "little")
+    chain = Chain((Compressed("blosc"),), 400, (CastView(np.dtype("u1"), (400,)),))
+    memory = np.zeros(450, "u1")
+    data = np.frombuffer(bytes(packed), "u1")
+    (is_done,) = library.decode([StoredChunk(data, chain, (slice(0, 400),), memory[:400])])
+    if at == 4 or size > stored:
+        assert not is_done
+    assert not memory[400:].any()
+
+
+def test_small_chunks_are_read_and_decoded_together(tmp_path: Path, calls: list[int]) -> None:
+    """The chunks that one sample needs first take one compiled call, whatever their number."""
+    data = np.arange(12 * 20, dtype="f4").reshape(12, 20)
+    ds = xr.Dataset({name: (("time", "x"), data + n) for n, name in enumerate("abcd")})
+    write_store(ds, dict.fromkeys("abcd", (1, 5)), tmp_path / "s.zarr")
+    samples = xloader.open(tmp_path / "s.zarr").window(time=1)
+    with samples.loader(batch_size=3, output="numpy", memory="64MiB") as loader:
+        assert loader.explain().num_reads == 12 * 4 * 4
+        for batch in loader:
+            for n, name in enumerate("abcd"):
+                np.testing.assert_array_equal(batch[name][:, 0], data[batch.ids] + n)
+        assert loader.report().num_reads == 12 * 4 * 4
+        assert loader.report().num_requests == 12 * 4 * 4
+    assert calls == [16] * 12

@@ -1,0 +1,93 @@
+/* Decompresses several chunks in one call, and puts each where its values belong.
+
+   The functions that decompress are those of numcodecs. They are given by their addresses.
+   xloader/sources/zarr/compiled_decoding.py describes the arguments. */
+
+#include "copy_box.h"
+#include "export.h"
+
+/* Codecs, as in compiled_decoding.py. */
+enum { RAW = 0, ZSTD = 1, BLOSC = 2 };
+
+typedef void *(*MakeContext)(void);
+typedef size_t (*FreeContext)(void *);
+typedef size_t (*DecompressZstd)(void *, void *, size_t, const void *, size_t);
+typedef int (*DecompressBlosc)(const void *, void *, size_t, int);
+
+typedef struct {
+    MakeContext make;
+    FreeContext free;
+    DecompressZstd unzstd;
+    DecompressBlosc unblosc;
+    void *context;
+} Codecs;
+
+#define BLOSC_HEADER 16
+
+static int64_t number_at(const unsigned char *data) {
+    return (int64_t)data[0] | (int64_t)data[1] << 8 | (int64_t)data[2] << 16 | (int64_t)data[3] << 24;
+}
+
+/* Whether the stored bytes decompress to exactly `nbytes`. Nothing is written past them. */
+static int decompress(
+    Codecs *codecs, int64_t codec, const char *data, int64_t size, char *target, int64_t nbytes) {
+    if (codec == ZSTD) {
+        if (!codecs->context)
+            codecs->context = codecs->make();
+        if (!codecs->context)
+            return 0;
+        /* An error is a huge number. */
+        return codecs->unzstd(
+                   codecs->context, target, (size_t)nbytes, data, (size_t)size) == (size_t)nbytes;
+    }
+    if (codec == BLOSC) {
+        const unsigned char *header = (const unsigned char *)data;
+        /* blosc believes its header, so the two sizes there are compared with the true ones. */
+        if (size < BLOSC_HEADER || number_at(header + 4) != nbytes || number_at(header + 12) > size)
+            return 0;
+        return codecs->unblosc(data, target, (size_t)nbytes, 1) == nbytes;
+    }
+    if (size != nbytes)
+        return 0;
+    memcpy(target, data, (size_t)nbytes);
+    return 1;
+}
+
+/* Each row of `chunks` holds: codec, address and size of the stored bytes, decoded bytes, bytes of
+   an element, target, number of loops, offset of the first element in the decoded bytes; then for
+   each loop its count and its steps in bytes, in the chunk and in the target. Without loops the
+   whole chunk is decompressed into the target. `done` gets 1 for each chunk that is decoded. The
+   caller tells what is wrong with the others. `scratch` has room for any of the chunks. */
+EXPORT void xloader_decode_chunks(
+    const int64_t *chunks, int64_t row_size, int64_t num, const int64_t *functions, char *scratch,
+    int64_t *done) {
+    Codecs codecs = {
+        (MakeContext)(intptr_t)functions[0], (FreeContext)(intptr_t)functions[1],
+        (DecompressZstd)(intptr_t)functions[2], (DecompressBlosc)(intptr_t)functions[3], 0};
+    for (int64_t at = 0; at < num; at++) {
+        const int64_t *row = chunks + at * row_size;
+        const char *data = (const char *)(intptr_t)row[1];
+        char *target = (char *)(intptr_t)row[5];
+        const int64_t size = row[2], nbytes = row[3], itemsize = row[4], num_loops = row[6];
+        const char *decoded = scratch;
+        if (!num_loops) {
+            done[at] = decompress(&codecs, row[0], data, size, target, nbytes);
+            continue;
+        }
+        if (row[0] == RAW) {
+            done[at] = size == nbytes;
+            decoded = data;
+        } else {
+            done[at] = decompress(&codecs, row[0], data, size, scratch, nbytes);
+        }
+        if (done[at]) {
+            Loop loops[MOST_LOOPS];
+            memcpy(loops, row + 8, (size_t)num_loops * sizeof(Loop));
+            const int64_t kept = simplify(loops, num_loops, itemsize, itemsize);
+            if (kept)
+                copy_box(SAME, loops, kept, decoded + row[7], target, itemsize, itemsize, 0);
+        }
+    }
+    if (codecs.context)
+        codecs.free(codecs.context);
+}

@@ -1,0 +1,71 @@
+"""The library that is compiled from the C files of this folder when xloader is installed.
+
+Its functions are called through ctypes, which releases Python's lock meanwhile. They use nothing of
+Python's own interface, so one library serves every release of Python. Without a C compiler there is
+no library. Each caller then does the same in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+FOLDER: Final = Path(__file__).parent
+LIBRARY: Final = "_compiled.so"
+
+
+@functools.cache
+def load_library(folder: Path = FOLDER) -> tuple[ctypes.CDLL | None, str]:
+    """Load the compiled library.
+
+    The environment variable ``XLOADER_COMPILED=0`` switches it off.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The folder of the library and of its sources.
+
+    Returns
+    -------
+    library : ctypes.CDLL or None
+        The library.
+    reason : str
+        Why there is none.
+    """
+    if os.environ.get("XLOADER_COMPILED") == "0":
+        return None, "XLOADER_COMPILED=0 is set"
+    if not (folder / LIBRARY).exists():
+        return None, "there was no C compiler when xloader was installed"
+    try:
+        library = ctypes.CDLL(str(folder / LIBRARY))
+        library.xloader_source_hash.restype = ctypes.c_int64
+        is_ours = library.xloader_source_hash() == source_hash(sources_in(folder))
+    except (OSError, AttributeError) as error:
+        return None, f"the compiled library does not load ({error})"
+    if not is_ours:
+        return None, "the compiled library is of another release; install xloader again"
+    return library, ""
+
+
+def sources_in(folder: Path) -> list[Path]:
+    """The C files that the library is compiled from, and their headers, in a fixed order."""
+    return sorted([*folder.glob("*.c"), *folder.glob("*.h")])
+
+
+def source_hash(sources: Iterable[Path]) -> int:
+    """The number that a library holds which was compiled from some files."""
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest()
+    return int.from_bytes(digest[:7], "little")
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """The address in memory of an array's first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address

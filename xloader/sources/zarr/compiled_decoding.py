@@ -1,0 +1,184 @@
+"""Decoding of several chunks with one compiled call, without Python's lock.
+
+It only does what goes well. Chunks that do not decode, and those whose codecs it does not know, are
+left to `Chain.decode_into`, which also tells what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numcodecs.blosc
+import numcodecs.zstd
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of, load_library
+from xloader.core.axis import Ints
+from xloader.sources.base import Cut
+from xloader.sources.zarr.codec_chain import Chain
+from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.decode import SCRATCH
+
+_RAW, _ZSTD, _BLOSC = range(3)
+"""The codecs, as ``decode_chunks.c`` numbers them."""
+
+_FUNCTIONS: Final = {
+    "zstd": ("ZSTD_createDCtx", "ZSTD_freeDCtx", "ZSTD_decompressDCtx"),
+    "blosc": ("blosc_decompress_ctx",),
+}
+"""The functions that are taken out of the libraries of numcodecs. They are not part of its public
+interface. Where one is missing, chunks are decoded one by one."""
+
+
+class StoredChunk(NamedTuple):
+    """A chunk to decode.
+
+    Parameters
+    ----------
+    data : numpy.ndarray of uint8
+        The chunk as stored.
+    chain : Chain
+        Its codecs.
+    cut : tuple of slice or integer array
+        The part of the chunk that is wanted.
+    out : numpy.ndarray
+        Receives the values. It has the shape of the cut and any strides.
+    """
+
+    data: Bytes
+    chain: Chain
+    cut: Cut
+    out: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """The compiled function, with the functions that decompress.
+
+    Parameters
+    ----------
+    function : callable
+        The compiled function.
+    codecs : dict of str to int
+        Number of each compressor; an empty name is for chunks that are not compressed.
+    addresses : numpy.ndarray of int64
+        The addresses of the functions that decompress, in the order of ``_FUNCTIONS``.
+    """
+
+    function: Callable[..., None]
+    codecs: dict[str, int]
+    addresses: Ints
+
+    def decode(self, chunks: Sequence[StoredChunk]) -> list[bool]:
+        """Decode chunks into their arrays.
+
+        Parameters
+        ----------
+        chunks : sequence of StoredChunk
+            The chunks.
+
+        Returns
+        -------
+        list of bool
+            Whether each chunk is decoded.
+        """
+        rows = [self._row(chunk) for chunk in chunks]
+        known = [row for row in rows if row]
+        if not known:
+            return [False] * len(rows)
+        width = max(map(len, known))
+        table = np.array([row + [0] * (width - len(row)) for row in known], np.int64)
+        is_done = np.zeros(len(known), np.int64)
+        # Only chunks that are not decoded into place need the scratch memory.
+        scratch = SCRATCH.take(max((row[3] for row in known if row[6]), default=0))
+        self.function(
+            *(address_of(table), width, len(known), address_of(self.addresses)),
+            *(address_of(scratch), address_of(is_done)),
+        )
+        done = iter(is_done.tolist())
+        return [bool(row and next(done)) for row in rows]
+
+    def _row(self, chunk: StoredChunk) -> list[int]:
+        """What ``decode_chunks.c`` is told of a chunk; empty if it cannot decode it."""
+        data, chain, cut, out = chunk
+        simple = chain.simple
+        if simple is None or simple[0] not in self.codecs or out.dtype != simple[1].dtype:
+            return []
+        name, view = simple
+        row = [
+            *(self.codecs[name], address_of(data), data.size, chain.nbytes),
+            *(view.dtype.itemsize, address_of(out)),
+        ]
+        if out.shape == view.shape and out.flags.c_contiguous:
+            return [*row, 0, 0]
+        offset, step = 0, chain.nbytes
+        loops: list[int] = []
+        for part, size, count, to in zip(cut, view.shape, out.shape, out.strides, strict=True):
+            if not isinstance(part, slice):
+                return []
+            step //= size
+            start, _, every = part.indices(size)
+            offset += start * step
+            loops += (count, every * step, to)
+        return [*row, len(cut), offset, *loops]
+
+
+def decoder() -> Decoder | None:
+    """The compiled decoder; None if there is none.
+
+    A codec whose function in numcodecs was replaced, as profilers and tests do, is left out.
+    """
+    return _make(*(_is_own(module) for module in (numcodecs.zstd, numcodecs.blosc)))
+
+
+@functools.cache
+def _make(has_zstd: bool, has_blosc: bool) -> Decoder | None:
+    library, _ = load_library()
+    if library is None:
+        return None
+    codecs, addresses = {"": _RAW}, []
+    wanted = {
+        "zstd": (has_zstd, numcodecs.zstd, _ZSTD),
+        "blosc": (has_blosc, numcodecs.blosc, _BLOSC),
+    }
+    for name, (is_own, module, number) in wanted.items():
+        found = _addresses(module, _FUNCTIONS[name])
+        addresses += found
+        if is_own and all(found):
+            codecs[name] = number
+    function = library.xloader_decode_chunks
+    function.restype = None
+    function.argtypes = [
+        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    ]
+    return Decoder(function, codecs, np.array(addresses, np.int64))
+
+
+def _is_own(module: types.ModuleType) -> bool:
+    """Whether a module's ``decompress`` is the one that it was compiled with."""
+    function = module.decompress
+    is_python = isinstance(function, types.FunctionType)
+    return not is_python and getattr(function, "__module__", None) == module.__name__
+
+
+def _addresses(module: types.ModuleType, names: Sequence[str]) -> list[int]:
+    """The addresses of functions in a module's library; 0 for those that it does not offer."""
+    try:
+        library = ctypes.CDLL(str(module.__file__))
+    except OSError:
+        return [0] * len(names)
+    return [_address(library, name) for name in names]
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    try:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    except AttributeError:
+        return 0

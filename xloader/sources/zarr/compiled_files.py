@@ -1,0 +1,101 @@
+"""Reading several parts of files with one compiled call, without Python's lock."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from xloader.compiled.library import address_of, load_library
+from xloader.sources.zarr.compressors import Bytes
+
+_ABSENT: Final = -1
+"""What ``read_files.c`` tells of a file that is not there, in place of a size."""
+
+Function = Callable[..., int]
+
+
+class FilePart(NamedTuple):
+    """A part of a file.
+
+    Parameters
+    ----------
+    key : str
+        Key of the object: the path of the file within its store.
+    start : int
+        Its first byte; negative if it is counted from the end.
+    stop : int or None
+        The byte after its last; None for the end of the file.
+    """
+
+    key: str
+    start: int = 0
+    stop: int | None = None
+
+
+def read_parts(
+    prefix: str, parts: Sequence[FilePart], buffer: Bytes
+) -> tuple[list[Bytes | None], int]:
+    """Read parts of files into one buffer, as many as it has room for.
+
+    Parameters
+    ----------
+    prefix : str
+        What precedes each key in the path of its file.
+    parts : sequence of FilePart
+        The parts. Those of one file follow each other.
+    buffer : numpy.ndarray of uint8
+        Receives the bytes.
+
+    Returns
+    -------
+    found : list of (numpy.ndarray of uint8 or None)
+        The bytes of the first parts, as views of the buffer; None for a file that is absent. The
+        list ends before the first part for which there is no room, or that could not be read. It
+        is empty without the compiled library.
+    needed_nbytes : int
+        Size of the first part, if there is no room for it; else 0.
+    """
+    function = _load()
+    if function is None:
+        return [], 0
+    paths, offset = bytearray(), 0
+    table: list[int] = []
+    for at, (key, start, stop) in enumerate(parts):
+        if not at or key != parts[at - 1].key:
+            offset = len(paths)
+            paths += os.fsencode(prefix + key) + b"\0"
+        table += (offset, start, -1 if stop is None else stop - start)
+    asked = np.array(table, np.int64)
+    told = np.empty(2 * len(parts), np.int64)
+    num = function(
+        *(bytes(paths), address_of(asked), len(parts)),
+        *(address_of(buffer), buffer.size, address_of(told)),
+    )
+    if not num:
+        return [], int(told[1])
+    found: list[Bytes | None] = []
+    places = iter(told[: 2 * num].tolist())
+    for begin, size in zip(places, places, strict=True):
+        if size < _ABSENT:
+            break
+        found.append(None if size == _ABSENT else buffer[begin : begin + size])
+    return found, 0
+
+
+@functools.cache
+def _load() -> Function | None:
+    library, _ = load_library()
+    if library is None:
+        return None
+    function = library.xloader_read_files
+    function.restype = ctypes.c_int64
+    function.argtypes = [
+        *(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64),
+        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+    ]
+    return function

@@ -1,0 +1,138 @@
+"""Files of a directory as stored objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from xloader.sources.ordinary_files import check_mode, check_path
+from xloader.sources.retries import current
+from xloader.sources.zarr.compiled_files import FilePart, read_parts
+from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.decode import SCRATCH
+from xloader.sources.zarr.stored_objects import ABSENT, Asking, Span
+
+_STORED: Final = 2
+"""Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
+
+
+_ROOM_NBYTES: Final = 1 << 20
+"""Parts of files are read together up to this many bytes. Larger parts are read alone."""
+
+# With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
+_READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class Files(Asking):
+    """The files of a directory, read into a buffer that each thread reuses.
+
+    Parameters
+    ----------
+    root : str
+        Path of the directory.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._prefix = os.path.join(root, "")
+
+    def get(self, key: str) -> Bytes | None:
+        """Read a whole file."""
+        return next(self._read([FilePart(key)]))[0]
+
+    def get_last(self, key: str, nbytes: int) -> Bytes | None:
+        """Read the end of a file, or all of it if it is shorter."""
+        return next(self._read([FilePart(key, -nbytes)]))[0]
+
+    def get_many(self, keys: Sequence[str], room_nbytes: int) -> Iterator[list[Bytes | None]]:
+        """Read whole files, as many at a time as there is room for."""
+        return self._read([FilePart(key) for key in keys], room_nbytes)
+
+    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
+        """Read parts of a file."""
+        parts = [FilePart(key, *span) for span in spans]
+        return chain.from_iterable(self._read(parts, sum(stop - start for start, stop in spans)))
+
+    def _read(
+        self, parts: Sequence[FilePart], room_nbytes: int = 0
+    ) -> Iterator[list[Bytes | None]]:
+        """Read parts of files, as many at a time as there is room for."""
+        attempts, begin = current(), 0
+        while begin < len(parts):
+            rest = parts[begin:]
+            found = attempts.wait_for(rest[0].key, partial(self._read_together, rest, room_nbytes))
+            attempts.num_requests += len(found)
+            if not found:
+                # One by one, to retry what may pass, and to tell what is wrong.
+                found = [attempts.ask(rest[0].key, partial(self._get_range, *rest[0]))]
+            yield found
+            begin += len(found)
+
+    def _read_together(self, parts: Sequence[FilePart], room_nbytes: int) -> list[Bytes | None]:
+        """Read the first parts with one compiled call; none where that is not possible."""
+        room = max(SCRATCH.size(_STORED), min(room_nbytes, _ROOM_NBYTES))
+        found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED))
+        if needed > room:
+            found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED))
+        is_whole = all(data is not None for data in found)
+        # If the whole store is gone, its chunks must not be read as fill values.
+        return found if is_whole or os.path.isdir(self._root) else []
+
+    def _get_range(self, key: str, start: int, stop: int | None) -> Bytes | None:
+        """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
+        # Few system calls: each releases the GIL, and waits for other threads to get it back.
+        path = self._prefix + key
+        try:
+            file = _open(path)
+            try:
+                if stop is None or start < 0:
+                    found = os.fstat(file)
+                    check_mode(found.st_mode, path)
+                    start, stop, _ = slice(start, stop).indices(found.st_size)
+                return _read_into(file, start, SCRATCH.take(stop - start, _STORED))
+            finally:
+                os.close(file)
+        except ABSENT:
+            if not os.path.isdir(self._root):
+                # If the whole store is gone, its chunks must not be read as fill values.
+                raise
+            return None
+        except OSError:
+            # Opening a socket fails, and so does reading a fifo at an offset: name those clearly.
+            check_path(path)
+            raise
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, _READ_ONLY)
+    except BlockingIOError:
+        # Another process holds a lease on the file. It releases it for an open that waits.
+        check_path(path)
+        return os.open(path, _READ_ONLY & ~os.O_NONBLOCK)
+
+
+def _read_into(file: int, start: int, buffer: Bytes) -> Bytes:
+    """Fill a buffer from an offset of a file on; shorter if the file ends before."""
+    filled = _read_at(file, buffer, start)
+    # One call reads at most 2 GiB, and a file on a network may give less.
+    while filled < buffer.size:
+        more = _read_at(file, buffer[filled:], start + filled)
+        if not more:
+            return buffer[:filled]
+        filled += more
+    return buffer
+
+
+def _read_at(file: int, buffer: Bytes, start: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [buffer.data], start)
+    os.lseek(file, start, os.SEEK_SET)
+    data = os.read(file, buffer.size)
+    buffer[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data)
