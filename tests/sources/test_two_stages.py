@@ -247,7 +247,7 @@ def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
         assert files.get_last(key, 1) is None
         assert list(files.get_ranges(key, [(0, 1), (1, 2)])) == [None, None]
     keys, expected = ["1", "absent", "5000", "0"], [1, None, 5000, 0]
-    for room, num_calls in ((10_000, 1), (5000, 3), (0, 4)):
+    for room, num_calls in ((10_000, 1), (4000, 3), (0, 3)):
         SCRATCH._buffers.clear()
         lists = []
         for found in files.get_many(keys, room):

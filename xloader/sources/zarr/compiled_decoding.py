@@ -105,7 +105,7 @@ class Decoder:
         return [bool(row and next(done)) for row in rows]
 
     def _row(self, chunk: StoredChunk) -> list[int]:
-        """What ``decode_chunks.c`` is told of a chunk; empty if it cannot decode it."""
+        """The numbers of a chunk for ``decode_chunks.c``; none if that cannot decode it."""
         data, chain, cut, out = chunk
         simple = chain.simple
         if simple is None or simple[0] not in self.codecs or out.dtype != simple[1].dtype:

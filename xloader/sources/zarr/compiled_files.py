@@ -14,7 +14,7 @@ from xloader.compiled.library import address_of, load_library
 from xloader.sources.zarr.compressors import Bytes
 
 _ABSENT: Final = -1
-"""What ``read_files.c`` tells of a file that is not there, in place of a size."""
+"""The number that ``read_files.c`` gives, in place of a size, for a file that is absent."""
 
 Function = Callable[..., int]
 

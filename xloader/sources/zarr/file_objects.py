@@ -24,6 +24,9 @@ _STORED: Final = 2
 _ROOM_NBYTES: Final = 1 << 20
 """Parts of files are read together up to this many bytes. Larger parts are read alone."""
 
+_SPARE_NBYTES: Final = 128
+"""More than the alignment of a part, and what a compressor adds to a small chunk."""
+
 # With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
 _READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -75,7 +78,8 @@ class Files(Asking):
 
     def _read_together(self, parts: Sequence[FilePart], room_nbytes: int) -> list[Bytes | None]:
         """Read the first parts with one compiled call; none where that is not possible."""
-        room = max(SCRATCH.size(_STORED), min(room_nbytes, _ROOM_NBYTES))
+        room = min(room_nbytes + len(parts) * _SPARE_NBYTES, _ROOM_NBYTES)
+        room = max(room, SCRATCH.size(_STORED))
         found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED))
         if needed > room:
             found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED))

@@ -130,15 +130,10 @@ class ZarrSource(Described):
             v: replace(variable, index_nbytes=self._index_nbytes(variable))
             for v, variable in described.items()
         }
-        self._fingerprint = catalog.fingerprint(
-            self._variables, {v: metadata_in_json(array) for v, array in arrays.items()}, version
-        )
+        metadata = {v: metadata_in_json(array) for v, array in arrays.items()}
+        self._fingerprint = catalog.fingerprint(self._variables, metadata, version)
         self._is_waiting = any(is_waiting(array.store) for array in arrays.values())
-        self._is_small = {
-            name
-            for name, route in self._routes.items()
-            if not self._is_waiting and _is_small(route, arrays[name].dtype.itemsize)
-        }
+        self._small = set() if self._is_waiting else _small_variables(self._routes, arrays)
         store = PerProcess(open_store, name, is_remade=is_forkable)
         openings = Openings.now(
             arrays, name, self._chunk_errors.secrets, is_frozen=is_frozen, is_behind=is_behind
@@ -160,8 +155,8 @@ class ZarrSource(Described):
             )
             for is_indexed in (True, False)
         )
-        decoded = [v for v, route in self._routes.items() if route.kind == "decoded"]
-        chosen = {v: self._variables[v] for v in decoded}
+        routes = self._routes
+        chosen = {v: own for v, own in self._variables.items() if routes[v].kind == "decoded"}
         self._decoded = XarraySource(chosen, open_dataset=partial(open_dataset, False), name=name)
         if is_shared:
             self._handle.get()
@@ -230,7 +225,7 @@ class ZarrSource(Described):
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """The variable, with the index of the shard or of the chunk; see `Source.bundle_of`."""
-        if variable in self._is_small:
+        if variable in self._small:
             return None
         return variable, self._routes[variable].object_of(chunk)
 
@@ -264,10 +259,17 @@ class ZarrSource(Described):
         return Outcome(num_missing, num_requests=len(reads))
 
 
-def _is_small(route: Route, itemsize: int) -> bool:
-    """Whether a variable's chunks are objects that are read with others in little more time."""
-    is_object = route.kind == "direct" and not route.is_sharded
-    return is_object and math.prod(route.grid.largest_shape) * itemsize <= _SMALL_NBYTES
+def _small_variables(
+    routes: Mapping[str, Route], arrays: Mapping[str, zarr.Array[Any]]
+) -> set[str]:
+    """The variables whose chunks are objects that are read with others in little more time."""
+    return {
+        name
+        for name, route in routes.items()
+        if route.kind == "direct"
+        and not route.is_sharded
+        and math.prod(route.grid.largest_shape) * arrays[name].dtype.itemsize <= _SMALL_NBYTES
+    }
 
 
 def _make_watches(
