@@ -17,8 +17,18 @@ import pytest
 import xarray as xr
 
 import xloader
-from tests.hanging import FOR_EVER, KEY, KINDS, HangingAsync, make_samples, released
+from tests.hanging import (
+    FOR_EVER,
+    KEY,
+    KINDS,
+    STEPS,
+    HangingAsync,
+    HangingSync,
+    make_samples,
+    released,
+)
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
+from xloader.sources.zarr import compiled_files, file_objects
 from xloader.testing import write_store
 
 ENDS_WITHIN = 120.0
@@ -55,6 +65,42 @@ def test_a_chunk_that_never_comes_is_an_error_that_names_it(kind: str, shuffle: 
         assert "2 attempts of 0.2 s" in str(error)
         report = loader.report()
         assert report.num_retries == 1
+
+
+@pytest.mark.parametrize("max_retries", [0, 2])
+@pytest.mark.parametrize("way", ["one by one", "compiled"])
+def test_the_chunk_that_hangs_is_named_among_those_read_together(
+    way: str, max_retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small chunks that a sample needs first are one task, of which one chunk hangs."""
+    values = np.arange(STEPS * 4.0).reshape(STEPS, 4)
+    ds = xr.Dataset(dict.fromkeys("stu", (("time", "x"), values)))
+    store = write_store(ds, dict.fromkeys("stu", (5, 2)), tmp_path)
+    if way == "one by one":
+        store = HangingSync(write_store(ds, dict.fromkeys("stu", (5, 2))))
+    else:
+        hang_after_two_files(monkeypatch)
+    samples = xloader.open(store).window(time=1)
+    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": max_retries}
+    with samples.loader(batch_size=4, shuffle=False, **options) as loader:
+        error = read_until_error(loader)
+    assert (error.variable, error.chunk, error.key) == ("t", (3, 0), KEY)
+    assert error.attempts == max_retries + 1
+
+
+def hang_after_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the compiled read of ``KEY`` hang, after the files before it."""
+    read_parts = compiled_files.read_parts
+
+    def read_or_hang(prefix: str, parts: Any, buffer: Any, told: Any) -> Any:
+        keys = [part.key for part in parts]
+        if KEY in keys and keys.index(KEY):
+            read_parts(prefix, parts[: keys.index(KEY)], buffer, told)
+        if KEY in keys:
+            released[-1].wait(FOR_EVER)
+        return read_parts(prefix, parts, buffer, told)
+
+    monkeypatch.setattr(file_objects, "read_parts", read_or_hang)
 
 
 @kinds

@@ -209,6 +209,11 @@ class Axis:
         begin = max(-(-before // kept.step), 0)
         return begin, min(-(-(before + chunks) // kept.step), len(kept))
 
+    def size_of(self, block: int) -> int:
+        """Number of elements of a block."""
+        begin, end = self.span_of(block)
+        return end - begin
+
     def stored_chunk(self, block: int) -> int:
         """Index of the stored chunk that a block is cut from."""
         first = self.selection[self.span_of(block)[0]]

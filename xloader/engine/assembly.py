@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from xloader.core.footprint import Footprint
 from xloader.core.retry_policy import RetryPolicy
-from xloader.engine.block_reader import BlockReader, Stored
+from xloader.engine.block_layout import Stored
+from xloader.engine.block_reader import BlockReader
 from xloader.engine.buffers import Fields
 from xloader.engine.gather import Gatherer
 from xloader.recipe.layout import FieldLayout

@@ -86,9 +86,9 @@ class BlockCache:
         ):
             begin = Begin(number, 0, index, nbytes, num_samples=1, row=0)
             block = self._blocks[key] = self.block_table.put(begin, is_row=False)
-            shapes = self._reader.shapes(group, index)
-            block.buffer = self._pool.take(self._reader.nbytes(shapes))
-            block.places = self._reader.values(shapes, block.buffer)
+            layout = self._reader.layout(group, index)
+            block.buffer = self._pool.take(layout.nbytes)
+            block.places = layout.slots(block.buffer)
             block.num_reads_left = group.num_reads_per_block
             added.append(block)
         return added

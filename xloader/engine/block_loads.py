@@ -196,13 +196,12 @@ class BlockLoads:
         if len(pooled) < len(load.blocks) and load.open_batch.arrays is None:
             return False
         group = parts.footprint.groups[load.blocks[0].begin.group]
-        shapes = [parts.reader.shapes(group, block.begin.block) for block in pooled]
-        sizes = [parts.reader.nbytes(own) for own in shapes]
-        if not job.pool.has_room(sum(sizes)):
+        layouts = [parts.reader.layout(group, block.begin.block) for block in pooled]
+        if not job.pool.has_room(sum(layout.nbytes for layout in layouts)):
             return False
-        for block, own, nbytes in zip(pooled, shapes, sizes, strict=True):
-            block.buffer = job.pool.take(nbytes)
-            block.places = parts.reader.values(own, block.buffer)
+        for block, layout in zip(pooled, layouts, strict=True):
+            block.buffer = job.pool.take(layout.nbytes)
+            block.places = layout.slots(block.buffer)
         for block in load.blocks:
             if block.is_row:
                 block.places = parts.gatherer.rows_of(block.begin.group, places, block.begin.row)

@@ -6,70 +6,14 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
-from xloader.core.packing import Packing
 from xloader.core.retry_policy import RetryPolicy
+from xloader.engine.block_layout import BlockLayout, Stored, block_layout
 from xloader.engine.change_watch import ChangeWatch
 from xloader.sources.base import Fetched, Read, Source
-
-
-@dataclass(frozen=True)
-class Stored:
-    """How a variable is stored, as selected.
-
-    Parameters
-    ----------
-    axes : tuple of Axis
-        The axis of each dimension.
-    windowed : tuple of (int or None)
-        Per dimension, its index among the windowed dimensions; None if it has no windows.
-    dtype : numpy.dtype
-        The dtype of a decoded block. For a packed variable, that of the packed values.
-    packing : Packing or None
-        How the values are packed; None if they are not.
-    """
-
-    axes: tuple[Axis, ...]
-    windowed: tuple[int | None, ...]
-    dtype: np.dtype
-    packing: Packing | None
-
-    @cached_property
-    def kind(self) -> Hashable:
-        """A key: equal for variables whose parts of a block always have one shape and dtype."""
-        sizes = [
-            (axis.size, None) if dim is None else (None, dim)
-            for axis, dim in zip(self.axes, self.windowed, strict=True)
-        ]
-        return self.dtype.str, tuple(sizes)
-
-
-class BlockSlot(NamedTuple):
-    """The place of a variable's part of a block, in an array with other parts of the same shape.
-
-    Parameters
-    ----------
-    joint : numpy.ndarray
-        Parts of one shape, stacked on axis 0.
-    number : int
-        Index of the variable's part on axis 0.
-    """
-
-    joint: NDArray[Any]
-    number: int
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """The variable's part, as a view."""
-        part: NDArray[Any] = self.joint[self.number, ...]
-        return part
 
 
 @dataclass(eq=False, slots=True)
@@ -134,7 +78,7 @@ _SMALL_NBYTES = 1 << 20
 """Chunks that may be read with any others are read together up to this many decoded bytes."""
 
 _MOST_CHOICES = 1 << 12
-"""Most choices that are remembered along a dimension."""
+"""Most choices along a dimension, and most layouts, that are remembered."""
 
 _Choice = tuple[int, slice | Ints, slice, int]
 """Along one dimension: the index of a stored chunk, the elements taken of it, their place in the
@@ -211,6 +155,7 @@ class BlockReader:
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
+        self._layouts: dict[tuple[str, tuple[int, ...]], BlockLayout] = {}
         self._chunk_lists = {name: _ChunkLists(name, own) for name, own in stored.items()}
         self.change_watch = ChangeWatch(source, stored, retry_policy)
 
@@ -224,8 +169,8 @@ class BlockReader:
         """Whether any variable is fetched ahead."""
         return any(self._is_waiting.values())
 
-    def shapes(self, group: Group, block: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """The shape of each variable's part of a block.
+    def layout(self, group: Group, block: tuple[int, ...]) -> BlockLayout:
+        """How the values of a block lie in memory.
 
         Parameters
         ----------
@@ -234,48 +179,19 @@ class BlockReader:
         block : tuple of int
             Index of the block along each windowed dimension.
         """
-        sizes = [
-            1 if axis is None else int(axis.edges[index + 1] - axis.edges[index])
+        sizes = tuple(
+            1 if axis is None else axis.size_of(index)
             for axis, index in zip(group.axes, block, strict=True)
-        ]
-        return {
-            name: tuple(
-                axis.size if dim is None else sizes[dim]
-                for axis, dim in zip(stored.axes, stored.windowed, strict=True)
-            )
-            for name, stored in ((d.variable, self._stored[d.variable]) for d in group.demands)
-        }
-
-    def values(
-        self, shapes: Mapping[str, tuple[int, ...]], buffer: NDArray[np.uint8]
-    ) -> dict[str, BlockSlot]:
-        """The place of each variable in a buffer for one block.
-
-        Parameters
-        ----------
-        shapes : mapping of str to (tuple of int)
-            The shape of each variable's part.
-        buffer : numpy.ndarray of uint8, shape (nbytes,)
-            The memory. `nbytes` gives its size.
-        """
-        kinds: dict[Hashable, list[str]] = {}
-        for name in shapes:
-            kinds.setdefault(self._stored[name].kind, []).append(name)
-        places, begin = {}, 0
-        # The widest dtypes come first, so that every array begins at a multiple of its itemsize.
-        for names in sorted(kinds.values(), key=lambda own: -self._stored[own[0]].dtype.itemsize):
-            shape, dtype = (len(names), *shapes[names[0]]), self._stored[names[0]].dtype
-            end = begin + math.prod(shape) * dtype.itemsize
-            joint = buffer[begin:end].view(dtype).reshape(shape)
-            places.update({name: BlockSlot(joint, number) for number, name in enumerate(names)})
-            begin = end
-        return places
-
-    def nbytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        """Decoded bytes of a block, given the shape of each variable's part."""
-        return sum(
-            math.prod(shape) * self._stored[name].dtype.itemsize for name, shape in shapes.items()
         )
+        key = group.demands[0].variable, sizes
+        try:
+            return self._layouts[key]
+        except KeyError:
+            if len(self._layouts) >= _MOST_CHOICES:
+                self._layouts = {}
+            stored = {demand.variable: self._stored[demand.variable] for demand in group.demands}
+            found = self._layouts[key] = block_layout(stored, sizes)
+            return found
 
     def bundles(self, group: Group, blocks: Sequence[tuple[int, ...]]) -> list[Bundle]:
         """The bundles that read all chunks of some blocks.

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.compiled.library import address_of
 from xloader.core.axis import Ints
 from xloader.core.footprint import Group
-from xloader.engine.block_reader import BlockSlot
+from xloader.engine.block_layout import BlockSlot
 from xloader.engine.buffers import Buffer
 from xloader.engine.step_needs import Begin
 
@@ -136,10 +137,13 @@ class BlockTable:
 
         Its ``places`` must be set.
         """
-        for column, demand in enumerate(self._groups[block.begin.group].demands):
+        last, base, addresses = None, 0, []
+        for demand in self._groups[block.begin.group].demands:
             joint, number = block.places[demand.variable]
-            address = joint.__array_interface__["data"][0] + number * joint.strides[0]
-            self.addresses[column, block.slot] = address
+            if joint is not last:
+                last, base = joint, address_of(joint)
+            addresses.append(base + number * joint.strides[0])
+        self.addresses[: len(addresses), block.slot] = addresses
         self.is_loaded[block.slot] = True
         self.num_failed += block.error is not None
 

@@ -65,7 +65,7 @@ class Deadlines:
         Attempts
             The attempts at the read.
         """
-        attempts = Attempts(self.retry_policy, self._store, next(iter(reads), None), num_hung)
+        attempts = Attempts(self.retry_policy, self._store, reads, num_hung)
         self._under_way[attempts] = on_left
         if self._is_closed.is_set():
             attempts.end()

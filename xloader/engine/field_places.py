@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from xloader.compiled.library import address_of
-from xloader.engine.block_reader import Stored
+from xloader.engine.block_layout import Stored
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.recipe.layout import FieldPart

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access, Footprint
-from xloader.engine.block_reader import BlockSlot, Stored
+from xloader.engine.block_layout import BlockSlot, Stored
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.compiled_gather import CompiledCopy, compile_copy

@@ -13,7 +13,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Final, TypeVar
@@ -45,8 +45,8 @@ class Attempts:
         How long an attempt may take, and how many retries there are.
     store : str
         Name of the source, for messages.
-    read : Read, optional
-        The first chunk that is read, for messages. None for metadata.
+    reads : sequence of Read
+        The chunks that are read, for messages. None of them for metadata.
     num_hung : int, default 0
         Number of earlier attempts at the same read whose threads were abandoned.
 
@@ -54,8 +54,6 @@ class Attempts:
     ----------
     thread : threading.Thread
         The thread that reads.
-    key : str
-        Key of the object that is requested.
     on_given_up : callable, optional
         Called once the thread is abandoned.
     num_requests, num_retries : int
@@ -65,8 +63,8 @@ class Attempts:
     """
 
     __slots__ = (
-        *("retry_policy", "store", "read", "num_hung", "thread", "key", "on_given_up"),
-        *("num_requests", "num_retries", "is_given_up"),
+        *("retry_policy", "store", "reads", "num_hung", "thread", "on_given_up"),
+        *("num_requests", "num_retries", "is_given_up", "_keys", "_num_there"),
         *("_num_failed", "_is_exhausted", "_waited", "_is_over", "_before"),
     )
 
@@ -74,15 +72,16 @@ class Attempts:
         self,
         retry_policy: RetryPolicy,
         store: str = "",
-        read: Read | None = None,
+        reads: Sequence[Read] = (),
         num_hung: int = 0,
     ) -> None:
         self.retry_policy = retry_policy
         self.store = store
-        self.read = read
+        self.reads = reads
         self.num_hung = num_hung
         self.thread = threading.current_thread()
-        self.key = ""
+        self._keys: Sequence[str] = ("",)
+        self._num_there: Callable[[], int] = int
         self.on_given_up: Callable[[], None] | None = None
         self.num_requests = 0
         self.num_retries = 0
@@ -172,7 +171,7 @@ class Attempts:
         while True:
             self.num_requests += 1
             if self.since is not None:
-                self.key = key
+                self._keys = (key,)
                 self._move(time.monotonic() + _GRACE)
             begin = time.monotonic()
             try:
@@ -189,15 +188,23 @@ class Attempts:
                 self._move(self.since + pause)
             await asyncio.sleep(pause)
 
-    def wait_for(self, key: str, call: Callable[[], T]) -> T:
+    def wait_for(
+        self,
+        key: str | Sequence[str],
+        call: Callable[[], T],
+        num_there: Callable[[], int] = int,
+    ) -> T:
         """Wait once for a store, or for another thread that waits for it, without a retry.
 
         Parameters
         ----------
-        key : str
-            Key of the object that is waited for.
+        key : str or sequence of str
+            Key of the object that is waited for, or of several. The first of ``reads`` are those
+            of the same objects then.
         call : callable
             Waits, and returns the result.
+        num_there : callable
+            Returns how many of the objects have arrived.
 
         Returns
         -------
@@ -209,7 +216,7 @@ class Attempts:
         Abandoned
             If this thread was given up.
         """
-        self.key = key
+        self._keys, self._num_there = (key,) if isinstance(key, str) else key, num_there
         return self._wait(call, time.monotonic() + _GRACE)
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:
@@ -254,6 +261,16 @@ class Attempts:
         self._waited = self._waited[0], since
 
     # Called by the threads that supervise the reading one
+
+    @property
+    def read(self) -> Read | None:
+        """The chunk that is waited for; None for metadata."""
+        return self.reads[min(self._num_there(), len(self.reads) - 1)] if self.reads else None
+
+    @property
+    def key(self) -> str:
+        """Key of the object that is waited for."""
+        return self._keys[min(self._num_there(), len(self._keys) - 1)]
 
     @property
     def since(self) -> float | None:

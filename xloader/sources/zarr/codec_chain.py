@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.axis import Ints
 from xloader.sources.base import Cut
 from xloader.sources.chunk_slices import take
 from xloader.sources.zarr.compressors import COMPRESSORS, Bytes
@@ -250,15 +251,18 @@ class Sharding:
         """Whether the index has a checksum, which reveals damage."""
         return checksums_nbytes(self.index_chain.steps) > 0
 
-    def number_of(self, place: tuple[int, ...]) -> int:
-        """Row of a chunk in the index.
+    def numbers_of(self, places: Ints) -> Ints:
+        """Rows of chunks in the index.
 
         Parameters
         ----------
-        place : tuple of int
-            Index of the chunk within its shard, along each dimension.
+        places : numpy.ndarray of int64, shape (n, num_dims)
+            Index of each chunk within its shard, along each dimension.
         """
-        number = 0
-        for i, n in zip(place, self.chunks_per_shard, strict=True):
-            number = number * n + i
-        return number
+        return places @ self._strides
+
+    @cached_property
+    def _strides(self) -> Ints:
+        """Number of rows between chunks that follow each other along each dimension."""
+        sizes = self.chunks_per_shard
+        return np.array([math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))], np.int64)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from xloader.compiled.library import address_of, load_library
+from xloader.core.axis import Ints
 from xloader.sources.zarr.compressors import Bytes
 
 _ABSENT: Final = -1
@@ -38,7 +39,7 @@ class FilePart(NamedTuple):
 
 
 def read_parts(
-    prefix: str, parts: Sequence[FilePart], buffer: Bytes
+    prefix: str, parts: Sequence[FilePart], buffer: Bytes, told: Ints
 ) -> tuple[list[Bytes | None], int]:
     """Read parts of files into one buffer, as many as it has room for.
 
@@ -50,6 +51,8 @@ def read_parts(
         The parts. Those of one file follow each other.
     buffer : numpy.ndarray of uint8
         Receives the bytes.
+    told : numpy.ndarray of int64, shape (num_parts, 2)
+        Receives place and size of each part, as soon as it is read.
 
     Returns
     -------
@@ -71,16 +74,14 @@ def read_parts(
             paths += os.fsencode(prefix + key) + b"\0"
         table += (offset, start, -1 if stop is None else stop - start)
     asked = np.array(table, np.int64)
-    told = np.empty(2 * len(parts), np.int64)
     num = function(
         *(bytes(paths), address_of(asked), len(parts)),
         *(address_of(buffer), buffer.size, address_of(told)),
     )
     if not num:
-        return [], int(told[1])
+        return [], int(told[0, 1])
     found: list[Bytes | None] = []
-    places = iter(told[: 2 * num].tolist())
-    for begin, size in zip(places, places, strict=True):
+    for begin, size in told[:num].tolist():
         if size < _ABSENT:
             break
         found.append(None if size == _ABSENT else buffer[begin : begin + size])

@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from xloader.sources.base import Outcome, Read
+from xloader.sources.retries import current
 from xloader.sources.zarr.chunk_errors import ChunkErrors
 from xloader.sources.zarr.compiled_decoding import StoredChunk, decoder
 from xloader.sources.zarr.compressors import Bytes
@@ -148,12 +149,17 @@ class SingleChunks(_Chunks):
         pairs = list(zip(self._arrays, chunks, strict=True))
         keys = [array.key(chunk) for array, chunk in pairs]
         room_nbytes = sum(array.chain(chunk).nbytes for array, chunk in pairs)
-        numbers = iter(range(len(keys)))
-        for found in self._arrays[0].objects.get_many(keys, room_nbytes):
-            part = FetchedPart([(next(numbers), data) for data in found], len(found))
-            # The bytes are freed before the next ones arrive.
+        arriving, num_begun = self._arrays[0].objects.get_many(keys, room_nbytes), 0
+        attempts = current()
+        while num_begun < len(keys):
+            if len(attempts.reads) > 1:
+                attempts.reads = self._reads[num_begun:]
+            found: list[tuple[int, Bytes | None]] = list(enumerate(next(arriving), num_begun))
+            num_begun += len(found)
+            part = FetchedPart(found, len(found))
             del found
             yield part
+            # The bytes are freed before the next ones arrive.
             del part
 
 

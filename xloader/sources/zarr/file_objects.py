@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from xloader.core.axis import Ints
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
 from xloader.sources.zarr.compiled_files import FilePart, read_parts
@@ -26,6 +27,9 @@ _ROOM_NBYTES: Final = 1 << 20
 
 _SPARE_NBYTES: Final = 128
 """More than the alignment of a part, and what a compressor adds to a small chunk."""
+
+_PENDING: Final = -(2**62)
+"""The size of a part that is not read yet."""
 
 # With O_NONBLOCK a fifo opens at once, and can be refused. Ordinary files are not affected.
 _READ_ONLY: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -68,7 +72,13 @@ class Files(Asking):
         attempts, begin = current(), 0
         while begin < len(parts):
             rest = parts[begin:]
-            found = attempts.wait_for(rest[0].key, partial(self._read_together, rest, room_nbytes))
+            told = np.full((len(rest), 2), _PENDING)
+            read = partial(self._read_together, rest, room_nbytes, told)
+            if rest[0].key == rest[-1].key:
+                found = attempts.wait_for(rest[0].key, read)
+            else:
+                keys = [part.key for part in rest]
+                found = attempts.wait_for(keys, read, partial(_num_there, told))
             attempts.num_requests += len(found)
             if not found:
                 # One by one, to retry what may pass, and to tell what is wrong.
@@ -76,13 +86,16 @@ class Files(Asking):
             yield found
             begin += len(found)
 
-    def _read_together(self, parts: Sequence[FilePart], room_nbytes: int) -> list[Bytes | None]:
+    def _read_together(
+        self, parts: Sequence[FilePart], room_nbytes: int, told: Ints
+    ) -> list[Bytes | None]:
         """Read the first parts with one compiled call; none where that is not possible."""
         room = min(room_nbytes + len(parts) * _SPARE_NBYTES, _ROOM_NBYTES)
         room = max(room, SCRATCH.size(_STORED))
-        found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED))
+        found, needed = read_parts(self._prefix, parts, SCRATCH.take(room, _STORED), told)
         if needed > room:
-            found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED))
+            told[0] = _PENDING
+            found, _ = read_parts(self._prefix, parts[:1], SCRATCH.take(needed, _STORED), told)
         is_whole = all(data is not None for data in found)
         # If the whole store is gone, its chunks must not be read as fill values.
         return found if is_whole or os.path.isdir(self._root) else []
@@ -110,6 +123,11 @@ class Files(Asking):
             # Opening a socket fails, and so does reading a fifo at an offset: name those clearly.
             check_path(path)
             raise
+
+
+def _num_there(told: Ints) -> int:
+    """Number of parts that are read so far."""
+    return int(np.count_nonzero(told[:, 1] != _PENDING))
 
 
 def _open(path: str) -> int:

@@ -271,11 +271,10 @@ class ShardReader:
         """Where chunks lie in their shard, in bytes; None for those that are absent."""
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
-        entries = index.reshape(-1, 2)
+        places = np.array(chunks, np.int64) - np.array(shard.first, np.int64)
+        entries = index.reshape(-1, 2)[sharding.numbers_of(places)]
         spans: list[Span | None] = []
-        for chunk in chunks:
-            place = tuple(i - begin for i, begin in zip(chunk, shard.first, strict=True))
-            offset, nbytes = entries[sharding.number_of(place)].tolist()
+        for chunk, (offset, nbytes) in zip(chunks, entries.tolist(), strict=True):
             if offset == nbytes == ABSENT:
                 spans.append(None)
                 continue
