@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from xloader.core.axis import Axis, Ints
 from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, Stored, block_layout
 from xloader.engine.change_watch import ChangeWatch
-from xloader.sources.base import Fetched, Read, Source
+from xloader.sources.base import Cut, Fetched, Read, Source
 
 
 @dataclass(eq=False, slots=True)
@@ -85,18 +85,25 @@ _Choice = tuple[int, slice | Ints, slice, int]
 block, and their number."""
 
 
+class _ChunkPart(NamedTuple):
+    """A chunk of a block: its index, what is taken of it, and its place and size in the block."""
+
+    chunk: tuple[int, ...]
+    cut: Cut
+    place: tuple[Any, ...]
+    size: int
+
+
 class _ChunkLists:
-    """Lists the chunks of one variable in blocks. What recurs in other blocks is remembered."""
+    """Lists the chunks in blocks of variables that are chunked alike."""
 
-    def __init__(self, name: str, stored: Stored) -> None:
-        self._name = name
-        self._itemsize = stored.dtype.itemsize
-        self._axes = stored.axes
-        self._windowed = stored.windowed
-        self._known: list[dict[int, list[_Choice]]] = [{} for _ in stored.axes]
+    def __init__(self, axes: tuple[Axis, ...], windowed: tuple[int | None, ...]) -> None:
+        self._axes = axes
+        self._windowed = windowed
+        self._known: list[dict[int, list[_Choice]]] = [{} for _ in axes]
 
-    def reads(self, block: tuple[int, ...]) -> Iterator[tuple[Read, tuple[Any, ...], int]]:
-        """Each chunk of a block, with its place in the block and its number of bytes."""
+    def parts(self, block: tuple[int, ...]) -> list[_ChunkPart]:
+        """The chunks of a block, given its index along each windowed dimension."""
         choices = [
             known.get(index) or self._look(dim, index)
             for dim, (known, at) in enumerate(zip(self._known, self._windowed, strict=True))
@@ -104,11 +111,12 @@ class _ChunkLists:
         ]
         if not choices:
             # Without the ellipsis, indexing such a variable would give a scalar.
-            yield Read(self._name, (), ()), (...,), self._itemsize
-            return
+            return [_ChunkPart((), (), (...,), 1)]
+        found = []
         for picked in itertools.product(*choices):
             chunk, cut, place, sizes = zip(*picked, strict=True)
-            yield Read(self._name, chunk, cut), place, math.prod(sizes) * self._itemsize
+            found.append(_ChunkPart(chunk, cut, place, math.prod(sizes)))
+        return found
 
     def _look(self, dim: int, index: int) -> list[_Choice]:
         """The choices along a dimension, for one of its blocks; for all of them if it is -1."""
@@ -156,7 +164,9 @@ class BlockReader:
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
         self._layouts: dict[tuple[str, tuple[int, ...]], BlockLayout] = {}
-        self._chunk_lists = {name: _ChunkLists(name, own) for name, own in stored.items()}
+        alike = {(own.axes, own.windowed) for own in stored.values()}
+        lists = {key: _ChunkLists(*key) for key in alike}
+        self._chunk_lists = {n: lists[own.axes, own.windowed] for n, own in stored.items()}
         self.change_watch = ChangeWatch(source, stored, retry_policy)
 
     @property
@@ -207,22 +217,29 @@ class BlockReader:
             Index of each block along each windowed dimension.
         """
         bundles: dict[Hashable, list[Bundle]] = {}
-        chunk_nbytes = {demand.variable: demand.max_chunk_nbytes for demand in group.demands}
-        for (number, block), name in itertools.product(enumerate(blocks), chunk_nbytes):
-            room_nbytes = chunk_nbytes[name]
-            for read, place, nbytes in self._chunk_lists[name].reads(block):
-                key = self._source.bundle_of(name, read.chunk)
-                most_nbytes = self._most_nbytes
-                if key is None:
-                    most_nbytes = min(most_nbytes, _SMALL_NBYTES)
-                parts = bundles.setdefault(key, [])
-                if not parts or parts[-1].room_nbytes + room_nbytes > most_nbytes:
-                    parts.append(Bundle([], [], 0, 0, self._is_waiting[name]))
-                part = parts[-1]
-                part.reads.append(read)
-                part.places.append((number, place))
-                part.nbytes += nbytes
-                part.room_nbytes += room_nbytes
+        demands = [
+            (own.variable, own.max_chunk_nbytes, self._stored[own.variable].dtype.itemsize)
+            for own in group.demands
+        ]
+        for number, block in enumerate(blocks):
+            listed: dict[_ChunkLists, list[_ChunkPart]] = {}
+            for name, room_nbytes, itemsize in demands:
+                chunk_lists = self._chunk_lists[name]
+                if chunk_lists not in listed:
+                    listed[chunk_lists] = chunk_lists.parts(block)
+                for chunk, cut, place, size in listed[chunk_lists]:
+                    key = self._source.bundle_of(name, chunk)
+                    most_nbytes = self._most_nbytes
+                    if key is None:
+                        most_nbytes = min(most_nbytes, _SMALL_NBYTES)
+                    parts = bundles.setdefault(key, [])
+                    if not parts or parts[-1].room_nbytes + room_nbytes > most_nbytes:
+                        parts.append(Bundle([], [], 0, 0, self._is_waiting[name]))
+                    part = parts[-1]
+                    part.reads.append(Read(name, chunk, cut))
+                    part.places.append((number, place))
+                    part.nbytes += size * itemsize
+                    part.room_nbytes += room_nbytes
         return [part for parts in bundles.values() for part in parts]
 
     def fetch(self, bundle: Bundle) -> Fetched:
