@@ -16,6 +16,7 @@ from tests.test_lane_order import paces
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint, Group
 from xloader.order.shuffle import Pace
+from xloader.planning import stays
 from xloader.planning.epoch import Epoch
 from xloader.planning.schedule import Residences, Schedule, make_schedule
 
@@ -35,6 +36,9 @@ class Slots:
         lo, hi, first, last = np.array(rows, np.int64).reshape(-1, 4).T
         return cls(Boxes((lo,), (hi,)), hi - lo, first, last)
 
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        return self.boxes.take(entries)
+
 
 @st.composite
 def some_slots(draw: st.DrawFn, num_samples: int) -> Slots:
@@ -50,6 +54,24 @@ def some_slots(draw: st.DrawFn, num_samples: int) -> Slots:
 def slow_blocks(footprint: Footprint, group: Group, entries: Slots, entry: int) -> set[int]:
     samples = range(int(entries.boxes.lo[0][entry]), int(entries.boxes.hi[0][entry]))
     return set().union(*(slow_needs(footprint.windows, group, sample) for sample in samples))
+
+
+@given(some_slots(38), st.integers(0, 60), st.data())
+def test_numbers_that_hold_no_length_give_the_same_schedule(
+    entries: Slots, pool: int, data: st.DataObject
+) -> None:
+    """With many blocks and slots, the length of a stay does not fit the number that is sorted."""
+    flags = data.draw(st.lists(st.booleans(), min_size=len(entries.count), max_size=12))
+    is_needed = np.resize(flags, len(entries.count))
+    expected = make_schedule(two_variables, entries, pool, is_needed=is_needed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stays, "_MOST_BITS", 0)
+        patch.setattr(stays, "_PIECE_SIZE", 2)
+        found = make_schedule(two_variables, entries, pool, is_needed=is_needed)
+        assert found.busy.tolist() == expected.busy.tolist()
+        for ours, theirs in zip(found.residences, expected.residences, strict=True):
+            for name in ("block", "first_slot", "last_slot", "num_samples", "members", "offsets"):
+                assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
 
 
 def in_memory(residences: Residences, slot: int) -> list[int]:
@@ -225,6 +247,7 @@ def test_drop_last_does_not_read_for_samples_left_out(lanes: int) -> None:
     cut = Epoch(footprint, plan, 0, 0, drop_last=True).lanes(range(lanes))
     for all_of_it, part in zip(whole, cut, strict=True):
         order = part.order
+        boxes = order.boxes_of(slice(None))
         places = [
             (i, e) for ids, entries in order.segments() for i, e in zip(ids, entries, strict=True)
         ]
@@ -234,7 +257,7 @@ def test_drop_last_does_not_read_for_samples_left_out(lanes: int) -> None:
             *(
                 slow_needs(footprint.windows, footprint.groups[0], sample)
                 for entry in at_work
-                for sample in range(order.boxes.lo[0][entry], order.boxes.hi[0][entry])
+                for sample in range(boxes.lo[0][entry], boxes.hi[0][entry])
             )
         )
         assert set(part.schedule.residences[0].block.tolist()) == needed

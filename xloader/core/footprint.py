@@ -176,7 +176,7 @@ class Boxes:
         sizes = [hi - lo for lo, hi in zip(self.lo, self.hi, strict=True)]
         return np.asarray(np.prod(sizes, axis=0, dtype=np.int64))
 
-    def take(self, rows: Ints) -> Boxes:
+    def take(self, rows: Ints | slice) -> Boxes:
         """The boxes at ``rows``."""
         return Boxes(tuple(lo[rows] for lo in self.lo), tuple(hi[rows] for hi in self.hi))
 

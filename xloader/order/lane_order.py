@@ -86,10 +86,9 @@ class LaneOrder:
         """Number of samples that the lane hands out."""
         return int(self.count.sum())
 
-    @property
-    def boxes(self) -> Boxes:
-        """Box of the positions of each entry's cohort."""
-        return self.cohorts.boxes(self.cohort)
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        """Box of the positions of each given entry's cohort."""
+        return self.cohorts.boxes(self.cohort[entries])
 
     @cached_property
     def num_slots(self) -> int:

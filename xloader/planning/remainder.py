@@ -59,10 +59,9 @@ class RemainingOrder:
         """Samples of each entry between ``begin`` and ``end``."""
         return self.whole.counts_before(self.end) - self.whole.counts_before(self.begin)
 
-    @property
-    def boxes(self) -> Boxes:
-        """Positions of each entry's samples in the whole order."""
-        return self.whole.boxes
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        """Positions of each given entry's samples in the whole order."""
+        return self.whole.boxes_of(entries)
 
     @property
     def first_slot(self) -> Ints:

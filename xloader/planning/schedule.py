@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint, Group
-from xloader.order.cohorts import digit_order, is_first
+from xloader.order.cohorts import digit_order
 from xloader.order.protocol import Entries
+from xloader.planning.stays import BlockUses, Stays, find_stays
 
 
 @dataclass(frozen=True)
@@ -68,38 +69,6 @@ class Residences:
 
 
 @dataclass(frozen=True)
-class _Stays:
-    """The stays of one group's blocks: residences before gaps are bridged, by block and then slot.
-
-    Parameters
-    ----------
-    group : Group
-        The variables whose chunks form the blocks.
-    block : numpy.ndarray of int64, shape (num_stays,)
-        The block of each stay.
-    first, last : numpy.ndarray of int, shape (num_stays,)
-        The slots over which the block is needed, both included.
-    nbytes : numpy.ndarray of int64, shape (num_stays,)
-        Decoded bytes of the block, cut down to the selection.
-    rows : numpy.ndarray of int64, shape (num_pairs,)
-        The entry of each pair (entry, block it needs), ascending.
-    by_block : numpy.ndarray of int64, shape (num_pairs,)
-        The indices that sort the pairs into the order of the stays.
-    is_new : numpy.ndarray of bool, shape (num_pairs,)
-        Whether a stay begins at each of the sorted pairs.
-    """
-
-    group: Group
-    block: Ints
-    first: Ints
-    last: Ints
-    nbytes: Ints
-    rows: Ints
-    by_block: Ints
-    is_new: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
 class _Gaps:
     """The gaps between two stays of the same block.
 
@@ -119,7 +88,7 @@ class _Gaps:
     nbytes: Ints
 
     @classmethod
-    def of(cls, stays: Sequence[_Stays]) -> _Gaps:
+    def of(cls, stays: Sequence[Stays]) -> _Gaps:
         """Find the gaps in the stays of all groups."""
         rows = tuple(np.flatnonzero(stay.block[1:] == stay.block[:-1]) + 1 for stay in stays)
         pairs = list(zip(stays, rows, strict=True))
@@ -144,7 +113,7 @@ class Schedule:
 
     Parameters
     ----------
-    stays : tuple of _Stays
+    stays : tuple of Stays
         One for each group of the footprint.
     count : numpy.ndarray of int64, shape (num_entries,)
         Samples of each entry.
@@ -157,7 +126,7 @@ class Schedule:
         Whether every block is kept over all its gaps, whatever the pool.
     """
 
-    stays: tuple[_Stays, ...]
+    stays: tuple[Stays, ...]
     count: Ints
     busy: Ints
     pool_nbytes: int
@@ -259,8 +228,9 @@ def make_schedule(
     first_slot = entries.first_slot.astype(np.int32, copy=False)
     last_slot = entries.last_slot.astype(np.int32, copy=False)
     num_slots = int(last_slot.max(initial=-1)) + 1
+    needed = None if is_needed is None else np.flatnonzero(is_needed)
     stays = tuple(
-        _find_stays(footprint, group, entries, first_slot, last_slot, is_needed)
+        find_stays(BlockUses(footprint, group, entries, first_slot, last_slot, needed))
         for group in footprint.groups
     )
     busy = np.zeros(num_slots, np.int64)
@@ -281,35 +251,6 @@ def _others(size: int, rows: Ints) -> NDArray[np.bool_]:
     is_other = np.ones(size, np.bool_)
     is_other[rows] = False
     return is_other
-
-
-def _find_stays(
-    footprint: Footprint,
-    group: Group,
-    entries: Entries,
-    first_slot: Ints,
-    last_slot: Ints,
-    is_needed: NDArray[np.bool_] | None,
-) -> _Stays:
-    rows, blocks = footprint.needs(group, entries.boxes)
-    if is_needed is not None:
-        rows, blocks = rows[is_needed[rows]], blocks[is_needed[rows]]
-    num_slots = int(last_slot.max(initial=-1)) + 1
-    by_slot = digit_order(first_slot[rows], num_slots)
-    by_block = by_slot[digit_order(blocks[by_slot], group.num_blocks)]
-    entry = rows[by_block]
-    blocks, first, last = blocks[by_block], first_slot[entry], last_slot[entry]
-    is_new = is_first(blocks)
-    if not is_new.all():
-        # Raising each block's slots above those of the block before it lets a single running
-        # maximum serve all blocks.
-        lift = np.cumsum(is_new) * (num_slots + 1)
-        last = np.maximum.accumulate(last + lift) - lift
-        is_new[1:] |= first[1:] > last[:-1] + 1
-    is_end = np.append(is_new[1:], True)[: len(is_new)]
-    blocks, first, last = blocks[is_new], first[is_new], last[is_end]
-    nbytes = group.block_nbytes(blocks)
-    return _Stays(group, blocks, first, last, nbytes, rows, by_block, is_new)
 
 
 def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
@@ -364,15 +305,28 @@ def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
     return is_kept
 
 
-def _close_gaps(stay: _Stays, kept: Ints, count: Ints) -> Residences:
-    block, first, last = stay.block, stay.first, stay.last
-    members = np.empty(len(stay.rows), np.int32)
-    members[stay.by_block] = np.cumsum(stay.is_new, dtype=np.int32) - 1
+def _close_gaps(stay: Stays, kept: Ints, count: Ints) -> Residences:
+    block, first, last, uses = stay.block, stay.first, stay.last, stay.uses
     if len(kept):
         is_begin = _others(len(block), kept)
-        members = (np.cumsum(is_begin, dtype=np.int32) - 1)[members]
         block, first, last = block[is_begin], first[is_begin], last[np.append(is_begin[1:], True)]
-    num_samples = np.zeros(len(block), np.int64)
-    np.add.at(num_samples, members, count[stay.rows])
-    offsets = np.searchsorted(stay.rows, np.arange(len(count) + 1))
-    return Residences(stay.group, block, first, last, num_samples, offsets, members)
+    offset = np.concatenate([[0], np.cumsum(np.bincount(block, minlength=stay.group.num_blocks))])
+    num_slots = int(last.max(initial=0)) + 1
+    # Only for blocks with several residences, one of which is found by its first slot.
+    has_several = len(block) > np.count_nonzero(np.diff(offset))
+    places = block.astype(np.int64) * num_slots + first if has_several else None
+    num_samples, num_members = np.zeros(len(block), np.int64), np.zeros(len(count), np.int64)
+    members = [np.zeros(0, np.int32)]
+    for some, rows, blocks in uses.pieces():
+        found = offset[blocks]
+        if places is not None:
+            again = np.flatnonzero(offset[blocks + 1] - found > 1)
+            slots = uses.first_slot[some][rows[again]]
+            after = np.searchsorted(places, blocks[again] * num_slots + slots, side="right")
+            found[again] = after - 1
+        members.append(found.astype(np.int32))
+        np.add.at(num_samples, found, count[some][rows])
+        own = num_members[some]
+        num_members[some] = np.bincount(rows, minlength=len(own))
+    offsets = np.concatenate([[0], np.cumsum(num_members)])
+    return Residences(stay.group, block, first, last, num_samples, offsets, np.concatenate(members))
