@@ -33,6 +33,11 @@ Selection = range | tuple[int, ...]
 """Selected elements of a dimension: a range with positive step, or strictly increasing indices."""
 
 
+def int_dtype(most: int) -> np.dtype[np.signedinteger[Any]]:
+    """The dtype for integers from 0 to ``most``: int32 if it holds them, else int64."""
+    return np.dtype(np.int32 if most <= np.iinfo(np.int32).max else np.int64)
+
+
 @dataclass(frozen=True)
 class Axis:
     """One dimension of a stored array: its chunk sizes and its selected elements.

@@ -132,8 +132,11 @@ class Group:
 
     def block_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block, cut down to the selection."""
-        sizes = [None if axis is None else np.diff(axis.edges) for axis in self.axes]
-        return self.unit_nbytes * self._product(sizes, blocks)
+        product = np.full(len(blocks), self.unit_nbytes, np.int64)
+        for axis, index in zip(self.axes, self._indices(blocks), strict=True):
+            if axis is not None:
+                product *= axis.edges[index + 1] - axis.edges[index]
+        return product
 
     @cached_property
     def most_read_nbytes(self) -> int:
@@ -143,16 +146,15 @@ class Group:
     def read_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of the chunks of each block, not cut down to the selection."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)
-        sizes = [None if axis is None else axis.read_sizes for axis in self.axes]
-        return unit * self._product(sizes, blocks)
-
-    def _product(self, sizes: list[Ints | None], blocks: Ints) -> Ints:
-        indices = np.unravel_index(blocks, self.shape)
-        product = np.ones(len(blocks), np.int64)
-        for size, index in zip(sizes, indices, strict=True):
-            if size is not None:
-                product *= size[index]
+        product = np.full(len(blocks), unit, np.int64)
+        for axis, index in zip(self.axes, self._indices(blocks), strict=True):
+            if axis is not None:
+                product *= axis.read_sizes[index]
         return product
+
+    def _indices(self, blocks: Ints) -> tuple[Ints, ...]:
+        """Index of each block along each windowed dimension."""
+        return (blocks,) if len(self.shape) == 1 else np.unravel_index(blocks, self.shape)
 
 
 @dataclass(frozen=True)

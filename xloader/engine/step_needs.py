@@ -22,6 +22,9 @@ from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import count_regions
 
+_PIECE_SIZE = 1 << 16
+"""Number of members that are counted in one call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
@@ -258,7 +261,12 @@ class GroupNeeds:
 
     def num_entries(self) -> Ints:
         """Number of entries that need each residence."""
-        return np.bincount(self._members, minlength=len(self.blocks))
+        counts = np.zeros(len(self.blocks), np.int64)
+        one = np.int64(1)
+        # In pieces: there may be millions of members, and NumPy copies what it counts.
+        for begin in range(0, len(self._members), _PIECE_SIZE):
+            np.add.at(counts, self._members[begin : begin + _PIECE_SIZE], one)
+        return counts
 
     def members_of(self, entries: Ints) -> tuple[Ints, Ints]:
         """All residences that some entries need.

@@ -260,7 +260,7 @@ def _cut_out(
         # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
         if keep < pieces.num_homes - home:
-            position = pieces.starts[np.searchsorted(pieces.home, home + keep)]
+            position = int(pieces.starts[np.searchsorted(pieces.home, home + keep)])
             first = position * stride + footprint.first_offsets[dim]
             end = int(edges[np.searchsorted(edges, first, side="right") - 1])
             begin = begins[dim] * stride

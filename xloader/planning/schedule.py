@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Footprint, Group
 from xloader.order.cohorts import digit_order
 from xloader.order.protocol import Entries
@@ -43,7 +43,7 @@ class Residences:
         The block of each residence.
     first_slot, last_slot : numpy.ndarray of int64, shape (num_residences,)
         The slots over which the block is in memory, both included.
-    num_samples : numpy.ndarray of int64, shape (num_residences,)
+    num_samples : numpy.ndarray of int, shape (num_residences,)
         Samples of the entries that need the residence.
     offsets, members : numpy.ndarray of int64 and int32
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
@@ -230,7 +230,7 @@ def make_schedule(
     num_slots = int(last_slot.max(initial=-1)) + 1
     needed = None if is_needed is None else np.flatnonzero(is_needed)
     stays = tuple(
-        find_stays(BlockUses(footprint, group, entries, first_slot, last_slot, needed))
+        find_stays(BlockUses(footprint, group, entries, first_slot, needed), last_slot)
         for group in footprint.groups
     )
     busy = np.zeros(num_slots, np.int64)
@@ -310,12 +310,14 @@ def _close_gaps(stay: Stays, kept: Ints, count: Ints) -> Residences:
     if len(kept):
         is_begin = _others(len(block), kept)
         block, first, last = block[is_begin], first[is_begin], last[np.append(is_begin[1:], True)]
-    offset = np.concatenate([[0], np.cumsum(np.bincount(block, minlength=stay.group.num_blocks))])
+    per_block = np.bincount(block, minlength=stay.group.num_blocks)
+    offset = np.concatenate([[0], np.cumsum(per_block)])
     num_slots = int(last.max(initial=0)) + 1
     # Only for blocks with several residences, one of which is found by its first slot.
-    has_several = len(block) > np.count_nonzero(np.diff(offset))
+    has_several = len(block) > np.count_nonzero(per_block)
     places = block.astype(np.int64) * num_slots + first if has_several else None
-    num_samples, num_members = np.zeros(len(block), np.int64), np.zeros(len(count), np.int64)
+    num_samples = np.zeros(len(block), int_dtype(int(count.sum())))
+    offsets = np.zeros(len(count) + 1, np.int64)
     members = [np.zeros(0, np.int32)]
     for some, rows, blocks in uses.pieces():
         found = offset[blocks]
@@ -326,7 +328,7 @@ def _close_gaps(stay: Stays, kept: Ints, count: Ints) -> Residences:
             found[again] = after - 1
         members.append(found.astype(np.int32))
         np.add.at(num_samples, found, count[some][rows])
-        own = num_members[some]
-        num_members[some] = np.bincount(rows, minlength=len(own))
-    offsets = np.concatenate([[0], np.cumsum(num_members)])
+        own = offsets[1:][some]
+        offsets[1:][some] = np.bincount(rows, minlength=len(own))
+    np.cumsum(offsets, out=offsets)
     return Residences(stay.group, block, first, last, num_samples, offsets, np.concatenate(members))

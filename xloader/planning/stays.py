@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Footprint, Group
 from xloader.order.protocol import Entries
 
@@ -44,8 +44,8 @@ class BlockUses:
         The variables whose chunks form the blocks.
     entries : Entries
         The entries of the order.
-    first_slot, last_slot : numpy.ndarray of int32, shape (num_entries,)
-        The slots of each entry's first and last sample.
+    first_slot : numpy.ndarray of int32, shape (num_entries,)
+        The slot of each entry's first sample.
     needed : numpy.ndarray of int64, optional
         The entries that hand out any sample, ascending; by default all of them.
     """
@@ -54,7 +54,6 @@ class BlockUses:
     group: Group
     entries: Entries
     first_slot: NDArray[np.int32]
-    last_slot: NDArray[np.int32]
     needed: Ints | None = None
 
     def pieces(self) -> Iterator[tuple[slice | Ints, Ints, Ints]]:
@@ -96,53 +95,66 @@ class Stays:
         return self.group.block_nbytes(self.block)
 
 
-def find_stays(uses: BlockUses) -> Stays:
-    """Find the stays of a group's blocks."""
-    num_slots = int(uses.last_slot.max(initial=-1)) + 1
+def find_stays(uses: BlockUses, last_slot: NDArray[np.int32]) -> Stays:
+    """Find the stays of a group's blocks.
+
+    Parameters
+    ----------
+    uses : BlockUses
+        The entries that need the blocks.
+    last_slot : numpy.ndarray of int32, shape (num_entries,)
+        The slot of each entry's last sample.
+    """
+    num_slots = int(last_slot.max(initial=-1)) + 1
     # One more slot than there are: places of different blocks must not follow each other.
     slot_bits = num_slots.bit_length()
-    begins, ends = _sorted_places(uses, slot_bits)
     # The block is the upper part of a place, so that one running maximum serves all blocks.
-    np.maximum.accumulate(ends, out=ends)
-    is_new = np.ones(len(begins), np.bool_)
-    np.greater(begins[1:], ends[:-1] + 1, out=is_new[1:])
-    is_last = np.append(is_new[1:], True)[: len(is_new)]
-    begins, ends = begins[is_new], ends[is_last]
+    reached = -2
+    none = np.zeros(0, np.int64)
+    parts = [(none, none)]
+    for begins, ends in _sorted_places(uses, last_slot, slot_bits):
+        np.maximum.accumulate(ends, out=ends)
+        before = np.maximum(np.append(reached, ends[:-1]), reached)
+        is_new = begins > before + 1
+        parts.append((begins[is_new], before[is_new]))
+        reached = max(reached, int(ends[-1]))
+    firsts, befores = (np.concatenate(column) for column in zip(*parts, strict=True))
+    lasts = np.append(befores[1:], reached)[: len(firsts)]
     in_block = (1 << slot_bits) - 1
-    blocks = begins >> slot_bits
-    if uses.group.num_blocks <= np.iinfo(np.int32).max:
-        blocks = blocks.astype(np.int32)
-    first, last = ((places & in_block).astype(np.int32) for places in (begins, ends))
-    return Stays(uses, blocks, first, last)
+    block = (firsts >> slot_bits).astype(int_dtype(uses.group.num_blocks))
+    first, last = ((places & in_block).astype(np.int32) for places in (firsts, lasts))
+    return Stays(uses, block, first, last)
 
 
-def _sorted_places(uses: BlockUses, slot_bits: int) -> tuple[Ints, Ints]:
-    """The first and the last place of each pair (entry, block), sorted by the first one.
+def _sorted_places(
+    uses: BlockUses, last_slot: NDArray[np.int32], slot_bits: int
+) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the first and the last place of each pair (entry, block), sorted by the first one.
 
     A place is a block and a slot as one number, block first.
     """
-    most = int((uses.last_slot - uses.first_slot).max(initial=0))
-    length_bits = most.bit_length()
+    length_bits = int((last_slot - uses.first_slot).max(initial=0)).bit_length()
     is_short = uses.group.num_blocks.bit_length() + slot_bits + length_bits <= _MOST_BITS
     # With its length as the lowest part, a pair is sorted without being moved.
     shift = length_bits if is_short else 0
     parts, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for some, rows, blocks in uses.pieces():
-        length = uses.last_slot[some] - uses.first_slot[some]
+        length = last_slot[some] - uses.first_slot[some]
         lowest = uses.first_slot[some].astype(np.int64) << shift
         if is_short:
             lowest |= length
         else:
             lengths.append(length[rows])
         parts.append((blocks << (slot_bits + shift)) + lowest[rows])
-    begins = np.concatenate(parts)
+    pairs = np.concatenate(parts)
     del parts
-    if not is_short:
-        line = np.argsort(begins, kind="stable")
-        begins = begins[line]
-        return begins, begins + np.concatenate(lengths)[line]
-    begins.sort()
-    ends = begins & ((1 << shift) - 1)
-    begins >>= shift
-    ends += begins
-    return begins, ends
+    if is_short:
+        pairs.sort()
+    else:
+        line = np.argsort(pairs, kind="stable")
+        pairs, all_lengths = pairs[line], np.concatenate(lengths)[line]
+    for begin in range(0, len(pairs), _PIECE_SIZE):
+        piece = slice(begin, begin + _PIECE_SIZE)
+        begins = pairs[piece] >> shift
+        own = pairs[piece] & ((1 << shift) - 1) if is_short else all_lengths[piece]
+        yield begins, begins + own
