@@ -209,7 +209,7 @@ def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[I
     row = np.repeat(np.arange(num_rows), num_runs)
     number = np.arange(len(row)) - (np.cumsum(num_runs) - num_runs)[row]
     begins = row * row_size + np.maximum(first_size[row] + (number - 1) * pace.run, 0)
-    sizes = np.diff(begins, append=cohorts.num_tiles)
+    sizes = _gaps_between(begins, cohorts.num_tiles)
     order = permutation(keys[_RUN_ORDER], len(begins))
     is_turned = (draw(keys[_RUN_TURNS], order) & np.uint64(1)).astype(np.bool_)
     begins, sizes = begins[order], sizes[order]
@@ -241,21 +241,28 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
     if streams == 1:
         return np.arange(len(run_ranks))
     begins = np.flatnonzero(is_first(run_ranks))
-    sizes = np.diff(np.append(begins, len(run_ranks)))
+    sizes = _gaps_between(begins, len(run_ranks))
     queue = [(0, stream) for stream in range(streams)]
-    dealt = []
-    for size in sizes.tolist():
-        length, stream = queue[0]
-        dealt.append((length, stream))
-        heapq.heapreplace(queue, (length + size, stream))
-    before, stream_of = np.array(dealt, np.int64).reshape(-1, 2).T
-    within = np.arange(len(run_ranks)) - np.repeat(begins, sizes)
     # Tiles are numbered by turn and then stream. Streams that have ended leave gaps, which are
     # closed below.
-    turn = np.repeat(before * streams + stream_of, sizes) + within * streams
+    firsts = []
+    for size in sizes.tolist():
+        length, stream = queue[0]
+        firsts.append(length * streams + stream)
+        heapq.heapreplace(queue, (length + size, stream))
+    turn = np.arange(len(run_ranks)) * streams
+    turn += np.repeat(np.array(firsts, np.int64) - begins * streams, sizes)
     is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
     is_taken[turn] = 1
     return np.cumsum(is_taken)[turn] - 1
+
+
+def _gaps_between(begins: Ints, end: int) -> Ints:
+    """Sizes of parts that follow each other, given where each begins and where the last ends."""
+    sizes = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
+    sizes[-1:] = end - begins[-1:]
+    return sizes
 
 
 def _phases(key: int, cohorts: Ints) -> NDArray[np.int32]:
