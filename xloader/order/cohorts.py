@@ -168,7 +168,7 @@ class Cohorts:
         counts = edges[tiles + 1] - edges[tiles]
         # Each step leads to the next cohort of the same tile, or to the first one of the next tile.
         steps = np.ones(int(counts.sum()), np.int32)
-        firsts = np.cumsum(counts) - counts
+        firsts = np.cumsum(counts, dtype=np.int32) - counts
         steps[firsts[1:]] = edges[tiles[1:]] - edges[tiles[:-1] + 1] + 1
         steps[:1] = edges[tiles[:1]]
         found = np.cumsum(steps, dtype=np.int32, out=steps)

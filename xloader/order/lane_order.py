@@ -197,8 +197,9 @@ class LaneOrder:
         entries, ranks : numpy.ndarray of int64, shape (n,)
             Entry and rank of each sample.
         """
-        if self.num_samples <= size:
-            yield from self._walk(0.0, iter([math.inf]), begin)
+        if not begin and self.num_samples <= 2 * size:
+            # In one piece, which needs no edges.
+            yield from self._walk(0.0, iter([math.inf]))
             return
         first, num_passed = self._first_edge(begin)
         yield from self._walk(first, self._edges(first, begin, size), num_passed)

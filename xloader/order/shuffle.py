@@ -185,7 +185,9 @@ class Shuffle:
 
     @cached_property
     def _total(self) -> Ints:
-        return np.cumsum(self.cohorts.num_samples[self._cohort_line])
+        # NumPy adds up numbers several times as fast as it converts and adds them in one call.
+        total = self.cohorts.num_samples[self._cohort_line].astype(np.int64)
+        return np.cumsum(total, out=total)
 
 
 def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
@@ -254,7 +256,7 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
     turn += np.repeat(np.array(firsts, np.int64) - begins * streams, sizes)
     is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
     is_taken[turn] = 1
-    return np.cumsum(is_taken)[turn] - 1
+    return np.cumsum(is_taken, dtype=np.int32)[turn] - 1
 
 
 def _gaps_between(begins: Ints, end: int) -> Ints:

@@ -114,12 +114,13 @@ def find_stays(uses: BlockUses, last_slot: NDArray[np.int32]) -> Stays:
     parts = [(none, none)]
     for begins, ends in _sorted_places(uses, last_slot, slot_bits):
         np.maximum.accumulate(ends, out=ends)
-        before = np.maximum(np.append(reached, ends[:-1]), reached)
+        before = np.concatenate([[reached], ends[:-1]])
+        np.maximum(before, reached, out=before)
         is_new = begins > before + 1
         parts.append((begins[is_new], before[is_new]))
         reached = max(reached, int(ends[-1]))
     firsts, befores = (np.concatenate(column) for column in zip(*parts, strict=True))
-    lasts = np.append(befores[1:], reached)[: len(firsts)]
+    lasts = np.concatenate([befores[1:], [reached]])[: len(firsts)]
     in_block = (1 << slot_bits) - 1
     block = (firsts >> slot_bits).astype(int_dtype(uses.group.num_blocks))
     first, last = ((places & in_block).astype(np.int32) for places in (firsts, lasts))
