@@ -324,6 +324,28 @@ class Footprint:
         pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
         return pairs // group.num_blocks, pairs % group.num_blocks
 
+    def most_nbytes(self, sizes: tuple[int, ...]) -> int:
+        """Upper bound of the bytes of all blocks that the samples of a box of positions need.
+
+        Parameters
+        ----------
+        sizes : tuple of int
+            Number of positions in the box along each windowed dimension.
+        """
+        found = 0
+        for group in self.groups:
+            for access in group.accesses:
+                num_elements = 1
+                for axis, span, size, stride in zip(
+                    group.axes, access, sizes, self.windows.strides, strict=True
+                ):
+                    if axis is not None and span is not None:
+                        extent = (size - 1) * stride + span[1] * (span[2] - 1) + 1
+                        # The blocks at both ends reach beyond it by all but one element.
+                        num_elements *= min(extent + 2 * (axis.max_read_size - 1), axis.size)
+                found += group.unit_nbytes * num_elements
+        return found
+
     def blocks_along(
         self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
     ) -> tuple[Ints, Ints]:

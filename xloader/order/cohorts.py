@@ -150,6 +150,11 @@ class Cohorts:
         return np.broadcast_to(tile, self.shape).reshape(-1)
 
     @cached_property
+    def most_positions(self) -> tuple[int, ...]:
+        """Per dimension, the most positions of a cohort."""
+        return tuple(int(np.diff(pieces.starts).max()) for pieces in self.pieces)
+
+    @cached_property
     def used(self) -> Ints:
         """The cohorts that have samples, ascending."""
         if self.members is None:

@@ -304,15 +304,12 @@ class LaneOrder:
         return np.flatnonzero(num_samples > _SEGMENT_SIZE).astype(np.float64)
 
     @cached_property
-    def _least_size(self) -> int:
-        """Twice the largest number of entries under way at a time: the least size of a segment.
-
-        Then a segment's cost depends mainly on its number of samples.
-        """
+    def most_under_way(self) -> int:
+        """The largest number of entries that hand out samples at the same time."""
         ends = self.start + np.maximum(self.length, 1)
         begun = np.bincount(self.start, minlength=self.num_slots)
         ended = np.bincount(ends, minlength=self.num_slots)[: self.num_slots]
-        return 2 * int(np.cumsum(begun - ended).max(initial=0))
+        return int(np.cumsum(begun - ended).max(initial=0))
 
     def _first_edge(self, begin: int) -> tuple[float, int]:
         """A key shortly before place ``begin``, and the number of samples between the two."""
@@ -334,7 +331,8 @@ class LaneOrder:
 
     def _edges(self, first: float, begin: int, size: int = _SEGMENT_SIZE) -> Iterator[float]:
         """Yield keys above ``first`` that cut the samples from place ``begin`` on into segments."""
-        before, step = self._samples_before_slot, max(size, self._least_size)
+        # With fewer samples in a segment, its cost would not depend on their number.
+        before, step = self._samples_before_slot, max(size, 2 * self.most_under_way)
         slots = np.arange(len(before), dtype=np.float64)
         crowded = np.concatenate([self._crowded, np.nextafter(self._crowded, np.inf)])
         # In parts, because a caller may need one batch of a billion samples and not all edges.

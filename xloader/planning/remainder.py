@@ -21,7 +21,7 @@ from xloader.order.lane_spans import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.plan import Plan
-from xloader.planning.schedule import make_schedule
+from xloader.planning.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Remainder:
         if not begin and self.footprint is self.whole.footprint:
             return lane
         order = RemainingOrder(lane.order, begin, begin + sublanes.most_samples(number))
-        schedule = make_schedule(
+        schedule = Schedule(
             self.footprint,
             order,
             plan.lane_pool_nbytes,

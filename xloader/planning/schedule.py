@@ -45,7 +45,7 @@ class Residences:
         The slots over which the block is in memory, both included.
     num_samples : numpy.ndarray of int, shape (num_residences,)
         Samples of the entries that need the residence.
-    offsets, members : numpy.ndarray of int64 and int32
+    offsets, members : numpy.ndarray of int and int32
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
     """
 
@@ -107,30 +107,53 @@ class _Gaps:
 class Schedule:
     """The blocks that one lane loads in one epoch, with the time of each.
 
-    Making a schedule only computes the bytes needed in each slot, because most plans that are tried
-    do not fit. The gaps to keep and the reads are computed when they are first used, and the
-    residences when the lane is read.
+    Nothing is computed before it is used: first the bytes needed in each slot, because most plans
+    that are tried do not fit; then the gaps to keep and the reads; and the residences when the lane
+    is read.
 
     Parameters
     ----------
-    stays : tuple of Stays
-        One for each group of the footprint.
-    count : numpy.ndarray of int64, shape (num_entries,)
-        Samples of each entry.
-    busy : numpy.ndarray of int64, shape (num_slots,)
-        Decoded bytes that are needed in each slot.
+    footprint : Footprint
+        The chunks that samples need.
+    entries : Entries
+        The entries of the order, with their slots.
     pool_nbytes : int
         Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
         memory, even beyond this limit.
     is_resident : bool
         Whether every block is kept over all its gaps, whatever the pool.
+    is_needed : numpy.ndarray of bool, shape (num_entries,), optional
+        Whether each entry hands out any sample; by default, all do.
     """
 
-    stays: tuple[Stays, ...]
-    count: Ints
-    busy: Ints
+    footprint: Footprint
+    entries: Entries
     pool_nbytes: int
     is_resident: bool = False
+    is_needed: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def stays(self) -> tuple[Stays, ...]:
+        """The stays of the blocks of each group of the footprint."""
+        # Slots always fit int32, which saves memory in a large epoch with many entries.
+        first_slot = self.entries.first_slot.astype(np.int32, copy=False)
+        last_slot = self.entries.last_slot.astype(np.int32, copy=False)
+        needed = None if self.is_needed is None else np.flatnonzero(self.is_needed)
+        return tuple(
+            find_stays(
+                BlockUses(self.footprint, group, self.entries, first_slot, needed), last_slot
+            )
+            for group in self.footprint.groups
+        )
+
+    @cached_property
+    def busy(self) -> Ints:
+        """Decoded bytes that are needed in each slot, up to the last one; int64."""
+        num_slots = 1 + max((int(stay.last.max(initial=-1)) for stay in self.stays), default=-1)
+        busy = np.zeros(num_slots, np.int64)
+        for stay in self.stays:
+            busy += _held(num_slots, stay.first, stay.last + 1, stay.nbytes)
+        return busy
 
     @cached_property
     def at_work_nbytes(self) -> int:
@@ -180,7 +203,7 @@ class Schedule:
     def residences(self) -> tuple[Residences, ...]:
         """The residences of each group of the footprint."""
         pairs = zip(self.stays, self._kept_rows, strict=True)
-        return tuple(_close_gaps(stay, rows, self.count) for stay, rows in pairs)
+        return tuple(_close_gaps(stay, rows, self.entries.count) for stay, rows in pairs)
 
     @cached_property
     def _kept(self) -> tuple[_Gaps, NDArray[np.bool_]]:
@@ -198,45 +221,6 @@ class Schedule:
         gaps, is_kept = self._kept
         parts = np.split(is_kept, np.cumsum([len(row) for row in gaps.row])[:-1])
         return [row[part] for row, part in zip(gaps.row, parts, strict=True)]
-
-
-def make_schedule(
-    footprint: Footprint,
-    entries: Entries,
-    pool_nbytes: int,
-    *,
-    is_resident: bool = False,
-    is_needed: NDArray[np.bool_] | None = None,
-) -> Schedule:
-    """Make the schedule of an order.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    entries : Entries
-        The entries of the order, with their slots.
-    pool_nbytes : int
-        Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
-        memory, even beyond this limit.
-    is_resident : bool
-        Whether every block is kept over all its gaps, whatever the pool.
-    is_needed : numpy.ndarray of bool, shape (num_entries,), optional
-        Whether each entry hands out any sample; by default, all do.
-    """
-    # Slots always fit int32, which saves memory in a large epoch with many entries.
-    first_slot = entries.first_slot.astype(np.int32, copy=False)
-    last_slot = entries.last_slot.astype(np.int32, copy=False)
-    num_slots = int(last_slot.max(initial=-1)) + 1
-    needed = None if is_needed is None else np.flatnonzero(is_needed)
-    stays = tuple(
-        find_stays(BlockUses(footprint, group, entries, first_slot, needed), last_slot)
-        for group in footprint.groups
-    )
-    busy = np.zeros(num_slots, np.int64)
-    for stay in stays:
-        busy += _held(num_slots, stay.first, stay.last + 1, stay.nbytes)
-    return Schedule(stays, entries.count, busy, pool_nbytes, is_resident)
 
 
 def _held(num_slots: int, begins: Ints, ends: Ints, nbytes: Ints) -> Ints:
@@ -317,7 +301,7 @@ def _close_gaps(stay: Stays, kept: Ints, count: Ints) -> Residences:
     has_several = len(block) > np.count_nonzero(per_block)
     places = block.astype(np.int64) * num_slots + first if has_several else None
     num_samples = np.zeros(len(block), int_dtype(int(count.sum())))
-    offsets = np.zeros(len(count) + 1, np.int64)
+    num_members = np.zeros(len(count) + 1, np.int32)
     members = [np.zeros(0, np.int32)]
     for some, rows, blocks in uses.pieces():
         found = offset[blocks]
@@ -328,7 +312,8 @@ def _close_gaps(stay: Stays, kept: Ints, count: Ints) -> Residences:
             found[again] = after - 1
         members.append(found.astype(np.int32))
         np.add.at(num_samples, found, count[some][rows])
-        own = offsets[1:][some]
-        offsets[1:][some] = np.bincount(rows, minlength=len(own))
-    np.cumsum(offsets, out=offsets)
-    return Residences(stay.group, block, first, last, num_samples, offsets, np.concatenate(members))
+        own = num_members[1:][some]
+        num_members[1:][some] = np.bincount(rows, minlength=len(own))
+    line = np.concatenate(members)
+    offsets = np.cumsum(num_members, dtype=int_dtype(len(line)))
+    return Residences(stay.group, block, first, last, num_samples, offsets, line)
