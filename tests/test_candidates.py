@@ -143,3 +143,29 @@ def test_to_explain_an_epoch_no_residence_is_worked_out() -> None:
     assert "residences" not in vars(schedule)
     assert expected.num_reads == sum(r.num_reads for r in schedule.residences)
     assert expected.read_nbytes == sum(r.read_nbytes for r in schedule.residences)
+
+
+def test_the_mixing_of_plans_that_read_too_much_is_not_measured() -> None:
+    """Plans of few tiles are confirmed in many epochs, and most are dropped there."""
+    confirm, measured = ReducedModel.confirm, ReducedModel._mixing
+    dropped: list[int] = []
+    calls: list[object] = []
+
+    def mixing(model: ReducedModel, *given: object) -> float:
+        calls.append(given)
+        return measured(model, *given)  # type: ignore[arg-type]
+
+    def watched(model: ReducedModel, *given: object, **options: bool) -> object:
+        before = len(calls)
+        found = confirm(model, *given, **options)  # type: ignore[arg-type]
+        if found is None:
+            dropped.append(len(calls) - before)
+        return found
+
+    with (
+        patch.object(ReducedModel, "_mixing", mixing),
+        patch.object(ReducedModel, "confirm", watched),
+    ):
+        find_plan(line_footprint(16 * 90, 16, 3), room_for(18 * 16), PlanGoal(16, 1))
+    assert dropped
+    assert not any(dropped)

@@ -21,7 +21,7 @@ from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, explain_epoch
 from xloader.planning.explain_order import explain_order
 from xloader.planning.plan import Plan
-from xloader.planning.schedule import make_schedule
+from xloader.planning.schedule import Schedule
 from xloader.testing import write_store
 
 PATHS: Mapping[str, str] = {"x": "memory"}
@@ -50,7 +50,7 @@ def test_every_change_of_chunk_is_a_read(footprint: Footprint, data: st.DataObje
     ids = data.draw(st.lists(some_ids, min_size=1, max_size=25))
     visits = ListedOrder.of(footprint, np.array(ids))
     assert int(visits.count.sum()) == len(ids)
-    assert make_schedule(footprint, visits, 0).num_reads == slow_reads(footprint, ids)
+    assert Schedule(footprint, visits, 0).num_reads == slow_reads(footprint, ids)
 
 
 @given(footprints(), st.data())

@@ -190,7 +190,7 @@ def test_first_and_last_slots(lanes: list[LaneOrder]) -> None:
 @given(lane_orders())
 def test_a_sample_lies_in_its_cohort(lanes: list[LaneOrder]) -> None:
     for lane in lanes:
-        boxes = lane.boxes
+        boxes = lane.boxes_of(slice(None))
         for ids, entries in lane.segments():
             position = lane.windows.positions_of(ids).T
             for own, lo, hi in zip(position, boxes.lo, boxes.hi, strict=True):

@@ -179,11 +179,11 @@ def peak_nbytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 before = peak_nbytes()
-footprint = line_footprint(10**9, 1000, 1)
-assert (len(footprint.windows), footprint.num_needed) == (10**9, 10**6)
+footprint = line_footprint(10**9, 1000, WINDOW)
+assert (len(footprint.windows), footprint.num_needed) == (10**9 + 1 - WINDOW, 10**6)
 plan = find_plan(footprint, Budget(70_000, 16, 4, 1000, 1), PlanGoal(16, 1))
 (lane,) = Epoch(footprint, plan, 0, 0).lanes(range(1))
-assert lane.schedule.num_reads == 10**6
+assert 10**6 <= lane.schedule.num_reads <= 1.05 * 10**6
 ids, _ = next(lane.order.segments(7 * 10**8 + 1))
 assert len(set(ids.tolist())) == len(ids) > 16
 print(peak_nbytes() - before)
@@ -191,8 +191,13 @@ print(peak_nbytes() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is counted in other units there")
-def test_a_billion_samples_are_planned_in_little_memory() -> None:
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_billion_samples_are_planned_in_little_memory(window: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BILLION], check=True, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", BILLION.replace("WINDOW", str(window))],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
-    assert int(done.stdout) < 300 * 10**6
+    assert int(done.stdout) < 250 * 10**6

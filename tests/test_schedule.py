@@ -16,8 +16,10 @@ from tests.test_lane_order import paces
 from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint, Group
 from xloader.order.shuffle import Pace
+from xloader.planning import stays
 from xloader.planning.epoch import Epoch
-from xloader.planning.schedule import Residences, Schedule, make_schedule
+from xloader.planning.remainder import Remainder
+from xloader.planning.schedule import Residences, Schedule
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Slots:
         lo, hi, first, last = np.array(rows, np.int64).reshape(-1, 4).T
         return cls(Boxes((lo,), (hi,)), hi - lo, first, last)
 
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        return self.boxes.take(entries)
+
 
 @st.composite
 def some_slots(draw: st.DrawFn, num_samples: int) -> Slots:
@@ -50,6 +55,24 @@ def some_slots(draw: st.DrawFn, num_samples: int) -> Slots:
 def slow_blocks(footprint: Footprint, group: Group, entries: Slots, entry: int) -> set[int]:
     samples = range(int(entries.boxes.lo[0][entry]), int(entries.boxes.hi[0][entry]))
     return set().union(*(slow_needs(footprint.windows, group, sample) for sample in samples))
+
+
+@given(some_slots(38), st.integers(0, 60), st.data())
+def test_numbers_that_hold_no_length_give_the_same_schedule(
+    entries: Slots, pool: int, data: st.DataObject
+) -> None:
+    """With many blocks and slots, the length of a stay does not fit the number that is sorted."""
+    flags = data.draw(st.lists(st.booleans(), min_size=len(entries.count), max_size=12))
+    is_needed = np.resize(flags, len(entries.count))
+    expected = Schedule(two_variables, entries, pool, is_needed=is_needed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stays, "_MOST_BITS", 0)
+        patch.setattr(stays, "_PIECE_SIZE", 2)
+        found = Schedule(two_variables, entries, pool, is_needed=is_needed)
+        assert found.busy.tolist() == expected.busy.tolist()
+        for ours, theirs in zip(found.residences, expected.residences, strict=True):
+            for name in ("block", "first_slot", "last_slot", "num_samples", "members", "offsets"):
+                assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
 
 
 def in_memory(residences: Residences, slot: int) -> list[int]:
@@ -79,7 +102,7 @@ two_variables = replace(
 
 @given(some_slots(38), st.integers(0, 60))
 def test_what_entries_need_is_in_memory(entries: Slots, pool: int) -> None:
-    schedule = make_schedule(two_variables, entries, pool)
+    schedule = Schedule(two_variables, entries, pool)
     for residences in schedule.residences:
         needed = Counter[int]()
         for entry in range(len(entries.count)):
@@ -97,7 +120,7 @@ def test_what_entries_need_is_in_memory(entries: Slots, pool: int) -> None:
 
 @given(some_slots(38), st.integers(0, 60))
 def test_residences_are_no_longer_than_needed(entries: Slots, pool: int) -> None:
-    schedule = make_schedule(two_variables, entries, pool)
+    schedule = Schedule(two_variables, entries, pool)
     for residences in schedule.residences:
         owner = np.repeat(np.arange(len(entries.count)), np.diff(residences.offsets))
         for number in range(len(residences.block)):
@@ -110,14 +133,14 @@ def test_residences_are_no_longer_than_needed(entries: Slots, pool: int) -> None
 
 @given(some_slots(38), st.integers(0, 60))
 def test_the_peak_is_what_is_in_memory_at_most(entries: Slots, pool: int) -> None:
-    schedule = make_schedule(two_variables, entries, pool)
-    least = make_schedule(two_variables, entries, 0)
+    schedule = Schedule(two_variables, entries, pool)
+    least = Schedule(two_variables, entries, 0)
     assert schedule.peak_nbytes == peak_of(schedule, 16)
     # Blocks in use are always held. Apart from these, the pool is never exceeded.
     assert schedule.peak_nbytes <= max(pool, least.peak_nbytes)
     assert schedule.num_reads <= least.num_reads
-    plenty = make_schedule(two_variables, entries, 1 << 40)
-    resident = make_schedule(two_variables, entries, 0, is_resident=True)
+    plenty = Schedule(two_variables, entries, 1 << 40)
+    resident = Schedule(two_variables, entries, 0, is_resident=True)
     distinct = sum(len(np.unique(r.block)) for r in schedule.residences)
     assert plenty.num_reads == resident.num_reads == distinct <= schedule.num_reads
 
@@ -151,17 +174,17 @@ def most_kept(gaps: list[tuple[int, int]], room: list[int]) -> int:
 def test_as_many_gaps_are_kept_as_by_any_policy(entries: Slots, pool: int) -> None:
     """With blocks of one size, dropping the block needed farthest ahead reads the least."""
     footprint = line_footprint(10, 1, 1)
-    least = make_schedule(footprint, entries, 0)
+    least = Schedule(footprint, entries, 0)
     gaps = gaps_of(least)
     assume(0 < len(gaps) <= 12)
     room = [pool - len(in_memory(least.residences[0], slot)) for slot in range(16)]
-    found = make_schedule(footprint, entries, pool)
+    found = Schedule(footprint, entries, pool)
     assert least.num_reads - found.num_reads == most_kept(gaps, room)
 
 
 def test_what_is_needed_farthest_ahead_is_dropped() -> None:
     rows = [(0, 1, 0, 0), (1, 2, 1, 1), (2, 3, 2, 2), (1, 2, 4, 4), (0, 1, 6, 6)]
-    found = make_schedule(line_footprint(3, 1, 1), Slots.of(rows), 2).residences[0]
+    found = Schedule(line_footprint(3, 1, 1), Slots.of(rows), 2).residences[0]
     spans = zip(found.block, found.first_slot, found.last_slot, strict=True)
     assert sorted(tuple(map(int, span)) for span in spans) == [
         (0, 0, 0),
@@ -179,14 +202,14 @@ def test_entries_that_hand_out_nothing_hold_nothing(
     flags = data.draw(st.lists(st.booleans(), min_size=num_entries, max_size=num_entries))
     is_needed = np.array(flags)
     rows = np.flatnonzero(is_needed)
-    found = make_schedule(two_variables, entries, pool, is_needed=is_needed)
+    found = Schedule(two_variables, entries, pool, is_needed=is_needed)
     alone = Slots(
         entries.boxes.take(rows),
         entries.count[rows],
         entries.first_slot[rows],
         entries.last_slot[rows],
     )
-    expected = make_schedule(two_variables, alone, pool)
+    expected = Schedule(two_variables, alone, pool)
     assert found.peak_nbytes == expected.peak_nbytes
     for ours, theirs in zip(found.residences, expected.residences, strict=True):
         for name in ("block", "first_slot", "last_slot", "num_samples", "members"):
@@ -225,6 +248,7 @@ def test_drop_last_does_not_read_for_samples_left_out(lanes: int) -> None:
     cut = Epoch(footprint, plan, 0, 0, drop_last=True).lanes(range(lanes))
     for all_of_it, part in zip(whole, cut, strict=True):
         order = part.order
+        boxes = order.boxes_of(slice(None))
         places = [
             (i, e) for ids, entries in order.segments() for i, e in zip(ids, entries, strict=True)
         ]
@@ -234,7 +258,7 @@ def test_drop_last_does_not_read_for_samples_left_out(lanes: int) -> None:
             *(
                 slow_needs(footprint.windows, footprint.groups[0], sample)
                 for entry in at_work
-                for sample in range(order.boxes.lo[0][entry], order.boxes.hi[0][entry])
+                for sample in range(boxes.lo[0][entry], boxes.hi[0][entry])
             )
         )
         assert set(part.schedule.residences[0].block.tolist()) == needed
@@ -246,5 +270,58 @@ def test_bytes_read_are_of_whole_chunks_and_bytes_held_of_what_is_selected() -> 
     (demand,) = footprint.groups[0].demands
     axis = replace(demand.axes[0], stored_size=20, selection=range(2, 12))
     cut = Footprint.of(footprint.windows, (replace(demand, axes=(axis,)),))
-    schedule = make_schedule(cut, Slots.of([(0, 10, 0, 0)]), 0)
+    schedule = Schedule(cut, Slots.of([(0, 10, 0, 0)]), 0)
     assert (schedule.num_reads, schedule.read_nbytes, schedule.peak_nbytes) == (3, 12, 10)
+
+
+@given(st.data(), footprints(), st.integers(0, 400), st.integers(0, 3))
+def test_what_surely_fits_does_fit(
+    data: st.DataObject, footprint: Footprint, pool: int, number: int
+) -> None:
+    """A bound that is cheap to find spares a count of what is at work, and changes no spread."""
+    pace: Pace = data.draw(paces(len(footprint.windows.dims)))
+    epoch = Epoch(footprint, plan_of(pace, pool=pool), 3, number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Epoch, "_surely_fits", lambda self, order: False)
+        counted = Epoch(footprint, plan_of(pace, pool=pool), 3, number).lanes(range(pace.lanes))
+    for lane, expected in zip(epoch.lanes(range(pace.lanes)), counted, strict=True):
+        assert lane.order.start.tolist() == expected.order.start.tolist()
+        assert lane.order.length.tolist() == expected.order.length.tolist()
+        if epoch._surely_fits(lane.order):
+            assert expected.schedule.at_work_nbytes <= pool
+
+
+def test_a_resumed_epoch_counts_the_needs_of_what_is_left_alone() -> None:
+    footprint = line_footprint(10_000, 10, 3)
+    plan = plan_of(Pace((1,), 0, 20, 8, 10), batch=10)
+    rest = Remainder(Epoch(footprint, plan, 0, 0), 990, footprint, (range(1),))
+    found: list[int] = []
+    needs = Footprint.needs
+
+    def counted(self: Footprint, group: Group, boxes: Boxes) -> tuple[Ints, Ints]:
+        found.append(len(boxes))
+        return needs(self, group, boxes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Footprint, "needs", counted)
+        (lane,) = rest.lanes(range(1))
+        assert lane.schedule.num_reads < 60
+    assert 0 < sum(found) < 100
+
+
+def test_an_epoch_is_counted_a_few_thousand_entries_at_a_time() -> None:
+    footprint = line_footprint(10**6, 10, 3)
+    (lane,) = Epoch(footprint, plan_of(Pace((1,), 0, 500, 8, 10)), 0, 0).lanes(range(1))
+    most = 0
+    needs = Footprint.needs
+
+    def watched(self: Footprint, group: Group, boxes: Boxes) -> tuple[Ints, Ints]:
+        nonlocal most
+        most = max(most, len(boxes))
+        return needs(self, group, boxes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Footprint, "needs", watched)
+        assert lane.schedule.num_reads >= 10**5
+        assert len(lane.schedule.residences[0].offsets) == 200_000
+    assert 0 < most <= 1 << 15

@@ -29,8 +29,14 @@ MOST_BLOCKS: Final = 10**8
 
 Ints = NDArray[np.signedinteger[Any]]
 """Array of offsets, blocks, ids or counts: int64, or int32 where all values are small."""
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 Selection = range | tuple[int, ...]
 """Selected elements of a dimension: a range with positive step, or strictly increasing indices."""
+
+
+def int_dtype(most: int) -> np.dtype[np.signedinteger[Any]]:
+    """The dtype for integers from 0 to ``most``: int32 if it holds them, else int64."""
+    return _INT32 if most < 1 << 31 else _INT64
 
 
 @dataclass(frozen=True)

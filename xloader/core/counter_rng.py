@@ -22,6 +22,10 @@ Words = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
+# As arrays without dimensions: with numbers, NumPy's calls on short arrays take twice as long.
+_FIRST_SHIFT, _SECOND_SHIFT, _THIRD_SHIFT = (np.array(bits, np.uint64) for bits in (30, 27, 31))
+_FIRST_FACTOR = np.array(0xBF58476D1CE4E5B9, np.uint64)
+_SECOND_FACTOR = np.array(0x94D049BB133111EB, np.uint64)
 # Measured with a chi-square test over pairs of places in 40 000 draws: with 8 rounds, permutations
 # of 5 elements are biased by 60 standard deviations. With 12, none of 2 to 40 elements is biased.
 _NUM_ROUNDS = 12
@@ -76,7 +80,14 @@ def draw(key: int, counters: Ints | Words) -> Words:
     >>> bool((bits == draw(derive_key(7), np.arange(3))).all()), len(set(bits.tolist()))
     (True, 3)
     """
-    return _mix(_mix(np.asarray(counters).astype(np.uint64) * _GOLDEN + np.uint64(key)) + _GOLDEN)
+    mixed = np.asarray(counters).astype(np.uint64)
+    spare = np.empty_like(mixed)
+    mixed *= _GOLDEN
+    mixed += np.uint64(key)
+    _mix_in_place(mixed, spare)
+    mixed += _GOLDEN
+    _mix_in_place(mixed, spare)
+    return mixed
 
 
 def draw_below(key: int, counters: Ints, bound: int) -> Ints:
@@ -198,11 +209,11 @@ def _mix(x: Words) -> Words:
 
 
 def _mix_in_place(x: Words, spare: Words) -> None:
-    np.right_shift(x, np.uint64(30), out=spare)
-    x ^= spare
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    np.right_shift(x, np.uint64(27), out=spare)
-    x ^= spare
-    x *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(x, np.uint64(31), out=spare)
-    x ^= spare
+    np.right_shift(x, _FIRST_SHIFT, spare)
+    np.bitwise_xor(x, spare, x)
+    np.multiply(x, _FIRST_FACTOR, x)
+    np.right_shift(x, _SECOND_SHIFT, spare)
+    np.bitwise_xor(x, spare, x)
+    np.multiply(x, _SECOND_FACTOR, x)
+    np.right_shift(x, _THIRD_SHIFT, spare)
+    np.bitwise_xor(x, spare, x)

@@ -132,8 +132,11 @@ class Group:
 
     def block_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block, cut down to the selection."""
-        sizes = [None if axis is None else np.diff(axis.edges) for axis in self.axes]
-        return self.unit_nbytes * self._product(sizes, blocks)
+        product = np.full(len(blocks), self.unit_nbytes, np.int64)
+        for axis, index in zip(self.axes, self._indices(blocks), strict=True):
+            if axis is not None:
+                product *= axis.edges[index + 1] - axis.edges[index]
+        return product
 
     @cached_property
     def most_read_nbytes(self) -> int:
@@ -143,16 +146,15 @@ class Group:
     def read_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of the chunks of each block, not cut down to the selection."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)
-        sizes = [None if axis is None else axis.read_sizes for axis in self.axes]
-        return unit * self._product(sizes, blocks)
-
-    def _product(self, sizes: list[Ints | None], blocks: Ints) -> Ints:
-        indices = np.unravel_index(blocks, self.shape)
-        product = np.ones(len(blocks), np.int64)
-        for size, index in zip(sizes, indices, strict=True):
-            if size is not None:
-                product *= size[index]
+        product = np.full(len(blocks), unit, np.int64)
+        for axis, index in zip(self.axes, self._indices(blocks), strict=True):
+            if axis is not None:
+                product *= axis.read_sizes[index]
         return product
+
+    def _indices(self, blocks: Ints) -> tuple[Ints, ...]:
+        """Index of each block along each windowed dimension."""
+        return (blocks,) if len(self.shape) == 1 else np.unravel_index(blocks, self.shape)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class Boxes:
         sizes = [hi - lo for lo, hi in zip(self.lo, self.hi, strict=True)]
         return np.asarray(np.prod(sizes, axis=0, dtype=np.int64))
 
-    def take(self, rows: Ints) -> Boxes:
+    def take(self, rows: Ints | slice) -> Boxes:
         """The boxes at ``rows``."""
         return Boxes(tuple(lo[rows] for lo in self.lo), tuple(hi[rows] for hi in self.hi))
 
@@ -321,6 +323,28 @@ class Footprint:
             return all_rows[0], all_blocks[0]
         pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
         return pairs // group.num_blocks, pairs % group.num_blocks
+
+    def most_nbytes(self, sizes: tuple[int, ...]) -> int:
+        """Upper bound of the bytes of all blocks that the samples of a box of positions need.
+
+        Parameters
+        ----------
+        sizes : tuple of int
+            Number of positions in the box along each windowed dimension.
+        """
+        found = 0
+        for group in self.groups:
+            for access in group.accesses:
+                num_elements = 1
+                for axis, span, size, stride in zip(
+                    group.axes, access, sizes, self.windows.strides, strict=True
+                ):
+                    if axis is not None and span is not None:
+                        extent = (size - 1) * stride + span[1] * (span[2] - 1) + 1
+                        # The blocks at both ends reach beyond it by all but one element.
+                        num_elements *= min(extent + 2 * (axis.max_read_size - 1), axis.size)
+                found += group.unit_nbytes * num_elements
+        return found
 
     def blocks_along(
         self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes

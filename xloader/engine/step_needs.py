@@ -22,6 +22,9 @@ from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
 from xloader.planning.mixing import count_regions
 
+_PIECE_SIZE = 1 << 16
+"""Number of members that are counted in one call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
@@ -144,7 +147,7 @@ class Walker:
         self._footprint = footprint
         self._accesses = accesses
         self._dealer = Dealer([lane.order for lane in lanes], share)
-        self.entry_counts = np.concatenate([lane.order.count for lane in lanes])
+        self.entry_counts = _joined([lane.order.count for lane in lanes])
         self._is_begun = np.zeros(len(self.entry_counts), np.bool_)
         self._last_occurrence = 0
 
@@ -243,8 +246,10 @@ class GroupNeeds:
         self._is_resident = is_resident
         own = [lane.schedule.residences[number] for lane in lanes]
         ends = np.cumsum([0, *(len(r.members) for r in own)])
-        self._offsets = _joined([r.offsets[:-1] for r in own], ends)
-        self._offsets = np.append(self._offsets, ends[-1])
+        self._offsets = own[0].offsets
+        if len(own) > 1:
+            offsets = _joined([r.offsets[:-1] for r in own], ends)
+            self._offsets = np.append(offsets, ends[-1])
         if is_resident:
             self._members = _joined([r.block[r.members] for r in own])
             self.blocks: Ints = np.arange(group.num_blocks)
@@ -258,7 +263,12 @@ class GroupNeeds:
 
     def num_entries(self) -> Ints:
         """Number of entries that need each residence."""
-        return np.bincount(self._members, minlength=len(self.blocks))
+        counts = np.zeros(len(self.blocks), np.int32)
+        one = np.int32(1)
+        # In pieces: there may be millions of members, and NumPy copies what it counts.
+        for begin in range(0, len(self._members), _PIECE_SIZE):
+            np.add.at(counts, self._members[begin : begin + _PIECE_SIZE], one)
+        return counts
 
     def members_of(self, entries: Ints) -> tuple[Ints, Ints]:
         """All residences that some entries need.

@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Axis, Ints
+from xloader.core.axis import Axis, Ints, int_dtype
 from xloader.core.footprint import Boxes, Footprint
 from xloader.core.subset import count_occurrences
 
-# Slots, blocks and tiles count from 0 and rarely need more than 32 bits. NumPy sorts 16-bit
-# integers by counting. Sorting larger ones by 16-bit digits takes a third to a tenth of the time.
+# NumPy sorts 16-bit integers by counting.
 _DIGIT_BITS = 16
-_FEW_A_DIGIT = 64
-"""Number of keys for each digit below which sorting by comparison is faster."""
 _FEW_KEYS = 1000
+"""Number of floats below which sorting them at once is faster."""
+_PIECE_SIZE = 1 << 16
+"""Number of pieces that are made in one call: the arrays for them fit a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Pieces:
     ----------
     tile_edges : numpy.ndarray of int64, shape (num_tiles + 1,)
         First element of each tile, then the size of the dimension.
-    starts : numpy.ndarray of int64, shape (num_pieces + 1,)
+    starts : numpy.ndarray of int, shape (num_pieces + 1,)
         First position of each piece, then the number of positions.
-    home : numpy.ndarray of int64, shape (num_pieces,)
+    home : numpy.ndarray of int32, shape (num_pieces,)
         Home tile of each piece. Only *homes* are counted: tiles that are home to some piece.
-    touch_lo, touch_hi : numpy.ndarray of int64, shape (num_spans, num_pieces)
+    touch_lo, touch_hi : numpy.ndarray of int32, shape (num_spans, num_pieces)
         Half-open range of homes that each piece touches, for each distinct span of elements that
         some field needs of a window. No rows if each piece touches its home alone.
     reach : int
@@ -69,6 +69,14 @@ class Pieces:
     def num_pieces(self) -> int:
         """Number of pieces."""
         return len(self.starts) - 1
+
+    @cached_property
+    def is_wide(self) -> NDArray[np.bool_]:
+        """Whether each piece touches more tiles than its home."""
+        is_wide = self.is_beyond_homes.copy()
+        for lo, hi in zip(self.touch_lo, self.touch_hi, strict=True):
+            is_wide |= (lo != self.home) | (hi != self.home + 1)
+        return is_wide
 
     @cached_property
     def num_homes(self) -> int:
@@ -133,11 +141,18 @@ class Cohorts:
 
     @cached_property
     def tiles(self) -> Ints:
-        """Home tile of every cohort, numbered in C order over ``home_shape``; int64."""
+        """Home tile of every cohort, numbered in C order over ``home_shape``."""
+        if len(self.shape) == 1:
+            return self.pieces[0].home
         tile = np.zeros((1,) * len(self.shape), np.int64)
         for dim, (pieces, count) in enumerate(zip(self.pieces, self.home_shape, strict=True)):
             tile = tile * count + _along(pieces.home, dim, len(self.shape))
         return np.broadcast_to(tile, self.shape).reshape(-1)
+
+    @cached_property
+    def most_positions(self) -> tuple[int, ...]:
+        """Per dimension, the most positions of a cohort."""
+        return tuple(int(np.diff(pieces.starts).max()) for pieces in self.pieces)
 
     @cached_property
     def used(self) -> Ints:
@@ -145,6 +160,37 @@ class Cohorts:
         if self.members is None:
             return np.arange(len(self))
         return np.flatnonzero(np.diff(self.members.offsets))
+
+    def of_tiles(self, tiles: Ints) -> Ints:
+        """The cohorts that have samples, tile by tile, ascending within each; int32.
+
+        Parameters
+        ----------
+        tiles : numpy.ndarray of int, shape (n,)
+            Different home tiles.
+        """
+        by_tile, edges = self._by_tile
+        counts = edges[tiles + 1] - edges[tiles]
+        # Each step leads to the next cohort of the same tile, or to the first one of the next tile.
+        steps = np.ones(int(counts.sum()), np.int32)
+        firsts = np.cumsum(counts, dtype=np.int32) - counts
+        steps[firsts[1:]] = edges[tiles[1:]] - edges[tiles[:-1] + 1] + 1
+        steps[:1] = edges[tiles[:1]]
+        found = np.cumsum(steps, dtype=np.int32, out=steps)
+        if by_tile is not None:
+            found = by_tile[found]
+        if self.members is None:
+            return found
+        return found[self.members.offsets[found + 1] > self.members.offsets[found]]
+
+    @cached_property
+    def _by_tile(self) -> tuple[Ints | None, Ints]:
+        """All cohorts sorted by tile, None if they already are; and where each tile begins."""
+        is_line = len(self.shape) == 1
+        counts = np.bincount(self.tiles, minlength=self.num_tiles)
+        edges = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        by_tile = None if is_line else digit_order(self.tiles, self.num_tiles).astype(np.int32)
+        return by_tile, edges
 
     @cached_property
     def num_used_tiles(self) -> int:
@@ -161,25 +207,33 @@ class Cohorts:
             return self.boxes(cohorts).num_samples
         return self.members.offsets[cohorts + 1] - self.members.offsets[cohorts]
 
-    @cached_property
+    @property
     def num_samples(self) -> Ints:
         """Number of samples of every cohort."""
         if self.members is not None:
             return np.diff(self.members.offsets)
+        if len(self.shape) == 1:
+            return np.diff(self.pieces[0].starts)
         count = np.ones((1,) * len(self.shape), np.int64)
         for dim, pieces in enumerate(self.pieces):
             count = count * _along(np.diff(pieces.starts), dim, len(self.shape))
         return np.broadcast_to(count, self.shape).reshape(-1)
 
+    def indices(self, cohorts: Ints, dim: int) -> Ints:
+        """The piece of each of the given cohorts along a dimension."""
+        # With one dimension, numbers are indices already, and there may be millions of them.
+        if len(self.shape) == 1:
+            return cohorts
+        return np.asarray(np.unravel_index(cohorts, self.shape)[dim])
+
     def boxes(self, cohorts: Ints) -> Boxes:
         """Boxes of the positions of the given cohorts."""
-        # With one dimension, numbers are indices already, and there may be millions of them.
         is_line = len(self.shape) == 1
         indices = (cohorts,) if is_line else np.unravel_index(cohorts, self.shape)
         pairs = list(zip(self.pieces, indices, strict=True))
         return Boxes(
-            tuple(p.starts[index] for p, index in pairs),
-            tuple(p.starts[index + 1] for p, index in pairs),
+            tuple(p.starts[index].astype(np.int64) for p, index in pairs),
+            tuple(p.starts[index + 1].astype(np.int64) for p, index in pairs),
         )
 
 
@@ -230,6 +284,8 @@ def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
     size = footprint.windows.dim_sizes[dim]
     if axis is None or num_blocks == 0:
         return np.array([0, size], np.int64)
+    if num_blocks == 1 and axis.size == size:
+        return axis.edges
     return np.append(axis.edges[:-1][::num_blocks], size)
 
 
@@ -253,38 +309,63 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     if footprint.subset is not None:
         cuts += _block_cuts(footprint, dim)
     starts = np.sort(np.concatenate(cuts), kind="stable")
+    del inner, cuts
     starts = starts[(starts >= 0) & (starts < num_positions)]
     starts = starts[is_first(starts)]
+    return _find_touches(axis, num_blocks, edges, np.append(starts, num_positions), spans, stride)
 
-    def tile_of(offset: int) -> Ints:
-        """The tile of the element ``offset`` elements after each start."""
-        if axis is None or not num_blocks:
-            return np.zeros(len(starts), np.int64)
-        blocks = axis.block_of(starts * stride + offset)
-        return blocks if num_blocks == 1 else blocks // num_blocks
 
-    home_tile = tile_of(spans[0][0])
-    is_new_home = is_first(home_tile)
-    homes, home = home_tile[is_new_home], np.cumsum(is_new_home) - 1
-    lo = np.stack([tile_of(first) for first, _ in spans])
-    hi = np.stack([tile_of(last) for _, last in spans])
-    reach = int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0))
+def _find_touches(
+    axis: Axis | None,
+    num_blocks: int,
+    edges: Ints,
+    starts: Ints,
+    spans: list[tuple[int, int]],
+    stride: int,
+) -> Pieces:
+    """The pieces that begin at ``starts``, with the homes that each one touches by each span."""
+    num_pieces = len(starts) - 1
+    parts = [
+        slice(begin, min(begin + _PIECE_SIZE, num_pieces))
+        for begin in range(0, num_pieces, _PIECE_SIZE)
+    ]
+    is_home = np.zeros(len(edges), np.int32)
+    for part in parts:
+        is_home[_tiles_of(axis, num_blocks, starts[part] * stride + spans[0][0]) + 1] = 1
+    homes_before = np.cumsum(is_home, dtype=np.int32)
+    home = np.empty(num_pieces, np.int32)
+    touch_lo, touch_hi = (np.empty((len(spans), num_pieces), np.int32) for _ in range(2))
+    is_beyond = np.zeros(num_pieces, np.bool_)
+    reach = 0
+    for part in parts:
+        begins = starts[part] * stride
+        lo = np.stack([_tiles_of(axis, num_blocks, begins + first) for first, _ in spans])
+        hi = np.stack([_tiles_of(axis, num_blocks, begins + last) for _, last in spans])
+        reach = max(reach, int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)))
+        home[part] = homes_before[lo[0]]
+        touch_lo[:, part], touch_hi[:, part] = homes_before[lo], homes_before[hi + 1]
+        num_homes = touch_hi[:, part] - touch_lo[:, part]
+        is_beyond[part] = np.any(hi - lo + 1 > num_homes, axis=0)
     if not reach:
         # Each piece touches its home alone, which ``home`` already says.
-        lo, hi = lo[:0], hi[:0]
-    is_home = np.zeros(len(edges), np.int64)
-    is_home[homes + 1] = 1
-    homes_before = np.cumsum(is_home)
-    touch_lo, touch_hi = homes_before[lo], homes_before[hi + 1]
+        touch_lo = touch_hi = np.zeros((0, num_pieces), np.int32)
     return Pieces(
         tile_edges=edges,
-        starts=np.append(starts, num_positions),
+        starts=starts.astype(int_dtype(int(starts[-1]))),
         home=home,
         touch_lo=touch_lo,
         touch_hi=touch_hi,
         reach=reach,
-        is_beyond_homes=np.any(hi - lo + 1 > touch_hi - touch_lo, axis=0),
+        is_beyond_homes=is_beyond,
     )
+
+
+def _tiles_of(axis: Axis | None, num_blocks: int, elements: Ints) -> Ints:
+    """The tile of each element, for tiles of ``num_blocks`` blocks of an axis; 0 for all."""
+    if axis is None or not num_blocks:
+        return np.zeros(len(elements), np.int64)
+    blocks = axis.block_of(elements)
+    return blocks if num_blocks == 1 else blocks // num_blocks
 
 
 def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
@@ -309,7 +390,7 @@ def _along(values: Ints, dim: int, num_dims: int) -> Ints:
 
 
 def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
-    """Stable sorting order of integers, found digit by digit.
+    """Stable sorting order of integers from 0 on.
 
     Parameters
     ----------
@@ -328,13 +409,15 @@ def digit_order(keys: Ints, bound: int) -> NDArray[np.intp]:
     >>> digit_order(np.array([70_000, 3, 70_000, 0]), 70_001).tolist()
     [3, 1, 0, 2]
     """
-    num_digits = -(-max(bound - 1, 1).bit_length() // _DIGIT_BITS)
-    if len(keys) < _FEW_A_DIGIT * num_digits:
-        return np.argsort(keys, kind="stable")
-    order = np.argsort(_digit(keys, 0), kind="stable")
-    for place in range(1, num_digits):
-        order = order[np.argsort(_digit(keys, place)[order], kind="stable")]
-    return order
+    if bound <= 1 << _DIGIT_BITS:
+        return np.argsort(keys.astype(np.uint16), kind="stable")
+    # With its index as the lower part of each key, keys are sorted without being moved.
+    shift = len(keys).bit_length()
+    line = keys.astype(np.int64) << shift
+    line |= np.arange(len(keys))
+    line.sort()
+    line &= (1 << shift) - 1
+    return line
 
 
 def spread_order(keys: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -394,7 +477,3 @@ def distinct_near(entries: Ints) -> tuple[Ints, Ints]:
         return np.arange(first, first + num_near), entries - first
     distinct, which = np.unique(entries, return_inverse=True)
     return distinct, which
-
-
-def _digit(keys: Ints, place: int) -> NDArray[np.uint16]:
-    return (keys >> (place * _DIGIT_BITS) if place else keys).astype(np.uint16)

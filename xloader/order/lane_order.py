@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Ints, int_dtype
 from xloader.core.counter_rng import bijection, draw
 from xloader.core.footprint import Boxes, expand_ranges
 from xloader.core.windows import Windows
@@ -58,7 +58,7 @@ class LaneOrder:
     cut_cohort, num_skipped : int
         The cohort at the lane's beginning, and how many of its first samples belong to an earlier
         lane.
-    count : numpy.ndarray of int64, shape (num_entries,)
+    count : numpy.ndarray of int, shape (num_entries,)
         Number of samples that each entry hands out.
     start : numpy.ndarray of int32, shape (num_entries,)
         Slot where the keys of each entry begin, in ascending order.
@@ -86,10 +86,9 @@ class LaneOrder:
         """Number of samples that the lane hands out."""
         return int(self.count.sum())
 
-    @property
-    def boxes(self) -> Boxes:
-        """Box of the positions of each entry's cohort."""
-        return self.cohorts.boxes(self.cohort)
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        """Box of the positions of each given entry's cohort."""
+        return self.cohorts.boxes(self.cohort[entries])
 
     @cached_property
     def num_slots(self) -> int:
@@ -100,21 +99,27 @@ class LaneOrder:
     @property
     def first_slot(self) -> Ints:
         """Slot of each entry's first sample; int32."""
-        return self._keys_of_all(np.zeros(1, np.int64)).astype(np.int32)
+        return self._slots(is_last=False)
 
     @property
     def last_slot(self) -> Ints:
         """Slot of each entry's last sample; int32."""
-        return self._keys_of_all(self.count - 1).astype(np.int32)
+        return self._slots(is_last=True)
 
     def keys(self, entries: Ints, ranks: Ints) -> NDArray[np.float64]:
         """Keys of samples, given the entry and the rank of each. Keys never decrease with rank."""
         share = (ranks + self.phase[entries] / PHASE_STEPS) / self.count[entries]
         return np.asarray(self.start[entries] + self.length[entries] * share, np.float64)
 
-    def _keys_of_all(self, ranks: Ints) -> NDArray[np.float64]:
-        share = (ranks + self.phase / PHASE_STEPS) / self.count
-        return np.asarray(self.start + self.length * share, np.float64)
+    def _slots(self, *, is_last: bool) -> NDArray[np.int32]:
+        """Slot of the first or the last sample of each entry."""
+        slots = np.empty(len(self.count), np.int32)
+        for begin in range(0, len(slots), _SEGMENT_SIZE):
+            part = slice(begin, begin + _SEGMENT_SIZE)
+            count = self.count[part]
+            share = ((count - 1 if is_last else 0) + self.phase[part] / PHASE_STEPS) / count
+            slots[part] = self.start[part] + self.length[part] * share
+        return slots
 
     def num_before(self, entries: Ints, key: float) -> Ints:
         """Number of samples of each given entry whose key is smaller than ``key``."""
@@ -192,6 +197,10 @@ class LaneOrder:
         entries, ranks : numpy.ndarray of int64, shape (n,)
             Entry and rank of each sample.
         """
+        if not begin and self.num_samples <= 2 * size:
+            # In one piece, which needs no edges.
+            yield from self._walk(0.0, iter([math.inf]))
+            return
         first, num_passed = self._first_edge(begin)
         yield from self._walk(first, self._edges(first, begin, size), num_passed)
 
@@ -201,7 +210,7 @@ class LaneOrder:
             return self.count
         first, num_left = self._first_edge(place)
         done, active = self._begun(first)
-        found = np.zeros(len(self.cohort), np.int64)
+        found = np.zeros_like(self.count)
         found[:done] = self.count[:done]
         found[active] = self.num_before(active, first)
         for entries, _ in self._walk(first, self._edges(first, place)):
@@ -259,11 +268,6 @@ class LaneOrder:
             rows = np.searchsorted(before, places, side="right") - 1
             yield active[rows], given[rows] + places - before[rows]
 
-    @cached_property
-    def _num_of_earlier(self) -> Ints:
-        """Number of samples of all entries before each entry, then of all entries."""
-        return np.concatenate([[0], np.cumsum(self.count)])
-
     def _begun(self, key: float) -> tuple[int, Ints]:
         """Number of entries that surely end before a key, and the others that start before it."""
         longest = int(self.length.max(initial=0)) + 1
@@ -278,7 +282,7 @@ class LaneOrder:
 
     def _num_samples_before(self, key: float) -> int:
         done, active = self._begun(key)
-        return int(self._num_of_earlier[done] + self.num_before(active, key).sum())
+        return int(self.count[:done].sum() + self.num_before(active, key).sum())
 
     @cached_property
     def _samples_before_slot(self) -> NDArray[np.float64]:
@@ -300,15 +304,12 @@ class LaneOrder:
         return np.flatnonzero(num_samples > _SEGMENT_SIZE).astype(np.float64)
 
     @cached_property
-    def _least_size(self) -> int:
-        """Twice the largest number of entries under way at a time: the least size of a segment.
-
-        Then a segment's cost depends mainly on its number of samples.
-        """
+    def most_under_way(self) -> int:
+        """The largest number of entries that hand out samples at the same time."""
         ends = self.start + np.maximum(self.length, 1)
         begun = np.bincount(self.start, minlength=self.num_slots)
         ended = np.bincount(ends, minlength=self.num_slots)[: self.num_slots]
-        return 2 * int(np.cumsum(begun - ended).max(initial=0))
+        return int(np.cumsum(begun - ended).max(initial=0))
 
     def _first_edge(self, begin: int) -> tuple[float, int]:
         """A key shortly before place ``begin``, and the number of samples between the two."""
@@ -330,7 +331,8 @@ class LaneOrder:
 
     def _edges(self, first: float, begin: int, size: int = _SEGMENT_SIZE) -> Iterator[float]:
         """Yield keys above ``first`` that cut the samples from place ``begin`` on into segments."""
-        before, step = self._samples_before_slot, max(size, self._least_size)
+        # With fewer samples in a segment, its cost would not depend on their number.
+        before, step = self._samples_before_slot, max(size, 2 * self.most_under_way)
         slots = np.arange(len(before), dtype=np.float64)
         crowded = np.concatenate([self._crowded, np.nextafter(self._crowded, np.inf)])
         # In parts, because a caller may need one batch of a billion samples and not all edges.
@@ -361,7 +363,7 @@ def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Int
     -------
     entries : numpy.ndarray of int, shape (m,)
         Cohorts of the part.
-    count : numpy.ndarray of int64, shape (m,)
+    count : numpy.ndarray of int, shape (m,)
         Number of samples of each of these cohorts that belong to the part.
     skipped : int
         Number of samples of the first of these cohorts that belong to an earlier part.
@@ -377,6 +379,10 @@ def lane_part(line: Ints, total: Ints, span: tuple[int, int]) -> tuple[Ints, Int
         return line[:0], line[:0], 0
     first = int(np.searchsorted(total, begin, side="right"))
     last = int(np.searchsorted(total, end, side="left"))
-    reached = np.minimum(total[first : last + 1], end)
+    part = total[first : last + 1]
+    count = np.empty(len(part), int_dtype(end - begin))
+    np.subtract(part[1:], part[:-1], out=count[1:], casting="same_kind")
+    count[0] = part[0] - begin
+    count[-1] = end - (begin if first == last else int(part[-2]))
     skipped = begin - (int(total[first - 1]) if first else 0)
-    return line[first : last + 1], np.diff(reached, prepend=begin), skipped
+    return line[first : last + 1], count, skipped

@@ -72,6 +72,10 @@ class ListedOrder:
         begins = np.flatnonzero(is_new)
         return cls(listed, begins, boxes.take(begins), occurrences)
 
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        """Position of the first sample of each given visit."""
+        return self.boxes.take(entries)
+
     @property
     def num_samples(self) -> int:
         """Number of samples."""

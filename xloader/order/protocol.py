@@ -17,9 +17,8 @@ from xloader.core.footprint import Boxes
 class Entries(Protocol):
     """The part of an order that a schedule uses: the chunks that entries need, and when."""
 
-    @property
-    def boxes(self) -> Boxes:
-        """Box of the positions of each entry's samples."""
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        """Box of the positions of each given entry's samples."""
         ...
 
     @property

@@ -35,6 +35,9 @@ from xloader.order.lane_spans import SubLanes
 # Each use of random numbers has its own constant, so that no two uses draw the same ones.
 _RUN_OFFSETS, _RUN_ORDER, _RUN_TURNS, _PHASES, _RANKS = range(5)
 
+_PIECE_SIZE = 1 << 16
+"""Number of cohorts that are handled in one call: the arrays for them fit a core's cache."""
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -123,8 +126,9 @@ class Shuffle:
         """
         sublanes = self.sublanes or SubLanes(int(self._total[-1]), self.pace.lanes)
         entries, count, skipped = lane_part(self._cohort_line, self._total, sublanes.span(lane))
-        places = self._place[self.cohorts.tiles[entries]]
-        places = places[is_first(places)]
+        # Tiles follow each other in the line, and each has a cohort there.
+        ends = self._place[self.cohorts.tiles[entries[[0, -1]]]] if len(entries) else (0, -1)
+        places = slice(int(ends[0]), int(ends[1]) + 1)
         tiles = self._line[places]
         position = np.full(self.cohorts.num_tiles, -1, np.int32)
         streams = self.pace.streams
@@ -135,18 +139,18 @@ class Shuffle:
             streams = min(streams, spread // reach)
         position[tiles] = _positions(self._run_ranks[places], streams)
         start, length = _intervals(self.cohorts, entries, position, self.pace, spread)
-        phase = draw(self._keys[_PHASES], entries) % np.uint64(PHASE_STEPS)
-        by_start = digit_order(start, len(places) + 1)
+        by_start = digit_order(start, len(tiles) + 1)
+        cohort = entries[by_start]
         return LaneOrder(
             windows=self.windows,
             cohorts=self.cohorts,
-            cohort=entries[by_start],
+            cohort=cohort,
             cut_cohort=int(entries[0]) if len(entries) else 0,
             num_skipped=skipped,
             count=count[by_start],
-            start=start[by_start].astype(np.int32),
-            length=length[by_start].astype(np.int32),
-            phase=phase[by_start].astype(np.int32),
+            start=start[by_start],
+            length=length[by_start],
+            phase=_phases(self._keys[_PHASES], cohort),
             permutation_key=self._keys[_RANKS],
         )
 
@@ -175,15 +179,15 @@ class Shuffle:
     @cached_property
     def _cohort_line(self) -> Ints:
         if len(self.cohorts) == self.cohorts.num_tiles:
-            # Each tile has one cohort with the same number, so millions need not be sorted again.
+            # Each tile has one cohort with the same number, so millions need not be gathered.
             return self._line
-        used = self.cohorts.used
-        line = digit_order(self._place[self.cohorts.tiles[used]], self.cohorts.num_tiles)
-        return used[line].astype(np.int32)
+        return self.cohorts.of_tiles(self._line)
 
     @cached_property
     def _total(self) -> Ints:
-        return np.cumsum(self.cohorts.num_samples[self._cohort_line])
+        # NumPy adds up numbers several times as fast as it converts and adds them in one call.
+        total = self.cohorts.num_samples[self._cohort_line].astype(np.int64)
+        return np.cumsum(total, out=total)
 
 
 def _line_of_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[Ints, Ints]:
@@ -200,25 +204,29 @@ def _line_of_all_tiles(cohorts: Cohorts, pace: Pace, keys: list[int]) -> tuple[I
     if pace.run == 1:
         line = permutation(keys[_RUN_ORDER], cohorts.num_tiles).astype(np.int32)
         return line, np.arange(cohorts.num_tiles, dtype=np.int32)
-    ids = np.arange(cohorts.num_tiles).reshape(cohorts.home_shape)
-    rows = np.moveaxis(ids, pace.run_dim, -1).reshape(-1, cohorts.home_shape[pace.run_dim])
-    num_rows, row_size = rows.shape
+    row_size = cohorts.home_shape[pace.run_dim]
+    num_rows = cohorts.num_tiles // row_size
     first_size = 1 + draw_below(keys[_RUN_OFFSETS], np.arange(num_rows), pace.run)
-    along = np.arange(row_size)
-    run_in_row = (along - first_size[:, None] + pace.run) // pace.run
-    runs_before = np.cumsum(run_in_row[:, -1] + 1) - (run_in_row[:, -1] + 1)
-    run = (runs_before[:, None] + run_in_row).reshape(-1)
-    begins = np.flatnonzero(is_first(run))
-    sizes = np.diff(np.append(begins, len(run)))
+    num_runs = 1 + (row_size - 1 - first_size + pace.run) // pace.run
+    row = np.repeat(np.arange(num_rows), num_runs)
+    number = np.arange(len(row)) - (np.cumsum(num_runs) - num_runs)[row]
+    begins = row * row_size + np.maximum(first_size[row] + (number - 1) * pace.run, 0)
+    sizes = _gaps_between(begins, cohorts.num_tiles)
     order = permutation(keys[_RUN_ORDER], len(begins))
     is_turned = (draw(keys[_RUN_TURNS], order) & np.uint64(1)).astype(np.bool_)
     begins, sizes = begins[order], sizes[order]
     # A turned run goes from its last tile to its first.
-    first = np.where(is_turned, begins + sizes - 1, begins)
     step = np.where(is_turned, -1, 1)
-    ranks = np.repeat(np.arange(len(sizes)), sizes)
-    within = np.arange(len(run)) - (np.cumsum(sizes) - sizes)[ranks]
-    return rows.reshape(-1)[first[ranks] + step[ranks] * within], ranks
+    first = np.where(is_turned, begins + sizes - 1, begins)
+    last = first + step * (sizes - 1)
+    line = np.repeat(step.astype(np.int32), sizes)
+    line[np.cumsum(sizes) - sizes] = first - np.concatenate([[0], last[:-1]])
+    np.cumsum(line, out=line)
+    run_ranks = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    if pace.run_dim < len(cohorts.home_shape) - 1:
+        ids = np.arange(cohorts.num_tiles, dtype=np.int32).reshape(cohorts.home_shape)
+        line = np.moveaxis(ids, pace.run_dim, -1).reshape(-1)[line]
+    return line, run_ranks
 
 
 def _positions(run_ranks: Ints, streams: int) -> Ints:
@@ -235,60 +243,86 @@ def _positions(run_ranks: Ints, streams: int) -> Ints:
     if streams == 1:
         return np.arange(len(run_ranks))
     begins = np.flatnonzero(is_first(run_ranks))
-    sizes = np.diff(np.append(begins, len(run_ranks)))
+    sizes = _gaps_between(begins, len(run_ranks))
     queue = [(0, stream) for stream in range(streams)]
-    dealt = []
-    for size in sizes.tolist():
-        length, stream = queue[0]
-        dealt.append((length, stream))
-        heapq.heapreplace(queue, (length + size, stream))
-    before, stream_of = np.array(dealt, np.int64).reshape(-1, 2).T
-    within = np.arange(len(run_ranks)) - np.repeat(begins, sizes)
     # Tiles are numbered by turn and then stream. Streams that have ended leave gaps, which are
     # closed below.
-    turn = np.repeat(before * streams + stream_of, sizes) + within * streams
+    firsts = []
+    for size in sizes.tolist():
+        length, stream = queue[0]
+        firsts.append(length * streams + stream)
+        heapq.heapreplace(queue, (length + size, stream))
+    turn = np.arange(len(run_ranks)) * streams
+    turn += np.repeat(np.array(firsts, np.int64) - begins * streams, sizes)
     is_taken = np.zeros(int(turn.max(initial=-1)) + 1, np.int32)
     is_taken[turn] = 1
-    return np.cumsum(is_taken)[turn] - 1
+    return np.cumsum(is_taken, dtype=np.int32)[turn] - 1
+
+
+def _gaps_between(begins: Ints, end: int) -> Ints:
+    """Sizes of parts that follow each other, given where each begins and where the last ends."""
+    sizes = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
+    sizes[-1:] = end - begins[-1:]
+    return sizes
+
+
+def _phases(key: int, cohorts: Ints) -> NDArray[np.int32]:
+    """Phase of each cohort, in units of ``1 / PHASE_STEPS``."""
+    phases = np.empty(len(cohorts), np.int32)
+    for begin in range(0, len(cohorts), _PIECE_SIZE):
+        piece = slice(begin, begin + _PIECE_SIZE)
+        phases[piece] = draw(key, cohorts[piece]) % np.uint64(PHASE_STEPS)
+    return phases
 
 
 def _intervals(
-    cohorts: Cohorts, entries: Ints, position: Ints, pace: Pace, spread: int
-) -> tuple[Ints, Ints]:
+    cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], pace: Pace, spread: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Start and length of each entry's interval of keys, in slots."""
-    home = position[cohorts.tiles[entries]]
-    num_tiles = int(home.max(initial=-1)) + 1
+    start = position[cohorts.tiles[entries]]
+    num_tiles = int(start.max(initial=-1)) + 1
     if spread >= num_tiles:
-        return np.zeros(len(entries), np.int64), np.full(len(entries), num_tiles)
+        return np.zeros(len(entries), np.int32), np.full(len(entries), num_tiles, np.int32)
+    length = np.full(len(entries), spread, np.int32)
+    pieces = cohorts.pieces[pace.run_dim]
     # No cohort needs several tiles along the run, or the memory cannot hold them at the same time.
     # In the second case chunks are read again, and the interval is that of the home tile.
-    if not 0 < cohorts.pieces[pace.run_dim].reach <= spread:
-        return home, np.full(len(entries), spread)
-    lowest, highest, is_alone = _touched_positions(cohorts, entries, position, pace.run_dim)
-    # If a cohort's tiles are never in memory at the same time, it is emitted all at once, at the
-    # largest of their positions. So is a cohort that needs a tile without a position in this lane.
-    # Otherwise that tile would stay in memory for the cohort's whole interval.
-    length = np.where(is_alone, 0, np.maximum(lowest + spread - highest, 0))
-    return highest, length
+    if not 0 < pieces.reach <= spread:
+        return start, length
+    wide = np.flatnonzero(pieces.is_wide[cohorts.indices(entries, pace.run_dim)])
+    for begin in range(0, len(wide), _PIECE_SIZE):
+        rows = wide[begin : begin + _PIECE_SIZE]
+        lowest, highest, is_alone = _touched_positions(
+            cohorts, entries[rows], position, pace.run_dim
+        )
+        # If a cohort's tiles are never in memory at the same time, it is emitted all at once, at
+        # the largest of their positions. So is a cohort that needs a tile without a position in
+        # this lane. Otherwise that tile would stay in memory for the cohort's whole interval.
+        start[rows] = highest
+        length[rows] = np.where(is_alone, 0, np.maximum(lowest + spread - highest, 0))
+    return start, length
 
 
 def _touched_positions(
-    cohorts: Cohorts, entries: Ints, position: Ints, dim: int
+    cohorts: Cohorts, entries: Ints, position: NDArray[np.int32], dim: int
 ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
     """Smallest and largest position of the tiles of each entry, and whether a tile has none."""
     pieces = cohorts.pieces[dim]
-    piece = np.unravel_index(entries, cohorts.shape)[dim]
-    tile = cohorts.tiles[entries]
+    piece = cohorts.indices(entries, dim)
+    tile, home = cohorts.tiles[entries], pieces.home[piece]
     weight = math.prod(cohorts.home_shape[dim + 1 :])
-    origin = tile - pieces.home[piece] * weight
-    lowest, highest = position[tile], position[tile]
+    lowest = highest = position[tile]
     is_alone = pieces.is_beyond_homes[piece]
-    for lo, hi in zip(pieces.touch_lo, pieces.touch_hi, strict=True):
+    for los, his in zip(pieces.touch_lo, pieces.touch_hi, strict=True):
+        lo, hi = los[piece], his[piece]
         for shift in range(int((hi - lo).max(initial=0))):
-            index = lo[piece] + shift
-            is_touched = index < hi[piece]
-            found = position[np.where(is_touched, origin + index * weight, tile)]
-            is_alone = is_alone | (found < 0)
-            lowest = np.where(found >= 0, np.minimum(lowest, found), lowest)
+            index = np.where(lo + shift < hi, lo + shift, home)
+            if (index == home).all():
+                continue
+            found = position[tile + (index - home) * weight]
+            is_there = found >= 0
+            is_alone = is_alone | ~is_there
+            lowest = np.where(is_there, np.minimum(lowest, found), lowest)
             highest = np.maximum(highest, found)
     return lowest, highest, is_alone

@@ -16,6 +16,9 @@ from xloader.core.axis import Ints
 from xloader.core.footprint import Boxes, Footprint, Group
 from xloader.order.cohorts import Cohorts, is_first
 
+_PIECE_SIZE = 1 << 16
+"""Number of pieces whose needs are found in one call: the arrays for them fit a core's cache."""
+
 
 def tile_nbytes(footprint: Footprint, cohorts: Cohorts) -> int:
     """Largest number of bytes that the samples of one home tile need together.
@@ -89,15 +92,24 @@ def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: i
     axis, pieces = group.axes[dim], cohorts.pieces[dim]
     if axis is None:
         return np.ones(pieces.num_homes, np.int64)
-    unused = (np.zeros(0, np.int64),) * dim
-    boxes = Boxes((*unused, pieces.starts[:-1]), (*unused, pieces.starts[1:]))
-    pairs = []
-    for span in {access[dim] for access in group.accesses}:
-        assert span is not None, "what has a dimension is needed at some place of it"
-        rows, blocks = footprint.blocks_along(axis, span, dim, boxes)
-        pairs.append(pieces.home[rows] * axis.num_blocks + blocks)
-    pair = np.sort(np.concatenate(pairs), kind="stable")
-    pair = pair[is_first(pair)]
-    found = np.zeros(pieces.num_homes, np.int64)
-    np.add.at(found, pair // axis.num_blocks, np.diff(axis.edges)[pair % axis.num_blocks])
+    spans = {access[dim] for access in group.accesses}
+    home, found = pieces.home, np.zeros(pieces.num_homes, np.int64)
+    begin = 0
+    while begin < len(home):
+        # As many pieces as end with a home, so that no home is counted in two parts.
+        last = home[min(begin + _PIECE_SIZE, len(home)) - 1]
+        end = int(np.searchsorted(home, last, side="right"))
+        unused = (np.zeros(0, np.int64),) * dim
+        starts = pieces.starts[begin : end + 1].astype(np.int64)
+        boxes = Boxes((*unused, starts[:-1]), (*unused, starts[1:]))
+        first, pairs = int(home[begin]), []
+        for span in spans:
+            assert span is not None, "what has a dimension is needed at some place of it"
+            rows, blocks = footprint.blocks_along(axis, span, dim, boxes)
+            pairs.append((home[begin:end] - first)[rows] * np.int64(axis.num_blocks) + blocks)
+        pair = np.sort(np.concatenate(pairs), kind="stable")
+        pair = pair[is_first(pair)]
+        homes, blocks = np.divmod(pair, axis.num_blocks)
+        np.add.at(found[first:], homes, axis.edges[blocks + 1] - axis.edges[blocks])
+        begin = end
     return found

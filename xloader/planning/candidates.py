@@ -387,5 +387,4 @@ class CandidateSearch:
         """The trial, if it stays within the amplification in other epochs too."""
         if trial is None or not self.goal.allows(trial):
             return None
-        found = self._model.confirm(trial)
-        return found if found is not None and self.goal.allows(found) else None
+        return self._model.confirm(trial, is_picky=True)

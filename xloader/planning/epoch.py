@@ -11,11 +11,12 @@ import numpy as np
 from xloader.core.footprint import Footprint
 from xloader.order.ascending import Ascent
 from xloader.order.cohorts import Cohorts, cut_cohorts
+from xloader.order.lane_order import LaneOrder
 from xloader.order.lane_spans import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Shuffle
 from xloader.planning.plan import Plan
-from xloader.planning.schedule import Schedule, make_schedule
+from xloader.planning.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -167,16 +168,30 @@ class Epoch:
             order = shuffle.lane(lane, spread)
             schedule = self._schedule(order, lane)
             is_final = self.plan.is_resident or self.spread_is_fixed or spread == 0
-            if is_final or schedule.at_work_nbytes <= self.plan.lane_pool_nbytes:
+            if (
+                is_final
+                or self._surely_fits(order)
+                or schedule.at_work_nbytes <= self.plan.lane_pool_nbytes
+            ):
                 return Lane(order, schedule)
             spread = min(spread, order.num_slots) - 1
+
+    def _surely_fits(self, order: LaneOrder) -> bool:
+        """Whether the chunks fit even if no two entries need the same one.
+
+        If so, what is at work in each slot need not be counted, which takes long for an epoch of
+        which only a part is left.
+        """
+        most = self.footprint.most_nbytes(self._cohorts.most_positions)
+        # Rounding may put an entry's last sample into the slot after its interval.
+        return 2 * order.most_under_way * most <= self.plan.lane_pool_nbytes
 
     def _schedule(self, order: AnyOrder, lane: int) -> Schedule:
         cutoff = self.sublanes.most_samples(lane)
         is_needed: np.ndarray | None = None
         if cutoff < order.num_samples:
             is_needed = order.counts_before(cutoff) > 0
-        return make_schedule(
+        return Schedule(
             self.footprint,
             order,
             self.plan.lane_pool_nbytes,

@@ -23,7 +23,7 @@ from xloader.planning.explain import Explanation
 from xloader.planning.lru_simulation import simulate
 from xloader.planning.mixing import count_regions, full_mixing, region_dim
 from xloader.planning.plan import Plan
-from xloader.planning.schedule import make_schedule
+from xloader.planning.schedule import Schedule
 from xloader.recipe.layout import FieldLayout
 
 _MOST_SAMPLES = 10_000_000
@@ -61,7 +61,7 @@ def explain_order(
     looked_at = ids[:_MOST_SAMPLES]
     pool = plan.lane_pool_nbytes + plan.ahead_nbytes
     order = ListedOrder.of(footprint, looked_at)
-    schedule = make_schedule(footprint, order, pool, is_resident=plan.is_resident)
+    schedule = Schedule(footprint, order, pool, is_resident=plan.is_resident)
     num_needed = sum(
         len(np.unique(r.block)) * r.group.num_reads_per_block for r in schedule.residences
     )

@@ -17,7 +17,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import leading_axis
+from xloader.order.cohorts import distinct_near, leading_axis
 from xloader.order.protocol import AnyOrder
 
 REGION_CHUNKS = 4
@@ -244,13 +244,14 @@ def _lane_rows(
 
 def _regions(footprint: Footprint, dim: int, lane: AnyOrder, entries: Ints, ranks: Ints) -> Ints:
     """The regions of samples, given their entries and ranks."""
-    boxes = lane.boxes
+    distinct, which = distinct_near(entries)
+    boxes = lane.boxes_of(distinct)
     of_entry = regions_of(footprint, dim, boxes.lo)
     last = regions_of(footprint, dim, tuple(hi - 1 for hi in boxes.hi))
     # The box of a visit holds only its first sample, so it does not show where the others lie.
-    if (of_entry == last).all() and (boxes.num_samples >= lane.count).all():
+    if (of_entry == last).all() and (boxes.num_samples >= lane.count[distinct]).all():
         # Each cohort lies within one region, so its samples need not be drawn.
-        return of_entry[entries]
+        return of_entry[which]
     positions = footprint.positions_of(lane.ids(entries, ranks))
     return regions_of(footprint, dim, tuple(positions.T))
 

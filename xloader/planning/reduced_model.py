@@ -144,17 +144,25 @@ class ReducedModel:
             return None
         return Candidate(plan, trial[0], self._mixing(plan, trial[1]))
 
-    def confirm(self, candidate: Candidate) -> Candidate | None:
+    def confirm(self, candidate: Candidate, *, is_picky: bool = False) -> Candidate | None:
         """Measure a candidate in more epochs.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The candidate, as `measure` has returned it.
+        is_picky : bool
+            Whether to drop a candidate of which an epoch reads more than allowed.
 
         Returns
         -------
         Candidate or None
             The candidate with its worst amplification and its mean mixing. Measuring stops at the
-            first epoch that reads more than allowed. ``None`` if the chunks of an epoch do not fit.
+            first epoch that reads more than allowed. ``None`` if the candidate is dropped or the
+            chunks of an epoch do not fit.
         """
         plan = candidate.plan
-        worst, mixing = candidate.amplification, [candidate.mixing]
+        worst, mixed = candidate.amplification, []
         if worst == 1.0 and plan.pace.run == 1:
             # No window straddles tiles, so every epoch reads as much.
             return candidate
@@ -164,9 +172,13 @@ class ReducedModel:
                 return None
             worst = max(worst, trial[0])
             if worst > plan.max_amplification:
+                if is_picky:
+                    return None
                 break
             if index < _MIXED_EPOCHS or self._is_cheap:
-                mixing.append(self._mixing(plan, trial[1]))
+                mixed.append(trial[1])
+        # At the end, because it is not needed if the candidate is dropped.
+        mixing = [candidate.mixing, *(self._mixing(plan, orders) for orders in mixed)]
         mean = sum(mixing) / len(mixing)
         return dataclasses.replace(candidate, amplification=worst, mixing=mean)
 
@@ -260,7 +272,7 @@ def _cut_out(
         # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
         if keep < pieces.num_homes - home:
-            position = pieces.starts[np.searchsorted(pieces.home, home + keep)]
+            position = int(pieces.starts[np.searchsorted(pieces.home, home + keep)])
             first = position * stride + footprint.first_offsets[dim]
             end = int(edges[np.searchsorted(edges, first, side="right") - 1])
             begin = begins[dim] * stride

@@ -21,7 +21,7 @@ from xloader.order.lane_spans import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
 from xloader.planning.plan import Plan
-from xloader.planning.schedule import make_schedule
+from xloader.planning.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,9 @@ class RemainingOrder:
         """Samples of each entry between ``begin`` and ``end``."""
         return self.whole.counts_before(self.end) - self.whole.counts_before(self.begin)
 
-    @property
-    def boxes(self) -> Boxes:
-        """Positions of each entry's samples in the whole order."""
-        return self.whole.boxes
+    def boxes_of(self, entries: Ints | slice) -> Boxes:
+        """Positions of each given entry's samples in the whole order."""
+        return self.whole.boxes_of(entries)
 
     @property
     def first_slot(self) -> Ints:
@@ -173,7 +172,7 @@ class Remainder:
         if not begin and self.footprint is self.whole.footprint:
             return lane
         order = RemainingOrder(lane.order, begin, begin + sublanes.most_samples(number))
-        schedule = make_schedule(
+        schedule = Schedule(
             self.footprint,
             order,
             plan.lane_pool_nbytes,

@@ -24,10 +24,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Ints, int_dtype
 from xloader.core.footprint import Footprint, Group
-from xloader.order.cohorts import digit_order, is_first
+from xloader.order.cohorts import digit_order
 from xloader.order.protocol import Entries
+from xloader.planning.stays import BlockUses, Stays, find_stays
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class Residences:
         The block of each residence.
     first_slot, last_slot : numpy.ndarray of int64, shape (num_residences,)
         The slots over which the block is in memory, both included.
-    num_samples : numpy.ndarray of int64, shape (num_residences,)
+    num_samples : numpy.ndarray of int, shape (num_residences,)
         Samples of the entries that need the residence.
-    offsets, members : numpy.ndarray of int64 and int32
+    offsets, members : numpy.ndarray of int and int32
         Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
     """
 
@@ -68,38 +69,6 @@ class Residences:
 
 
 @dataclass(frozen=True)
-class _Stays:
-    """The stays of one group's blocks: residences before gaps are bridged, by block and then slot.
-
-    Parameters
-    ----------
-    group : Group
-        The variables whose chunks form the blocks.
-    block : numpy.ndarray of int64, shape (num_stays,)
-        The block of each stay.
-    first, last : numpy.ndarray of int, shape (num_stays,)
-        The slots over which the block is needed, both included.
-    nbytes : numpy.ndarray of int64, shape (num_stays,)
-        Decoded bytes of the block, cut down to the selection.
-    rows : numpy.ndarray of int64, shape (num_pairs,)
-        The entry of each pair (entry, block it needs), ascending.
-    by_block : numpy.ndarray of int64, shape (num_pairs,)
-        The indices that sort the pairs into the order of the stays.
-    is_new : numpy.ndarray of bool, shape (num_pairs,)
-        Whether a stay begins at each of the sorted pairs.
-    """
-
-    group: Group
-    block: Ints
-    first: Ints
-    last: Ints
-    nbytes: Ints
-    rows: Ints
-    by_block: Ints
-    is_new: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
 class _Gaps:
     """The gaps between two stays of the same block.
 
@@ -119,7 +88,7 @@ class _Gaps:
     nbytes: Ints
 
     @classmethod
-    def of(cls, stays: Sequence[_Stays]) -> _Gaps:
+    def of(cls, stays: Sequence[Stays]) -> _Gaps:
         """Find the gaps in the stays of all groups."""
         rows = tuple(np.flatnonzero(stay.block[1:] == stay.block[:-1]) + 1 for stay in stays)
         pairs = list(zip(stays, rows, strict=True))
@@ -138,30 +107,53 @@ class _Gaps:
 class Schedule:
     """The blocks that one lane loads in one epoch, with the time of each.
 
-    Making a schedule only computes the bytes needed in each slot, because most plans that are tried
-    do not fit. The gaps to keep and the reads are computed when they are first used, and the
-    residences when the lane is read.
+    Nothing is computed before it is used: first the bytes needed in each slot, because most plans
+    that are tried do not fit; then the gaps to keep and the reads; and the residences when the lane
+    is read.
 
     Parameters
     ----------
-    stays : tuple of _Stays
-        One for each group of the footprint.
-    count : numpy.ndarray of int64, shape (num_entries,)
-        Samples of each entry.
-    busy : numpy.ndarray of int64, shape (num_slots,)
-        Decoded bytes that are needed in each slot.
+    footprint : Footprint
+        The chunks that samples need.
+    entries : Entries
+        The entries of the order, with their slots.
     pool_nbytes : int
         Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
         memory, even beyond this limit.
     is_resident : bool
         Whether every block is kept over all its gaps, whatever the pool.
+    is_needed : numpy.ndarray of bool, shape (num_entries,), optional
+        Whether each entry hands out any sample; by default, all do.
     """
 
-    stays: tuple[_Stays, ...]
-    count: Ints
-    busy: Ints
+    footprint: Footprint
+    entries: Entries
     pool_nbytes: int
     is_resident: bool = False
+    is_needed: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def stays(self) -> tuple[Stays, ...]:
+        """The stays of the blocks of each group of the footprint."""
+        # Slots always fit int32, which saves memory in a large epoch with many entries.
+        first_slot = self.entries.first_slot.astype(np.int32, copy=False)
+        last_slot = self.entries.last_slot.astype(np.int32, copy=False)
+        needed = None if self.is_needed is None else np.flatnonzero(self.is_needed)
+        return tuple(
+            find_stays(
+                BlockUses(self.footprint, group, self.entries, first_slot, needed), last_slot
+            )
+            for group in self.footprint.groups
+        )
+
+    @cached_property
+    def busy(self) -> Ints:
+        """Decoded bytes that are needed in each slot, up to the last one; int64."""
+        num_slots = 1 + max((int(stay.last.max(initial=-1)) for stay in self.stays), default=-1)
+        busy = np.zeros(num_slots, np.int64)
+        for stay in self.stays:
+            busy += _held(num_slots, stay.first, stay.last + 1, stay.nbytes)
+        return busy
 
     @cached_property
     def at_work_nbytes(self) -> int:
@@ -211,7 +203,7 @@ class Schedule:
     def residences(self) -> tuple[Residences, ...]:
         """The residences of each group of the footprint."""
         pairs = zip(self.stays, self._kept_rows, strict=True)
-        return tuple(_close_gaps(stay, rows, self.count) for stay, rows in pairs)
+        return tuple(_close_gaps(stay, rows, self.entries.count) for stay, rows in pairs)
 
     @cached_property
     def _kept(self) -> tuple[_Gaps, NDArray[np.bool_]]:
@@ -231,44 +223,6 @@ class Schedule:
         return [row[part] for row, part in zip(gaps.row, parts, strict=True)]
 
 
-def make_schedule(
-    footprint: Footprint,
-    entries: Entries,
-    pool_nbytes: int,
-    *,
-    is_resident: bool = False,
-    is_needed: NDArray[np.bool_] | None = None,
-) -> Schedule:
-    """Make the schedule of an order.
-
-    Parameters
-    ----------
-    footprint : Footprint
-        The chunks that samples need.
-    entries : Entries
-        The entries of the order, with their slots.
-    pool_nbytes : int
-        Decoded bytes up to which blocks are kept over gaps. Blocks that are needed are always in
-        memory, even beyond this limit.
-    is_resident : bool
-        Whether every block is kept over all its gaps, whatever the pool.
-    is_needed : numpy.ndarray of bool, shape (num_entries,), optional
-        Whether each entry hands out any sample; by default, all do.
-    """
-    # Slots always fit int32, which saves memory in a large epoch with many entries.
-    first_slot = entries.first_slot.astype(np.int32, copy=False)
-    last_slot = entries.last_slot.astype(np.int32, copy=False)
-    num_slots = int(last_slot.max(initial=-1)) + 1
-    stays = tuple(
-        _find_stays(footprint, group, entries, first_slot, last_slot, is_needed)
-        for group in footprint.groups
-    )
-    busy = np.zeros(num_slots, np.int64)
-    for stay in stays:
-        busy += _held(num_slots, stay.first, stay.last + 1, stay.nbytes)
-    return Schedule(stays, entries.count, busy, pool_nbytes, is_resident)
-
-
 def _held(num_slots: int, begins: Ints, ends: Ints, nbytes: Ints) -> Ints:
     """Bytes in each slot of blocks held over the slots ``[begins, ends)``."""
     change = np.zeros(num_slots + 1, np.int64)
@@ -281,35 +235,6 @@ def _others(size: int, rows: Ints) -> NDArray[np.bool_]:
     is_other = np.ones(size, np.bool_)
     is_other[rows] = False
     return is_other
-
-
-def _find_stays(
-    footprint: Footprint,
-    group: Group,
-    entries: Entries,
-    first_slot: Ints,
-    last_slot: Ints,
-    is_needed: NDArray[np.bool_] | None,
-) -> _Stays:
-    rows, blocks = footprint.needs(group, entries.boxes)
-    if is_needed is not None:
-        rows, blocks = rows[is_needed[rows]], blocks[is_needed[rows]]
-    num_slots = int(last_slot.max(initial=-1)) + 1
-    by_slot = digit_order(first_slot[rows], num_slots)
-    by_block = by_slot[digit_order(blocks[by_slot], group.num_blocks)]
-    entry = rows[by_block]
-    blocks, first, last = blocks[by_block], first_slot[entry], last_slot[entry]
-    is_new = is_first(blocks)
-    if not is_new.all():
-        # Raising each block's slots above those of the block before it lets a single running
-        # maximum serve all blocks.
-        lift = np.cumsum(is_new) * (num_slots + 1)
-        last = np.maximum.accumulate(last + lift) - lift
-        is_new[1:] |= first[1:] > last[:-1] + 1
-    is_end = np.append(is_new[1:], True)[: len(is_new)]
-    blocks, first, last = blocks[is_new], first[is_new], last[is_end]
-    nbytes = group.block_nbytes(blocks)
-    return _Stays(group, blocks, first, last, nbytes, rows, by_block, is_new)
 
 
 def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
@@ -364,15 +289,31 @@ def _belady(gaps: _Gaps, wanted: Ints, room: Ints) -> NDArray[np.bool_]:
     return is_kept
 
 
-def _close_gaps(stay: _Stays, kept: Ints, count: Ints) -> Residences:
-    block, first, last = stay.block, stay.first, stay.last
-    members = np.empty(len(stay.rows), np.int32)
-    members[stay.by_block] = np.cumsum(stay.is_new, dtype=np.int32) - 1
+def _close_gaps(stay: Stays, kept: Ints, count: Ints) -> Residences:
+    block, first, last, uses = stay.block, stay.first, stay.last, stay.uses
     if len(kept):
         is_begin = _others(len(block), kept)
-        members = (np.cumsum(is_begin, dtype=np.int32) - 1)[members]
         block, first, last = block[is_begin], first[is_begin], last[np.append(is_begin[1:], True)]
-    num_samples = np.zeros(len(block), np.int64)
-    np.add.at(num_samples, members, count[stay.rows])
-    offsets = np.searchsorted(stay.rows, np.arange(len(count) + 1))
-    return Residences(stay.group, block, first, last, num_samples, offsets, members)
+    per_block = np.bincount(block, minlength=stay.group.num_blocks)
+    offset = np.concatenate([[0], np.cumsum(per_block)])
+    num_slots = int(last.max(initial=0)) + 1
+    # Only for blocks with several residences, one of which is found by its first slot.
+    has_several = len(block) > np.count_nonzero(per_block)
+    places = block.astype(np.int64) * num_slots + first if has_several else None
+    num_samples = np.zeros(len(block), int_dtype(int(count.sum())))
+    num_members = np.zeros(len(count) + 1, np.int32)
+    members = [np.zeros(0, np.int32)]
+    for some, rows, blocks in uses.pieces():
+        found = offset[blocks]
+        if places is not None:
+            again = np.flatnonzero(offset[blocks + 1] - found > 1)
+            slots = uses.first_slot[some][rows[again]]
+            after = np.searchsorted(places, blocks[again] * num_slots + slots, side="right")
+            found[again] = after - 1
+        members.append(found.astype(np.int32))
+        np.add.at(num_samples, found, count[some][rows])
+        own = num_members[1:][some]
+        num_members[1:][some] = np.bincount(rows, minlength=len(own))
+    line = np.concatenate(members)
+    offsets = np.cumsum(num_members, dtype=int_dtype(len(line)))
+    return Residences(stay.group, block, first, last, num_samples, offsets, line)

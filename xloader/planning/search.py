@@ -24,7 +24,7 @@ from xloader.planning.goal import PlanGoal, preference
 from xloader.planning.mixing import full_mixing, region_dim
 from xloader.planning.plan import Plan
 from xloader.planning.reduced_model import Candidate, model_lanes
-from xloader.planning.schedule import make_schedule
+from xloader.planning.schedule import Schedule
 
 _DRAWS = 32
 """Lines of runs that an epoch with few tiles draws at most, until one reads little enough."""
@@ -158,7 +158,7 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
             break
         every = [
             [
-                make_schedule(footprint, ascent.lane(number), budget.lane_nbytes)
+                Schedule(footprint, ascent.lane(number), budget.lane_nbytes)
                 for number in range(ascent.sublanes.num)
             ]
             for ascent in ascents
