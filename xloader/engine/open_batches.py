@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,13 @@ class _HitGroup:
     access: int
     hits: Hits
     slots: Ints
+
+
+class FinishTask(partial[None]):
+    """A task that finishes a batch, and calls functions of the user, which may wait for anything.
+
+    Workers time it apart from all other tasks.
+    """
 
 
 class OpenBatches:
@@ -149,7 +157,7 @@ class OpenBatches:
                 and self._may_finish(open_batch)
             ):
                 open_batch.is_finishing = True
-                return lambda: self._finish(open_batch)
+                return FinishTask(self._finish, open_batch)
         if not self._gathers:
             return None
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)

@@ -26,10 +26,11 @@ from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
-from xloader.engine.open_batches import OpenBatches
+from xloader.engine.open_batches import FinishTask, OpenBatches
 from xloader.engine.step_needs import BatchRows, Begin
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.work_clock import WorkClock
 from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning
 from xloader.sources.retries import Abandoned
 
@@ -276,20 +277,30 @@ class Run:
     # The workers' side
 
     def _work(self) -> None:
+        clock, own, finishing = WorkClock(), None, None
         try:
             while True:
                 with self._run_lock.lock:
+                    self.tally.add_work(own, finishing)
                     task = self._next_task()
                     if task is None and not self._is_closed:
                         self.tally.mark(workers=-1)
+                        since = self.tally.since
                         while task is None and not self._is_closed:
                             self._run_lock.work.wait()
                             task = self._next_task()
                         self.tally.mark(workers=1)
+                        clock.skip(self.tally.since - since)
                     if self._is_closed:
                         return
                 assert task is not None
-                task()
+                if isinstance(task, FinishTask):
+                    own = clock.lap(is_due=True)
+                    task()
+                    finishing = clock.lap(is_due=True)
+                else:
+                    task()
+                    own, finishing = clock.lap(), None
                 # The task refers to a batch. Its memory must be free before the next task comes.
                 task = None
         except Abandoned:
@@ -298,6 +309,8 @@ class Run:
         except BaseException as error:
             with self._run_lock.lock:
                 self._run_lock.fail(error)
+        finally:
+            clock.close()
 
     def _next_task(self) -> Callable[[], None] | None:
         """The next task for the calling worker; None if there is none. The lock must be held."""
