@@ -51,15 +51,21 @@ def in_thread(task: Callable[[], object]) -> None:
     thread.join()
 
 
-def test_a_lap_is_the_time_since_the_last_one(clocks: Clocks) -> None:
+def test_tasks_of_each_kind_are_timed_apart(clocks: Clocks) -> None:
     clock = WorkClock()
-    clocks.wall, clocks.cpu, clocks.core = 110.0, 8.0, 1.5
-    assert clock.lap() == (10.0, 3.0, 0.5)
     clocks.wall += 1.0
-    lap = clock.lap()
-    assert lap == (1.0, 0.0, 0.0)
-    assert lap is not None
-    assert lap.other_seconds == 1.0
+    # The time until a task is found counts for the kind of the task before.
+    clock.begin("load")
+    clocks.wall, clocks.cpu, clocks.core = clocks.wall + 10.0, 8.0, 1.5
+    clock.begin("finish")
+    clocks.wall += 2.0
+    clock.end()
+    assert clock.take() == {
+        "own": (1.0, 0.0, 0.0),
+        "load": (10.0, 3.0, 0.5),
+        "finish": (2.0, 0.0, 0.0),
+    }
+    assert clock.take() == {}
 
 
 def test_pauses_without_work_are_left_out(clocks: Clocks) -> None:
@@ -67,24 +73,36 @@ def test_pauses_without_work_are_left_out(clocks: Clocks) -> None:
     clocks.wall += 10.0
     clock.skip(4.0)
     clock.skip(2.0)
-    assert clock.lap() == (4.0, 0.0, 0.0)
+    clock.end()
+    assert clock.take() == {"own": (4.0, 0.0, 0.0)}
     clocks.wall += 10.0
-    assert clock.lap() == (10.0, 0.0, 0.0)
+    clock.end()
+    assert clock.take() == {"own": (10.0, 0.0, 0.0)}
 
 
 def test_clocks_are_not_read_after_each_of_many_short_tasks(clocks: Clocks) -> None:
     clock = WorkClock()
     clocks.wall += 0.004
-    assert clock.lap() is None
-    assert clock.lap(is_due=True) == pytest.approx((0.004, 0.0, 0.0))
-    clocks.wall += 0.004
-    assert clock.lap() is None
-    # Nothing is lost: the next lap includes it. A long pause alone is no reason to read them.
+    clock.begin("own")
+    clock.end()
+    assert clock.take() == {}
+    # A long pause alone is no reason to read them.
     clocks.wall += 100.0
     clock.skip(100.0)
-    assert clock.lap() is None
+    clock.end()
+    assert clock.take() == {}
+    # Nothing is lost.
     clocks.wall += 0.008
-    assert clock.lap() == pytest.approx((0.012, 0.0, 0.0))
+    clock.end()
+    assert clock.take()["own"] == pytest.approx((0.012, 0.0, 0.0))
+
+
+def test_a_tally_adds_what_the_clocks_of_all_workers_have_read() -> None:
+    tally = Tally()
+    tally.add_work({"own": WorkTime(1.0, 0.5, 0.25)})
+    tally.add_work({"own": WorkTime(2.0, 1.0, 0.5), "finish": WorkTime(4.0)})
+    tally.add_work({})
+    assert tally.work == {"own": (3.0, 1.5, 0.75), "load": (0.0,) * 3, "finish": (4.0, 0.0, 0.0)}
 
 
 def test_waiting_for_anything_else_is_what_is_left() -> None:
@@ -158,13 +176,13 @@ def tally_of(loader: xloader.Loader) -> Tally:
     return loader._progress.tally
 
 
-def test_time_in_functions_of_the_user_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_clock, "_EVERY_SECONDS", 0.0)
+def test_the_tasks_of_a_run_are_timed_by_kind() -> None:
     with samples().map(lambda frame: frame + 1).loader(batch_size=4, output="numpy") as loader:
         tally = tally_of(loader)
-    own, finish = tally.own_time, tally.finish_time
-    # The worker's clock starts before the batch's, and stops after it.
-    assert finish.seconds >= tally.finish_seconds > 0.0
-    known = tally.fetch_seconds + tally.decode_seconds + tally.gather_seconds + tally.walk_seconds
-    assert own.seconds >= known > 0.0
-    assert own.seconds >= own.cpu_seconds > 0.0
+    # The worker's clock starts before the task's, and stops after it. A task of another kind ends
+    # the time of each but the last.
+    work = tally.work
+    assert work["load"].seconds >= tally.fetch_seconds + tally.decode_seconds > 0.0
+    assert work["finish"].seconds > 0.0 < work["own"].cpu_seconds
+    whole = sum(time.seconds for time in work.values())
+    assert 0.0 < whole <= tally.workers.seconds + 1e-3

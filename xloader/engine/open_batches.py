@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +51,6 @@ class _HitGroup:
     access: int
     hits: Hits
     slots: Ints
-
-
-class FinishTask(partial[None]):
-    """A task that finishes a batch, and calls functions of the user, which may wait for anything.
-
-    Workers time it apart from all other tasks.
-    """
 
 
 class OpenBatches:
@@ -146,8 +138,8 @@ class OpenBatches:
             open_batch.num_skipped,
         )
 
-    def next_task(self) -> Callable[[], None] | None:
-        """A task for the caller: to finish a batch or gather hits; None if there is none."""
+    def next_finish(self) -> Callable[[], None] | None:
+        """A task for the caller that finishes a batch; None if there is none. Opens batches."""
         self._open()
         for index in range(min(self._num_opened, len(self._queue))):
             open_batch = self._queue[index]
@@ -157,7 +149,11 @@ class OpenBatches:
                 and self._may_finish(open_batch)
             ):
                 open_batch.is_finishing = True
-                return FinishTask(self._finish, open_batch)
+                return lambda: self._finish(open_batch)
+        return None
+
+    def next_gather(self) -> Callable[[], None] | None:
+        """A task for the caller that gathers hits; None if there is none."""
         if not self._gathers:
             return None
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xloader.engine.buffers import BlockPool
-from xloader.engine.work_clock import WorkTime
+from xloader.engine.work_clock import Kind, WorkTime, no_work
 
 
 @dataclass
@@ -82,10 +83,9 @@ class Tally:
         Seconds that workers spent on filling up, transforming and checking gathered batches.
     walk_seconds : float
         Seconds that workers spent on finding which blocks each row needs.
-    own_time, finish_time : WorkTime
-        How the workers spent their time at work, from finding the next task to its end:
-        ``finish_time`` on finishing batches, which calls functions of the user, and ``own_time`` on
-        all else.
+    work : dict of str to WorkTime
+        How the workers spent their time at work, by kind of task. The time until the next task is
+        found is included.
     wait_seconds : float
         Seconds that the consumer waited for batches.
     num_ahead, ahead_nbytes : int
@@ -117,8 +117,7 @@ class Tally:
     gather_seconds: float = 0.0
     finish_seconds: float = 0.0
     walk_seconds: float = 0.0
-    own_time: WorkTime = field(default_factory=WorkTime)
-    finish_time: WorkTime = field(default_factory=WorkTime)
+    work: dict[Kind, WorkTime] = field(default_factory=no_work)
     wait_seconds: float = 0.0
     num_ahead: int = 0
     ahead_nbytes: int = 0
@@ -160,17 +159,13 @@ class Tally:
         if is_awaited is not None:
             self.is_awaited = is_awaited
 
-    def add_work(self, own: WorkTime | None, finishing: WorkTime | None) -> None:
+    def add_work(self, laps: Mapping[Kind, WorkTime]) -> None:
         """Add the time that a worker was at work.
 
         Parameters
         ----------
-        own : WorkTime or None
-            Time of all tasks but those that finish a batch.
-        finishing : WorkTime or None
-            Time of finishing a batch.
+        laps : mapping of str to WorkTime
+            By kind of task.
         """
-        if own is not None:
-            self.own_time = self.own_time.plus(own)
-        if finishing is not None:
-            self.finish_time = self.finish_time.plus(finishing)
+        for kind, lap in laps.items():
+            self.work[kind] = self.work[kind].plus(lap)

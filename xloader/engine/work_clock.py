@@ -9,13 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 _EVERY_SECONDS: Final = 0.01
-"""Seconds between two readings. One takes about 2 us, and lets other threads take Python's lock."""
+"""Seconds at work after which the clocks are read once a task ends. To read them takes about 2 us,
+and lets other threads take Python's lock."""
 
 _STATISTICS: Final = "/proc/thread-self/schedstat"
 """On Linux: nanoseconds on a core, nanoseconds in which a core was waited for, and a count."""
+
+
+Kind = Literal["own", "load", "finish"]
+"""A kind of task: those that wait for nothing but a core and Python's lock, such as copying rows;
+those that may wait for a store; those that call functions of the user."""
 
 
 class WorkTime(NamedTuple):
@@ -50,6 +56,11 @@ class WorkTime(NamedTuple):
         )
 
 
+def no_work() -> dict[Kind, WorkTime]:
+    """No time at work, for every kind of task."""
+    return {"own": WorkTime(), "load": WorkTime(), "finish": WorkTime()}
+
+
 class WorkClock:
     """The clocks of the thread that makes this object. No other thread may use it."""
 
@@ -58,7 +69,9 @@ class WorkClock:
         with contextlib.suppress(OSError):
             # Kept open, because opening takes ten times as long as reading.
             self._file = os.open(_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
+        self._kind: Kind = "own"
         self._idle_seconds = 0.0
+        self._laps: dict[Kind, WorkTime] = {}
         self._last = self._now()
 
     def close(self) -> None:
@@ -67,28 +80,35 @@ class WorkClock:
             os.close(self._file)
             self._file = None
 
+    def begin(self, kind: Kind) -> None:
+        """Note that a task begins. The clocks are read if the one before was of another kind."""
+        if kind != self._kind:
+            self._lap()
+            self._kind = kind
+
+    def end(self) -> None:
+        """Note that a task has ended. The clocks are read if they were not read for a while."""
+        if time.perf_counter() - self._last.seconds - self._idle_seconds >= _EVERY_SECONDS:
+            self._lap()
+
     def skip(self, seconds: float) -> None:
         """Leave out seconds in which the thread had nothing to do."""
         self._idle_seconds += seconds
 
-    def lap(self, *, is_due: bool = False) -> WorkTime | None:
-        """The time at work since the last lap; None if that was a moment ago.
+    def take(self) -> dict[Kind, WorkTime]:
+        """The time at work that was read since the last call, by kind of task."""
+        laps, self._laps = self._laps, {}
+        return laps
 
-        Parameters
-        ----------
-        is_due : bool
-            Whether to read the clocks in any case.
-        """
-        since = time.perf_counter() - self._last.seconds - self._idle_seconds
-        if since < _EVERY_SECONDS and not is_due:
-            return None
-        now, last, idle_seconds = self._now(), self._last, self._idle_seconds
-        self._last, self._idle_seconds = now, 0.0
-        return WorkTime(
-            now.seconds - last.seconds - idle_seconds,
+    def _lap(self) -> None:
+        now, last = self._now(), self._last
+        lap = WorkTime(
+            now.seconds - last.seconds - self._idle_seconds,
             now.cpu_seconds - last.cpu_seconds,
             now.core_seconds - last.core_seconds,
         )
+        self._laps[self._kind] = self._laps.get(self._kind, WorkTime()).plus(lap)
+        self._last, self._idle_seconds = now, 0.0
 
     def _now(self) -> WorkTime:
         return WorkTime(time.perf_counter(), time.thread_time(), self._core_seconds())
