@@ -41,7 +41,7 @@ class Clocks:
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
     monkeypatch.setattr(work_clock, "time", clocks)
-    monkeypatch.setattr(WorkClock, "_core_seconds", lambda _: clocks.core)
+    monkeypatch.setattr(WorkClock, "core_seconds", lambda _: clocks.core)
     return clocks
 
 
@@ -120,10 +120,10 @@ def test_a_thread_reads_its_own_waits_for_a_core() -> None:
         clock = WorkClock()
         with Path("/proc/thread-self/schedstat").open() as file:
             before = int(file.read().split()[1]) * 1e-9
-        found.append(clock._core_seconds() - before)
+        found.append(clock.core_seconds() - before)
         clock.close()
         # A closed clock still ticks.
-        found.append(clock._core_seconds())
+        found.append(clock.core_seconds())
 
     in_thread(read)
     # The thread may have waited once more between both readings, but did not lose any.
@@ -138,9 +138,9 @@ def test_a_system_that_does_not_count_waits(
     place = tmp_path / "schedstat"
     place.write_text(text)
     monkeypatch.setattr(work_clock, "_STATISTICS", str(place))
-    assert WorkClock()._core_seconds() == 0.0
+    assert WorkClock().core_seconds() == 0.0
     monkeypatch.setattr(work_clock, "_STATISTICS", str(tmp_path / "absent"))
-    assert WorkClock()._core_seconds() == 0.0
+    assert WorkClock().core_seconds() == 0.0
 
 
 def open_statistics() -> int:

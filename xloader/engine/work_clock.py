@@ -111,9 +111,10 @@ class WorkClock:
         self._last, self._idle_seconds = now, 0.0
 
     def _now(self) -> WorkTime:
-        return WorkTime(time.perf_counter(), time.thread_time(), self._core_seconds())
+        return WorkTime(time.perf_counter(), time.thread_time(), self.core_seconds())
 
-    def _core_seconds(self) -> float:
+    def core_seconds(self) -> float:
+        """Seconds in which this thread has waited for a core so far; 0 if they are not counted."""
         if self._file is None:
             return 0.0
         try:
