@@ -14,7 +14,7 @@ import xarray as xr
 import zarr
 
 from benchmarks import __main__ as command
-from benchmarks import latency, ours, page, picture, reference, table, turns
+from benchmarks import cores, latency, ours, page, picture, reference, table, turns
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
 from benchmarks.measure import Effort, PeakMemory, Speed, Usage
@@ -386,3 +386,52 @@ def test_a_page_without_its_markers_is_left_alone(text):
 
 def test_the_page_has_its_markers():
     page.write_between(page.PAGE.read_text("utf-8"), "new")
+
+
+# --- how long Python's lock is held
+
+
+class Script:
+    """Clocks of a thread whose sleeps end late: by so many seconds, of them so many for a core."""
+
+    def __init__(self, knocks: cores.Knocks, lates: list[tuple[float, float]]) -> None:
+        self.now = self.waited = 0.0
+        self._knocks = knocks
+        self._lates = iter(lates)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        late, of_a_core = next(self._lates, (0.0, 0.0))
+        self.now += seconds + late
+        self.waited += of_a_core
+        self._knocks._is_over = self._lates.__length_hint__() == 0
+
+    def core_seconds(self) -> float:
+        return self.waited
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+
+@pytest.mark.parametrize(
+    ("case", "lates", "share"),
+    [
+        ("free", [(0.0, 0.0)] * 4, 0.0),
+        ("waking up takes a moment", [(2e-4, 0.0)] * 4, 0.0),
+        ("held all the time", [(5e-3, 0.0)] * 4, 1.0),
+        ("knocks that were missed count", [(0.0, 0.0)] * 6 + [(5e-3, 0.0)], 0.5),
+        ("a core was waited for", [(5e-3, 5e-3)] * 4, 0.0),
+        ("both were waited for", [(0.0, 0.0)] * 6 + [(8e-3, 3e-3)], 0.5),
+    ],
+)
+def test_a_late_knock_found_the_lock_held_unless_a_core_was_waited_for(
+    case: str, lates: list[tuple[float, float]], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knocks = cores.Knocks()
+    script = Script(knocks, lates)
+    monkeypatch.setattr(cores, "time", script)
+    monkeypatch.setattr(cores, "WorkClock", lambda: script)
+    knocks._knock()
+    assert knocks.share == pytest.approx(share), case

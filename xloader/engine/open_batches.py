@@ -138,8 +138,8 @@ class OpenBatches:
             open_batch.num_skipped,
         )
 
-    def next_task(self) -> Callable[[], None] | None:
-        """A task for the caller: to finish a batch or gather hits; None if there is none."""
+    def next_finish(self) -> Callable[[], None] | None:
+        """A task for the caller that finishes a batch; None if there is none. Opens batches."""
         self._open()
         for index in range(min(self._num_opened, len(self._queue))):
             open_batch = self._queue[index]
@@ -150,6 +150,10 @@ class OpenBatches:
             ):
                 open_batch.is_finishing = True
                 return lambda: self._finish(open_batch)
+        return None
+
+    def next_gather(self) -> Callable[[], None] | None:
+        """A task for the caller that gathers hits; None if there is none."""
         if not self._gathers:
             return None
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)

@@ -30,6 +30,7 @@ from xloader.engine.open_batches import OpenBatches
 from xloader.engine.step_needs import BatchRows, Begin
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.engine.work_clock import Kind, WorkClock
 from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning
 from xloader.sources.retries import Abandoned
 
@@ -276,38 +277,51 @@ class Run:
     # The workers' side
 
     def _work(self) -> None:
+        clock = WorkClock()
         try:
             while True:
                 with self._run_lock.lock:
-                    task = self._next_task()
+                    self.tally.add_work(clock.take())
+                    kind, task = self._next_task()
                     if task is None and not self._is_closed:
                         self.tally.mark(workers=-1)
+                        since = self.tally.since
                         while task is None and not self._is_closed:
                             self._run_lock.work.wait()
-                            task = self._next_task()
+                            kind, task = self._next_task()
                         self.tally.mark(workers=1)
+                        clock.skip(self.tally.since - since)
                     if self._is_closed:
                         return
                 assert task is not None
+                clock.begin(kind)
                 task()
                 # The task refers to a batch. Its memory must be free before the next task comes.
                 task = None
+                clock.end()
         except Abandoned:
             # Another thread replaces this one.
             return
         except BaseException as error:
             with self._run_lock.lock:
                 self._run_lock.fail(error)
+        finally:
+            clock.close()
 
-    def _next_task(self) -> Callable[[], None] | None:
+    def _next_task(self) -> tuple[Kind, Callable[[], None] | None]:
         """The next task for the calling worker; None if there is none. The lock must be held."""
         if self._is_closed:
-            return None
-        task = self._open_batches.next_task() or self._block_loads.next_task()
-        if task is None and self._may_walk():
+            return "own", None
+        if task := self._open_batches.next_finish():
+            return "finish", task
+        if task := self._open_batches.next_gather():
+            return "own", task
+        if task := self._block_loads.next_task():
+            return "load", task
+        if self._may_walk():
             self._is_walking = True
-            return self._walk
-        return task
+            return "own", self._walk
+        return "own", None
 
     def _may_walk(self) -> bool:
         if self._is_walked or self._is_walking:

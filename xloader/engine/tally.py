@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xloader.engine.buffers import BlockPool
+from xloader.engine.work_clock import Kind, WorkTime, no_work
 
 
 @dataclass
@@ -81,6 +83,9 @@ class Tally:
         Seconds that workers spent on filling up, transforming and checking gathered batches.
     walk_seconds : float
         Seconds that workers spent on finding which blocks each row needs.
+    work : dict of str to WorkTime
+        How the workers spent their time at work, by kind of task. The time until the next task is
+        found is included.
     wait_seconds : float
         Seconds that the consumer waited for batches.
     num_ahead, ahead_nbytes : int
@@ -112,6 +117,7 @@ class Tally:
     gather_seconds: float = 0.0
     finish_seconds: float = 0.0
     walk_seconds: float = 0.0
+    work: dict[Kind, WorkTime] = field(default_factory=no_work)
     wait_seconds: float = 0.0
     num_ahead: int = 0
     ahead_nbytes: int = 0
@@ -152,3 +158,14 @@ class Tally:
         self.since = now
         if is_awaited is not None:
             self.is_awaited = is_awaited
+
+    def add_work(self, laps: Mapping[Kind, WorkTime]) -> None:
+        """Add the time that a worker was at work.
+
+        Parameters
+        ----------
+        laps : mapping of str to WorkTime
+            By kind of task.
+        """
+        for kind, lap in laps.items():
+            self.work[kind] = self.work[kind].plus(lap)

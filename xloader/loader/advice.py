@@ -5,6 +5,8 @@ The rules, in the order in which they apply: bottleneck and condition, then the 
     consumer                   how fast the loader could be
     fetch, many retries        the store fails
     fetch, decode              chunks are read several times: more memory
+    lock                       by the busiest stage: a compiled gather, functions that free the
+                               lock, larger chunks or windows; worker processes
     any, fewer threads         chunks too large for the threads asked for
     fetch, ahead               too few bytes in flight: more memory; else larger chunks
     fetch, on the threads      more threads
@@ -19,8 +21,17 @@ from xloader.core.nbytes import show_nbytes
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.loader.bottleneck import EpochEffort
 
+_BUSY_CONSUMER = 0.1
+"""Share of the epoch's time. A consumer that is busy for longer is mentioned beside the lock."""
+
 _LITTLE_HEADROOM = 1.1
 """Below this headroom, the loader is about as slow as its consumer."""
+
+_SMALL_CHUNK_NBYTES = 1 << 20
+"""Decoded bytes of a chunk. Python around each smaller one takes about as long as decoding it."""
+
+_MUCH_GATHERING = 0.2
+"""Share of the threads' busy time from which on NumPy's gathering is named as a cause."""
 
 _MUCH_AMPLIFICATION = 1.25
 """Read amplification from which on the advice is to save reads."""
@@ -59,6 +70,8 @@ def advise(effort: EpochEffort) -> str:
     is_read_often = effort.read_amplification >= _MUCH_AMPLIFICATION
     if stage in ("fetch", "decode") and is_read_often:
         remedy = _less_often(effort)
+    elif stage == "lock":
+        remedy = _of_lock(effort)
     elif effort.num_threads < effort.num_asked and not (stage == "fetch" and effort.is_ahead):
         remedy = _smaller_chunks(effort)
     else:
@@ -89,6 +102,11 @@ def _of_consumer(effort: EpochEffort) -> str:
     least = effort.least_seconds
     speed = show_speed(effort.delivered_nbytes / least, effort.num_samples / least)
     taken = f"The consumer takes {1 - effort.wait_share:.0%} of the time"
+    if effort.is_locked:
+        taken = (
+            f"The threads wait for Python's lock {effort.lock_share:.0%} of their time at work: "
+            f"Python code of the consumer may hold it. {taken}"
+        )
     if effort.headroom < _LITTLE_HEADROOM:
         return f"{taken}, and the loader needs as long: the epoch gets faster only if both do."
     return f"{taken}: the loader could deliver {speed}, {effort.headroom:.1f} times as fast as now."
@@ -104,6 +122,9 @@ def _of_failures(effort: EpochEffort) -> str:
 
 
 def _cause(effort: EpochEffort, stage: str) -> str:
+    if stage == "lock":
+        share = f"{effort.lock_share:.0%} of the threads' time at work"
+        return f"Lock-bound: waiting for Python's lock takes {share}."
     tally, share = effort.tally, f"{effort.shares[stage]:.0%} of the threads' time"
     if stage == "fetch" and effort.is_ahead:
         each = _show_seconds(tally.ahead_seconds / tally.num_ahead)
@@ -168,6 +189,37 @@ def _of_transform(effort: EpochEffort) -> str:
         "More cores (threads=), fewer functions, or functions of a whole batch instead of "
         "per='sample', would help."
     )
+
+
+def _of_lock(effort: EpochEffort) -> str:
+    remedies = [remedy for remedy in (_compiled(effort), _less_python(effort)) if remedy]
+    processes = " or ".join([", ".join(remedies), "worker processes (xloader.torch.data_loader)"])
+    text = f"More threads would not help; {processes.removeprefix(' or ')} would."
+    if effort.wait_share < 1 - _BUSY_CONSUMER:
+        text += " Python code of the consumer may hold the lock too."
+    return text
+
+
+def _compiled(effort: EpochEffort) -> str:
+    busy = effort.busy_seconds
+    if not effort.why_numpy or busy["gather"] < _MUCH_GATHERING * sum(busy.values()):
+        return ""
+    return f"the compiled gather, which needs no lock (missing: {effort.why_numpy})"
+
+
+def _less_python(effort: EpochEffort) -> str:
+    """A way to run less Python code in the busiest stage; empty if none is known."""
+    stage, chunk_nbytes = effort.busiest_stage, effort.budget.max_chunk_nbytes
+    if stage == "transform":
+        return "NumPy on whole batches instead of loops in Python and per='sample'"
+    if stage == "gather":
+        each = effort.delivered_nbytes // max(effort.num_samples, 1)
+        is_small = each < _SMALL_SAMPLE_NBYTES
+        return f"larger windows than {show_nbytes(each)} a sample" if is_small else "fewer fields"
+    if effort.is_direct and chunk_nbytes < _SMALL_CHUNK_NBYTES:
+        num = effort.tally.num_reads / effort.seconds
+        return f"larger chunks than {show_nbytes(chunk_nbytes)} ({num:,.0f} are read a second)"
+    return ""
 
 
 _REMEDIES = {

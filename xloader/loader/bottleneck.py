@@ -9,6 +9,14 @@ it can. At that pace, the epoch would take at least::
 This is computed for the threads and for the fetches. The longer of the two counts, but never more
 than the seconds measured. Where the consumer waited too little to measure the pace, all threads
 are assumed to be at work, and as many fetches as the highest number at a time.
+
+Threads at work may also wait for each other: only one at a time runs Python code, the one that
+holds Python's lock. How long they wait for it is not measured but inferred. The system counts the
+time that a thread is on a core, and that it waits for one::
+
+    own code             waits for nothing else: all the rest is waiting for the lock
+    loading, transforms  may wait for anything, and are supposed to wait for the lock as long, for
+                         each second on a core, as own code does, but no longer than they waited
 """
 
 from __future__ import annotations
@@ -29,6 +37,21 @@ _LITTLE_WAITING = 0.1
 
 _BUSY_SHARE = 0.75
 """Share of the threads. If fewer work while the consumer waits, fetches hold them up."""
+
+_LOCK_SHARE = 0.3
+"""Share of the threads' time at work. If they wait for Python's lock for as long as that, it is
+held 89 % of the time or more, for any number of threads (a closed queue with one server)."""
+
+_RIVALS = 1.5
+"""Average number of threads at work while the consumer waits. Fewer do not wait for each other."""
+
+_HOLDER_CORES = 0.5
+"""Cores that the process uses. If it uses fewer, there is no thread that computes with the lock
+most of the time: something else is waited for, such as memory that was swapped out."""
+
+_FEW_CORES = 0.9
+"""Share of the cores. A process that uses more may wait for cores where the system does not count
+that, or on other threads than those counted here."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +79,14 @@ class EpochEffort:
         Number of reads divided by the number of distinct chunks needed.
     is_direct : bool
         Whether no variable is read through xarray.
+    cpu_seconds : float
+        Seconds that all threads of this process were on a core, summed over the threads.
+    num_cores : int
+        Number of cores that this process may use.
+    has_lock : bool
+        Whether only one thread at a time runs Python code.
+    why_numpy : str
+        Why NumPy gathers the rows and not the compiled function; empty if it does not.
     """
 
     tally: Tally
@@ -67,6 +98,10 @@ class EpochEffort:
     delivered_nbytes: int
     read_amplification: float = 1.0
     is_direct: bool = True
+    cpu_seconds: float = 0.0
+    num_cores: int = 1
+    has_lock: bool = True
+    why_numpy: str = ""
 
     @property
     def busy_seconds(self) -> dict[str, float]:
@@ -90,6 +125,35 @@ class EpochEffort:
         return {stage: seconds / whole for stage, seconds in busy.items()}
 
     @property
+    def lock_wait_seconds(self) -> float:
+        """Estimated seconds of the threads at work in which they waited for Python's lock."""
+        own = self.tally.work["own"]
+        if not self.has_lock or not own.cpu_seconds:
+            return 0.0
+        ratio = own.other_seconds / own.cpu_seconds
+        return sum(
+            time.other_seconds if time is own else min(time.other_seconds, ratio * time.cpu_seconds)
+            for time in self.tally.work.values()
+        )
+
+    @property
+    def core_wait_seconds(self) -> float:
+        """Seconds in which the threads waited for a core; 0 where the system does not count it."""
+        return sum(time.core_seconds for time in self.tally.work.values())
+
+    @property
+    def lock_share(self) -> float:
+        """Share of the threads' time at work in which they waited for Python's lock."""
+        return self.lock_wait_seconds / max(self._work_seconds, 1e-9)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the threads wait so long for Python's lock that it limits them."""
+        cores = self.cpu_seconds / self.seconds if self.seconds else 0.0
+        is_held = _HOLDER_CORES <= cores <= _FEW_CORES * self.num_cores
+        return is_held and self.lock_share >= _LOCK_SHARE
+
+    @property
     def least_seconds(self) -> float:
         """Estimated seconds of the epoch if the consumer took no time."""
         threads = self._least_seconds(self.tally.workers, self.num_threads)
@@ -103,12 +167,19 @@ class EpochEffort:
 
     @property
     def bottleneck(self) -> str:
-        """``"consumer"``, or the stage that limits the speed of the epoch."""
+        """``"consumer"``, ``"lock"``, or the stage that limits the speed of the epoch."""
         is_waited_for = self.seconds * (1 - self.wait_share) <= self.least_seconds
         if not self.seconds or self.wait_share < _LITTLE_WAITING or not is_waited_for:
             return "consumer"
         if self.is_ahead and self._awaited_threads < _BUSY_SHARE * self.num_threads:
             return "fetch"
+        if self.is_locked and self._awaited_threads >= _RIVALS:
+            return "lock"
+        return self.busiest_stage
+
+    @property
+    def busiest_stage(self) -> str:
+        """The stage on which the threads spend most time."""
         busy = self.busy_seconds
         return max(busy, key=lambda stage: busy[stage])
 
@@ -121,6 +192,11 @@ class EpochEffort:
     def num_fetching(self) -> float:
         """Average number of fetches at a time while the consumer waited."""
         return self.tally.fetches.awaited_seconds / max(self.tally.wait_seconds, 1e-9)
+
+    @property
+    def _work_seconds(self) -> float:
+        """Seconds of the threads at work, as their clocks were read."""
+        return sum(time.seconds for time in self.tally.work.values())
 
     @property
     def _awaited_threads(self) -> float:

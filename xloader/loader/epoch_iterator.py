@@ -7,7 +7,6 @@ cursor. It starts anew if the user chooses another epoch before the first batch.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,7 +99,7 @@ class EpochIterator:
                 self.close()
                 self._take_up(self._begin())
         run, progress = self._epoch_run.run, self._epoch_run.progress
-        progress.begin = progress.begin or time.perf_counter()
+        progress.start()
         try:
             # A run that is closed early raises ClosedError: a loop must not take that for the end.
             while self._num_again > 0:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass, field
 
+from xloader.core.options import usable_cores
+from xloader.engine.compiled_gather import load_function
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.advice import advise
@@ -34,10 +37,11 @@ class EpochProgress:
         Number of rows of a full batch.
     is_direct : bool
         Whether no variable is read through xarray.
-    begin : float
-        When the first batch was asked for, by ``time.perf_counter``; 0 before.
-    end : float
-        When the last batch so far was delivered, by ``time.perf_counter``; 0 before.
+    begin, cpu_begin : float
+        When the first batch was asked for, by ``time.perf_counter`` and by ``time.process_time``; 0
+        before.
+    end, cpu_end : float
+        When the last batch so far was delivered, by the same clocks; 0 before.
     num_samples : int
         Number of samples delivered, without padding and skipped ones.
     num_steps : int
@@ -63,7 +67,9 @@ class EpochProgress:
     batch_size: int
     is_direct: bool
     begin: float = 0.0
+    cpu_begin: float = 0.0
     end: float = 0.0
+    cpu_end: float = 0.0
     num_samples: int = 0
     num_steps: int = 0
     delivered_nbytes: int = 0
@@ -71,6 +77,11 @@ class EpochProgress:
     num_regions: int = 0
     num_skipped: int = 0
     num_nan: dict[str, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Note that a batch is asked for. Only the first call counts."""
+        if not self.begin:
+            self.begin, self.cpu_begin = time.perf_counter(), time.process_time()
 
     def add(self, delivery: Delivery) -> None:
         """Count a batch.
@@ -90,7 +101,7 @@ class EpochProgress:
         if regions is not None and len(delivery.ids) == self.batch_size:
             self.num_full += 1
             self.num_regions += regions
-        self.end = time.perf_counter()
+        self.end, self.cpu_end = time.perf_counter(), time.process_time()
 
     def report(self) -> Report:
         """Make the report of the epoch so far."""
@@ -122,6 +133,8 @@ class EpochProgress:
             wait_seconds=tally.wait_seconds,
             num_threads=effort.num_threads,
             busy_seconds=effort.busy_seconds,
+            lock_wait_seconds=effort.lock_wait_seconds,
+            core_wait_seconds=effort.core_wait_seconds,
             num_ahead=tally.num_ahead,
             ahead_seconds=tally.ahead_seconds,
             least_seconds=effort.least_seconds,
@@ -142,4 +155,9 @@ class EpochProgress:
             delivered_nbytes=self.delivered_nbytes,
             read_amplification=tally.num_reads / needed if needed else 0.0,
             is_direct=self.is_direct,
+            cpu_seconds=self.cpu_end - self.cpu_begin if self.num_steps else 0.0,
+            num_cores=usable_cores(),
+            # Before Python 3.13 there is no such function, and always a lock.
+            has_lock=getattr(sys, "_is_gil_enabled", lambda: True)(),
+            why_numpy=load_function()[1],
         )

@@ -54,6 +54,15 @@ class Report(Figures):
     busy_seconds : mapping of str to float
         Seconds of these threads by stage: ``"fetch"``, ``"decode"``, ``"gather"`` (finding the
         rows of a batch included) and ``"transform"``. Reading through xarray counts as decoding.
+    lock_wait_seconds : float
+        Estimated seconds in which these threads, although at work, waited for Python's lock: only
+        the thread that holds it runs Python code. It is the time at work without computing, without
+        waiting for a core and without ``"fetch"``. Transforms may wait for other things too, and
+        are supposed to wait for the lock as long, for their computing, as the other stages. Where
+        the system does not count waits for a core (other than Linux), these are included.
+    core_wait_seconds : float
+        Seconds in which these threads waited for a core of the processor, also after pauses. 0
+        where the system does not count them.
     num_ahead : int
         Number of fetches made ahead by other threads, for stores that mostly wait, such as distant
         ones.
@@ -62,9 +71,10 @@ class Report(Figures):
     least_seconds : float
         Estimated seconds of the epoch if the consumer took no time.
     bottleneck : str
-        What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"`` or
-        ``"transform"``. It is the consumer if that waits for less than a tenth of the time, or is
-        busy for longer than ``least_seconds``.
+        What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"``,
+        ``"transform"`` or ``"lock"``. It is the consumer if that waits for less than a tenth of the
+        time, or is busy for longer than ``least_seconds``. It is Python's lock if two threads or
+        more wait for it for 30 % of their time at work, and cores are free.
     advice : str
         The bottleneck in words, and what would help.
     """
@@ -80,6 +90,8 @@ class Report(Figures):
     wait_seconds: float
     num_threads: int
     busy_seconds: Mapping[str, float]
+    lock_wait_seconds: float
+    core_wait_seconds: float
     num_ahead: int
     ahead_seconds: float
     least_seconds: float
@@ -100,6 +112,9 @@ class Report(Figures):
             ("waited", f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"),
             ("threads", self._busy()),
         ]
+        if self.lock_wait_seconds or self.core_wait_seconds:
+            lock, core = f"{self.lock_wait_seconds:.2f} s", f"{self.core_wait_seconds:.2f} s"
+            rows.append(("waits", f"{lock} for Python's lock, {core} for a core, all threads"))
         if self.num_ahead:
             each = 1e3 * self.ahead_seconds / self.num_ahead
             rows.append(("ahead", f"{self.num_ahead:,} fetches of {each:.1f} ms"))
