@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
+from xloader.compiled import library as compiled_library
 from xloader.compiled.library import FOLDER, LIBRARY, load_library
 from xloader.engine import compiled_gather
-from xloader.engine.compiled_gather import CompiledCopy, load_function
+from xloader.engine.compiled_gather import CompiledCopy
 from xloader.testing import write_store
 
 pytestmark = [
@@ -36,12 +37,19 @@ HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
-    if load_function()[0] is None:
+    if load_library()[0] is None:
         pytest.skip("the gather was not compiled")
 
 
-def with_numpy() -> mock._patch[object]:
-    return mock.patch.object(compiled_gather, "load_function", return_value=(None, "it is a test"))
+@contextmanager
+def with_numpy() -> Iterator[None]:
+    """Nothing is compiled."""
+    load = mock.Mock(return_value=(None, "it is a test"))
+    with (
+        mock.patch.object(compiled_library, "load_library", load),
+        mock.patch.object(compiled_gather, "load_library", load),
+    ):
+        yield
 
 
 def batches(samples: Samples, **options: object) -> list[list[np.ndarray]]:
@@ -83,7 +91,8 @@ def test_batches_are_those_of_numpy(case: Case, epoch: int, copied: list[str]) -
             with context, case.loader(rank) as loader:
                 loader.set_epoch(epoch)
                 found.append([(batch.ids, list(batch)) for batch in loader])
-            event(f"{type(context).__name__}: the compiled function is called: {bool(copied)}")
+            way = "C" if isinstance(context, nullcontext) else "NumPy"
+            event(f"{way}: the compiled function is called: {bool(copied)}")
         assert not copied
         for (ids, arrays), (other_ids, others) in zip(*found, strict=True):
             assert ids.tolist() == other_ids.tolist()
