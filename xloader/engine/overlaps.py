@@ -25,6 +25,9 @@ from xloader.core.row_numbers import number_rows
 _NUM_COLUMNS = 3
 """Rows of a table of hits before those of single dimensions."""
 
+_SPARE: Final = 24
+"""Hits for which a table has room at least. These are three cache lines of a column."""
+
 _MOST_DIMS: Final = 64
 """The most windowed dimensions of the compiled function."""
 
@@ -176,9 +179,10 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     firsts = np.ascontiguousarray(firsts, np.int64)
     given = (address_of(dims), len(access), address_of(firsts), len(firsts))
     # Mostly a row touches one or two blocks. If there is not enough room, hits are only counted.
-    size, room = max(2 * len(firsts), 1), 0
+    size, room = 2 * len(firsts), -1
     while size > room:
-        room = size
+        # Columns a power of two apart would share few lines of the processor's cache.
+        room = size + _SPARE
         table = np.empty((_NUM_COLUMNS + 4 * len(access), room), np.int64)
         size = function(*given, address_of(table), room)
     hits = Hits(table[:, :size])
