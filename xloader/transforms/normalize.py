@@ -117,7 +117,7 @@ class Normalize:
                 _change(view, mean.along(dims, view.dtype), std.along(dims, view.dtype))
 
     def change_of(self, variable: str, dtype: np.dtype) -> Callable[[NDArray[Any]], None] | None:
-        """The change that `apply` makes to values of a variable, in place, if all are changed alike.
+        """The change that `apply` makes to values of a variable, if it changes all of them alike.
 
         Parameters
         ----------
