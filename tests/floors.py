@@ -28,8 +28,8 @@ TOWER = (
     ("recipe",),
     ("testing",),
     ("order", "sources"),
-    ("compiled",),
     ("core",),
+    ("compiled",),
     ("errors",),
 )
 """The rooms, floor by floor from the top.
@@ -39,8 +39,8 @@ A file imports only from its own room and lower floors.
 
 PURE = ("errors", "core", "order", "planning")
 """Rooms with no I/O, no PyTorch and no clock."""
-PURE_NEIGHBOURS = ("xloader.recipe.", "xloader.sources.base.")
-"""Modules outside the pure rooms that these may import: frozen data and a protocol, no I/O."""
+PURE_NEIGHBOURS = ("xloader.recipe.", "xloader.sources.base.", "xloader.compiled.")
+"""Modules outside the pure rooms that these may import: frozen data, a protocol, sums in C."""
 IMPURE_IMPORTS = frozenset(
     {"xarray", "zarr", "dask", "torch", "time", "datetime", "os", "io", "pathlib", "random"}
     | {"threading", "asyncio", "multiprocessing", "subprocess"}

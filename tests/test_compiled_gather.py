@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,9 +19,15 @@ from hypothesis import strategies as st
 import xloader
 from tests.cases import Case, cases
 from xloader import Samples
+from xloader.compiled import library as compiled_library
 from xloader.compiled.library import FOLDER, LIBRARY, load_library
+from xloader.core.axis import Axis
+from xloader.core.counter_rng import bijection
+from xloader.core.footprint import Group
 from xloader.engine import compiled_gather
-from xloader.engine.compiled_gather import CompiledCopy, load_function
+from xloader.engine.compiled_gather import CompiledCopy
+from xloader.engine.overlaps import find_hits
+from xloader.engine.uses import Uses
 from xloader.testing import write_store
 
 pytestmark = [
@@ -36,12 +42,19 @@ HAS_COMPILER = any(map(shutil.which, ("cc", "gcc", "clang")))
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
-    if load_function()[0] is None:
+    if load_library()[0] is None:
         pytest.skip("the gather was not compiled")
 
 
-def with_numpy() -> mock._patch[object]:
-    return mock.patch.object(compiled_gather, "load_function", return_value=(None, "it is a test"))
+@contextmanager
+def with_numpy() -> Iterator[None]:
+    """Nothing is compiled."""
+    load = mock.Mock(return_value=(None, "it is a test"))
+    with (
+        mock.patch.object(compiled_library, "load_library", load),
+        mock.patch.object(compiled_gather, "load_library", load),
+    ):
+        yield
 
 
 def batches(samples: Samples, **options: object) -> list[list[np.ndarray]]:
@@ -83,7 +96,8 @@ def test_batches_are_those_of_numpy(case: Case, epoch: int, copied: list[str]) -
             with context, case.loader(rank) as loader:
                 loader.set_epoch(epoch)
                 found.append([(batch.ids, list(batch)) for batch in loader])
-            event(f"{type(context).__name__}: the compiled function is called: {bool(copied)}")
+            way = "C" if isinstance(context, nullcontext) else "NumPy"
+            event(f"{way}: the compiled function is called: {bool(copied)}")
         assert not copied
         for (ids, arrays), (other_ids, others) in zip(*found, strict=True):
             assert ids.tolist() == other_ids.tolist()
@@ -209,3 +223,61 @@ def test_builds_without_a_compiler_go_on(tmp_path: Path) -> None:
     assert _replace(tmp_path / "d.so", None) == ""
     assert not (tmp_path / "d.so").exists()
     assert "no such folder" in _replace(tmp_path / "no such folder" / "d.so", tmp_path / "a.so")
+
+
+def test_ranks_are_permuted_as_numpy_does() -> None:
+    rng = np.random.default_rng(11)
+    sizes = np.concatenate([np.arange(1, 60), [10**6 + 3, 2**33 + 1, 2**61 + 5]])
+    keys = rng.integers(0, 2**63, len(sizes)).astype(np.uint64)
+    which = np.sort(rng.integers(0, len(sizes), 5000))
+    ranks = rng.integers(0, 2**62, 5000) % sizes[which]
+    found = bijection(keys, sizes, ranks, which)
+    with with_numpy():
+        np.testing.assert_array_equal(found, bijection(keys, sizes, ranks, which))
+
+
+@given(
+    chunks=st.sampled_from([3, 4, (2, 5, 1, 4), (4, 4, 4)]),
+    kept=st.sampled_from([range(12), range(1, 12), range(0, 12, 2), range(2, 12, 5), (0, 1, 4, 7)]),
+    span=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 4)),
+    lacks=st.booleans(),
+)
+def test_hits_are_those_of_numpy(
+    chunks: int | tuple[int, ...],
+    kept: range | tuple[int, ...],
+    span: tuple[int, int, int],
+    lacks: bool,
+) -> None:
+    axis, other = Axis(12, chunks, kept), Axis(6, 2, range(6))
+    group = Group((), (axis, None if lacks else other), ())
+    access = (span, None if lacks else (0, 1, 3))
+    firsts = np.stack(
+        np.meshgrid(np.arange(axis.size - span[0] - span[1] * (span[2] - 1)), np.arange(4)), -1
+    ).reshape(-1, 2)
+    hits, blocks = find_hits(group, access, firsts)
+    with with_numpy():
+        expected, expected_blocks = find_hits(group, access, firsts)
+    np.testing.assert_array_equal(blocks, expected_blocks)
+    expected.residences[:] = blocks
+    np.testing.assert_array_equal(hits.table, expected.table)
+
+
+def test_rows_are_counted_as_numpy_does() -> None:
+    """Blocks are dropped at the same time, whichever way rows are counted."""
+    values = np.arange(40 * 12 * 12, dtype="f4").reshape(40, 12, 12)
+    ds = xr.Dataset({"a": (("time", "y", "x"), values)})
+    samples = xloader.open(write_store(ds, {"a": (4, 5, 5)})).window(time=2, y=4, x=4, stride=2)
+    count_down, every = Uses.count_down, []
+    for context in (nullcontext(), with_numpy()):
+        dropped: list[int] = []
+
+        def recording(self: Uses, *args: Any, dropped: list[int] = dropped) -> list[int]:
+            over = count_down(self, *args)
+            dropped.extend(over)
+            return over
+
+        with context, mock.patch.object(Uses, "count_down", recording):
+            batches(samples, batch_size=8, memory="24KiB", threads=1)
+        assert len(set(dropped)) == len(dropped)
+        every.append(sorted(dropped))
+    assert every[0] == every[1] != []

@@ -57,7 +57,7 @@ def sizes_of_copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         copy_alike(hits, spans, block_table, slots, stack, view)
 
     monkeypatch.setattr("xloader.engine.copies.copy_alike", counting)
-    monkeypatch.setattr("xloader.engine.compiled_gather.load_function", lambda: (None, ""))
+    monkeypatch.setattr("xloader.compiled.library.load_library", lambda: (None, ""))
     return sizes
 
 

@@ -107,27 +107,33 @@ static int64_t simplify(Loop *loops, int64_t num, int64_t size_from, int64_t siz
     return kept;
 }
 
+/* Goes on to the next repetition of all loops but the innermost one, and moves both memories with
+   it. Returns 0 after the last one. */
+static int next_line(
+    const Loop *loops, int64_t num, int64_t *at, const char **source, char **target) {
+    for (int64_t i = num - 2; i >= 0; i--) {
+        *source += loops[i].from;
+        *target += loops[i].to;
+        if (++at[i] < loops[i].count)
+            return 1;
+        *source -= loops[i].count * loops[i].from;
+        *target -= loops[i].count * loops[i].to;
+        at[i] = 0;
+    }
+    return 0;
+}
+
 /* Runs all loops but the innermost one, and copies a line in each of their repetitions. */
 static void copy_box(
     int64_t conversion, const Loop *loops, int64_t num, const char *source, char *target,
     int64_t size_from, int64_t size_to, const char *table) {
-    int64_t at[MOST_LOOPS] = {0};
+    int64_t at[MOST_LOOPS];
+    for (int64_t i = 0; i < num - 1; i++)
+        at[i] = 0;
     const Loop *inner = &loops[num - 1];
-    for (;;) {
+    do
         copy_line(conversion, inner, source, target, size_from, size_to, table);
-        int64_t i = num - 2;
-        while (i >= 0) {
-            source += loops[i].from;
-            target += loops[i].to;
-            if (++at[i] < loops[i].count)
-                break;
-            source -= loops[i].count * loops[i].from;
-            target -= loops[i].count * loops[i].to;
-            at[i--] = 0;
-        }
-        if (i < 0)
-            return;
-    }
+    while (next_line(loops, num, at, &source, &target));
 }
 
 #endif

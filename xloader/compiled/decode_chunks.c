@@ -57,13 +57,15 @@ static int decompress(
    an element, target, number of loops, offset of the first element in the decoded bytes; then for
    each loop its count and its steps in bytes, in the chunk and in the target. Without loops the
    whole chunk is decompressed into the target. `done` gets 1 for each chunk that is decoded. The
-   caller tells what is wrong with the others. `scratch` has room for any of the chunks. */
-EXPORT void xloader_decode_chunks(
+   caller tells what is wrong with the others. `scratch` has room for any of the chunks. Returns the
+   number of chunks that are decoded. */
+EXPORT int64_t xloader_decode_chunks(
     const int64_t *chunks, int64_t row_size, int64_t num, const int64_t *functions, char *scratch,
     int64_t *done) {
     Codecs codecs = {
         (MakeContext)(intptr_t)functions[0], (FreeContext)(intptr_t)functions[1],
         (DecompressZstd)(intptr_t)functions[2], (DecompressBlosc)(intptr_t)functions[3], 0};
+    int64_t num_done = 0;
     for (int64_t at = 0; at < num; at++) {
         const int64_t *row = chunks + at * row_size;
         const char *data = (const char *)(intptr_t)row[1];
@@ -72,6 +74,7 @@ EXPORT void xloader_decode_chunks(
         const char *decoded = scratch;
         if (!num_loops) {
             done[at] = decompress(&codecs, row[0], data, size, target, nbytes);
+            num_done += done[at];
             continue;
         }
         if (row[0] == RAW) {
@@ -80,6 +83,7 @@ EXPORT void xloader_decode_chunks(
         } else {
             done[at] = decompress(&codecs, row[0], data, size, scratch, nbytes);
         }
+        num_done += done[at];
         if (done[at]) {
             Loop loops[MOST_LOOPS];
             memcpy(loops, row + 8, (size_t)num_loops * sizeof(Loop));
@@ -90,4 +94,5 @@ EXPORT void xloader_decode_chunks(
     }
     if (codecs.context)
         codecs.free(codecs.context);
+    return num_done;
 }

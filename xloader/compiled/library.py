@@ -11,7 +11,7 @@ import ctypes
 import functools
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 
 FOLDER: Final = Path(__file__).parent
 LIBRARY: Final = "_compiled.so"
+
+Function = Callable[..., Any]
+
+ADDRESS: Final = ctypes.c_void_p
+NUMBER: Final = ctypes.c_int64
+"""The types of arguments: an address or None, and an integer."""
 
 
 @functools.cache
@@ -52,6 +58,39 @@ def load_library(folder: Path = FOLDER) -> tuple[ctypes.CDLL | None, str]:
     if not is_ours:
         return None, "the compiled library is of another release; install xloader again"
     return library, ""
+
+
+def find_function(
+    name: str, arguments: Sequence[type[Any]], *, keeps_lock: bool = False
+) -> Function | None:
+    """Find a function of the compiled library. It returns an integer.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    arguments : sequence of type
+        The types of its arguments, each `ADDRESS` or `NUMBER`.
+    keeps_lock : bool
+        Whether it is called with Python's lock. That suits functions which take only a few
+        microseconds: to get the lock back may take longer.
+
+    Returns
+    -------
+    callable or None
+        The function; None if there is no library.
+    """
+    library, _ = load_library()
+    return None if library is None else _bind(library, name, tuple(arguments), keeps_lock)
+
+
+@functools.cache
+def _bind(
+    library: ctypes.CDLL, name: str, arguments: tuple[type[Any], ...], keeps_lock: bool
+) -> Function:
+    kind = ctypes.PYFUNCTYPE if keeps_lock else ctypes.CFUNCTYPE
+    function: Function = kind(NUMBER, *arguments)((name, library))
+    return function
 
 
 def sources_in(folder: Path) -> list[Path]:

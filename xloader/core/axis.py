@@ -180,6 +180,18 @@ class Axis:
         inner = np.diff(self.edges)[1:-1]
         return int(inner.min()) if len(inner) else self.size
 
+    @cached_property
+    def division(self) -> tuple[int, int, int] | None:
+        """Numbers with which ``(offset * scale + shift) // chunk`` is the block of an offset.
+
+        None if blocks are no multiples of one size, so that they must be looked for.
+        """
+        kept, chunks = self.selection, self.chunks
+        if not isinstance(chunks, int) or not isinstance(kept, range):
+            return None
+        # A step longer than a chunk skips whole chunks, so each element is a block.
+        return (1, 0, 1) if kept.step > chunks else (kept.step, kept.start % chunks, chunks)
+
     def block_of(self, offsets: Ints) -> Ints:
         """Find the block of each offset. It is not checked that offsets lie in ``[0, size)``.
 
@@ -193,13 +205,12 @@ class Axis:
         numpy.ndarray of int64
             Blocks, of the same shape.
         """
-        if isinstance(self.chunks, int) and isinstance(self.selection, range):
-            kept = self.selection
-            if kept.step > self.chunks:
+        if self.division is not None:
+            scale, shift, chunk = self.division
+            if chunk == 1:
                 return np.asarray(offsets, np.int64)
-            shift = kept.start % self.chunks
-            stored = offsets if kept.step == 1 else offsets * kept.step
-            return np.asarray((stored + shift) // self.chunks, np.int64)
+            stored = offsets if scale == 1 else offsets * scale
+            return np.asarray((stored + shift) // chunk, np.int64)
         return np.asarray(np.searchsorted(self.edges, offsets, side="right") - 1, np.int64)
 
     def span_of(self, block: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ xarray's to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,6 +48,8 @@ class Packing:
         Dtype in which xarray computes; a float dtype where there are fill values.
     dtype : numpy.dtype
         Dtype of the values.
+    change : callable, optional
+        Changes an array of values in place, element by element. Only where there is a `table`.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class Packing:
     offset: Any
     wide_dtype: np.dtype
     dtype: np.dtype
+    change: Callable[[NDArray[Any]], None] | None = None
 
     def unpack(self, packed: NDArray[Any]) -> NDArray[Any]:
         """Unpack numbers into a new array of the same shape and of `dtype`."""
@@ -115,6 +118,8 @@ class Packing:
         # Packed numbers that do not occur in the data may overflow.
         with np.errstate(all="ignore"):
             self._compute(every.view(self.stored_dtype), table)
+            if self.change is not None:
+                self.change(table)
         return table
 
     def _compute(self, packed: NDArray[Any], out: NDArray[Any]) -> None:
@@ -134,7 +139,7 @@ class Packing:
     def __reduce__(self) -> tuple[object, ...]:
         # Pickles leave out the table, to stay small.
         parts = (self.stored_dtype, self.seen_dtype, self.fills, self.scale, self.offset)
-        return Packing, (*parts, self.wide_dtype, self.dtype)
+        return Packing, (*parts, self.wide_dtype, self.dtype, self.change)
 
 
 def _parts(packed: NDArray[Any], out: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 from xloader.core.footprint import Footprint
+from xloader.core.packing import Packing
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import Stored
 from xloader.engine.block_reader import BlockReader
@@ -12,6 +16,8 @@ from xloader.engine.buffers import Fields
 from xloader.engine.gather import Gatherer
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
+
+NO_PACKINGS: Final[Mapping[str, Packing]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,7 @@ class EngineParts:
         in_flight_nbytes: int,
         num_cores: int,
         retry_policy: RetryPolicy,
+        packings: Mapping[str, Packing] = NO_PACKINGS,
     ) -> EngineParts:
         """Make the parts for the samples of a recipe.
 
@@ -75,9 +82,13 @@ class EngineParts:
             largest chunks.
         retry_policy : RetryPolicy
             How long reads are waited for.
+        packings : mapping of str to Packing
+            For some variables, the packing to use in place of their own.
         """
         num_threads = min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
         stored = stored_variables(recipe, footprint)
+        for name, packing in packings.items():
+            stored[name] = replace(stored[name], packing=packing)
         return cls(
             footprint,
             fields,

@@ -95,7 +95,7 @@ class BlockCache:
 
     def slots_of(self, keys: Ints) -> Ints:
         """The slot of each block in the table, given the blocks' keys."""
-        return np.array([self._blocks[key].slot for key in keys.tolist()], np.int64)
+        return np.array([self._blocks[key].slot for key in keys.tolist()], np.int32)
 
     def drop(self, key: int) -> None:
         """Drop the block with a key, and return its memory to the pool."""

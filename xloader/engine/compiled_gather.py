@@ -6,22 +6,28 @@ side by side. Where it was not compiled, `xloader.engine.copies` does the same w
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xloader.compiled.library import address_of, load_library
+from xloader.compiled.library import (
+    ADDRESS,
+    NUMBER,
+    Function,
+    address_of,
+    find_function,
+    load_library,
+)
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access
 from xloader.core.packing import Packing
 from xloader.engine.buffers import Arrays
 from xloader.engine.field_places import Stack
-from xloader.engine.overlaps import Hits
+from xloader.engine.overlaps import Chosen, Hits
 
 _SAME, _WIDEN, _LOOK_UP = range(3)
 """How numbers are converted: not at all, to wider floats, or with a table of all values."""
@@ -31,27 +37,7 @@ _MOST_LOOPS: Final = 64
 
 _FLOATS: Final = (np.dtype("f4"), np.dtype("f8"))
 
-Function = Callable[..., None]
-
-
-@functools.cache
-def load_function() -> tuple[Function | None, str]:
-    """Load the compiled function.
-
-    Returns
-    -------
-    function : callable or None
-        The function.
-    reason : str
-        Why there is none.
-    """
-    library, reason = load_library()
-    if library is None:
-        return None, reason
-    function: Any = library.xloader_gather
-    function.restype = None
-    function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
-    return function, ""
+_ARGUMENTS: Final = (*(ADDRESS,) * 4, NUMBER, NUMBER, ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS)
 
 
 def gather_in_words(copied: Iterable[tuple[str, np.dtype, Packing | None, np.dtype]]) -> str:
@@ -62,8 +48,8 @@ def gather_in_words(copied: Iterable[tuple[str, np.dtype, Packing | None, np.dty
     copied : iterable of (str, numpy.dtype, Packing or None, numpy.dtype)
         Per variable its name, its stored dtype, its packing and the dtype of its field.
     """
-    function, reason = load_function()
-    if function is None:
+    library, reason = load_library()
+    if library is None:
         return f"by NumPy, which holds Python's lock: {reason}"
     others = sorted(
         {
@@ -116,7 +102,9 @@ class CompiledCopy:
         """The address of the first number of a batch."""
         return address_of(arrays[self.field]) + self.offset
 
-    def copy(self, hits: Hits, addresses: Ints, target: int) -> None:
+    def copy(
+        self, hits: Hits, chosen: Chosen, slots: NDArray[np.int32], addresses: Ints, target: int
+    ) -> None:
         """Copy the parts of blocks that some rows take.
 
         The caller keeps the memory of the blocks and of the batch alive meanwhile.
@@ -125,19 +113,30 @@ class CompiledCopy:
         ----------
         hits : Hits
             Which rows take which parts of blocks.
-        addresses : numpy.ndarray of int64, shape (n,)
-            Per hit, the address of the block's values of the first variable. It is contiguous.
+        chosen : slice or numpy.ndarray of int64
+            The hits to copy.
+        slots : numpy.ndarray of int32, shape (n,)
+            Per hit, the slot of its block.
+        addresses : numpy.ndarray of int64, shape (num_slots,)
+            Per slot, the address of the block's values of the first variable.
         target : int
             Where the batch begins, from `address_in`.
         """
         table = hits.table
+        if isinstance(chosen, slice):
+            line, (first, end, _) = None, chosen.indices(len(hits))
+        else:
+            line, first, end = address_of(chosen), 0, len(chosen)
         self.function(
             *self._addresses,
             target,
             address_of(table),
             table.strides[0] // 8,
-            len(hits),
             hits.shift,
+            line,
+            first,
+            end - first,
+            address_of(slots),
             address_of(addresses),
         )
 
@@ -159,7 +158,7 @@ def compile_copy(stack: Stack, spans: Access, example: Arrays) -> CompiledCopy |
     CompiledCopy or None
         None if the function is missing, or cannot copy these numbers.
     """
-    function, _ = load_function()
+    function = find_function("xloader_gather", _ARGUMENTS)
     first, stored = stack.first, stack.stored
     view = stack.view(example)
     conversion = _conversion(stored.dtype, stored.packing, view.dtype)

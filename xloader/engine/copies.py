@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
 from xloader.core.footprint import Access
 from xloader.core.packing import Packing
 from xloader.engine.block_table import BlockTable
 from xloader.engine.field_places import Stack
-from xloader.engine.overlaps import Hits
+from xloader.engine.overlaps import Chosen, Hits
 
 MANY_ROWS = 12
 """Narrow rows are copied in one call if at least this many take the same part of blocks of one
@@ -46,7 +45,7 @@ def copy_rows(
     hits: Hits,
     spans: Access,
     block_table: BlockTable,
-    slots: Ints,
+    slots: NDArray[np.int32],
     pairs: Sequence[tuple[Stack, NDArray[Any]]],
 ) -> None:
     """Copy the parts of loaded blocks that some rows take.
@@ -59,7 +58,7 @@ def copy_rows(
         The access that the hits belong to.
     block_table : BlockTable
         Gives the blocks.
-    slots : numpy.ndarray of int64, shape (n,)
+    slots : numpy.ndarray of int32, shape (n,)
         Per hit, the slot of its block.
     pairs : sequence of (Stack, numpy.ndarray)
         The variables to copy, and the views of the batch's fields that they go to.
@@ -79,7 +78,7 @@ def copy_rows(
         copy_each(few, spans, block_table, slots[rest], narrow)
 
 
-def alike_hits(hits: Hits) -> tuple[list[Ints | slice], Ints | slice | None]:
+def alike_hits(hits: Hits) -> tuple[list[Chosen], Chosen | None]:
     """Sort out the hits of which many are of one kind.
 
     Parameters
@@ -114,7 +113,7 @@ def copy_each(
     hits: Hits,
     spans: Access,
     block_table: BlockTable,
-    slots: Ints,
+    slots: NDArray[np.int32],
     pairs: Sequence[tuple[Stack, NDArray[Any]]],
 ) -> None:
     """Copy row by row.
@@ -127,7 +126,7 @@ def copy_each(
         The access that the hits belong to.
     block_table : BlockTable
         Gives the blocks.
-    slots : numpy.ndarray of int64, shape (n,)
+    slots : numpy.ndarray of int32, shape (n,)
         Per hit, the slot of its block.
     pairs : sequence of (Stack, numpy.ndarray)
         The variables to copy, and the views of the batch's fields that they go to.
@@ -195,7 +194,7 @@ def copy_alike(
     hits: Hits,
     spans: Access,
     block_table: BlockTable,
-    slots: Ints,
+    slots: NDArray[np.int32],
     stack: Stack,
     view: NDArray[Any],
 ) -> None:
@@ -209,7 +208,7 @@ def copy_alike(
         The access that the hits belong to.
     block_table : BlockTable
         Gives the blocks and their addresses.
-    slots : numpy.ndarray of int64, shape (n,)
+    slots : numpy.ndarray of int32, shape (n,)
         Per hit, the slot of its block.
     stack : Stack
         The variables to copy.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
-from xloader.core.axis import Ints
 from xloader.core.footprint import Access, Footprint
 from xloader.engine.block_layout import BlockSlot, Stored
 from xloader.engine.block_table import BlockTable
@@ -16,8 +16,10 @@ from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.compiled_gather import CompiledCopy, compile_copy
 from xloader.engine.copies import copy_rows
 from xloader.engine.field_places import Stack, Target, stacked
-from xloader.engine.overlaps import Hits
+from xloader.engine.overlaps import Chosen, Hits
 from xloader.recipe.layout import FieldLayout
+
+_EVERY: Final = slice(None)
 
 
 class Place:
@@ -178,8 +180,9 @@ class Gatherer:
         access: int,
         hits: Hits,
         block_table: BlockTable,
-        slots: Ints,
+        slots: NDArray[np.int32],
         places: Places,
+        chosen: Chosen = _EVERY,
     ) -> None:
         """Copy the parts of loaded blocks that some rows take into a batch.
 
@@ -191,20 +194,24 @@ class Gatherer:
             Which rows take which parts of blocks.
         block_table : BlockTable
             Gives the blocks.
-        slots : numpy.ndarray of int64, shape (n,)
+        slots : numpy.ndarray of int32, shape (n,)
             Per hit, the slot of its block.
         places : sequence
             The places in the batch, from `places`.
+        chosen : slice or numpy.ndarray of int64
+            The hits to copy, by default all.
         """
         others = []
         for place in places[group][access]:
             if place.compiled is None:
                 others.append(place)
                 continue
-            addresses = block_table.addresses[place.compiled.column].take(slots)
-            # `places` and `block_table` keep all this memory alive during the call.
-            place.compiled.copy(hits, addresses, place.address)
+            # A table that grows gets new arrays, so this one is kept alive meanwhile. `places` and
+            # `block_table` keep all other memory alive.
+            addresses = block_table.addresses[place.compiled.column]
+            place.compiled.copy(hits, chosen, slots, addresses, place.address)
         if others:
+            hits, slots = hits.take(chosen), slots[chosen]
             pairs = [(place.stack, place.view) for place in others]
             copy_rows(hits, self.accesses[group][access], block_table, slots, pairs)
 

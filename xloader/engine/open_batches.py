@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,24 +17,24 @@ from xloader.core.nans import look_for_nans
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
-from xloader.engine.overlaps import Hits
+from xloader.engine.overlaps import Chosen, Hits
 from xloader.engine.skipped_rows import fill_rows, note_rows, padding_of
-from xloader.engine.step_needs import Uses
 from xloader.engine.tally import Tally
+from xloader.engine.uses import Uses, count_hits
 
 _CLAIM_NBYTES = 4 << 20
 """Approximate number of bytes that a worker gathers at a time, so that several share a large
 batch."""
 
 _MANY_HITS = 1 << 8
-"""Parts with fewer hits are not shared among workers. They are copied one by one, and waiting for
-Python's lock costs more than a second thread gains. Measured with rows of 14 KB: 1.33 s an epoch,
-and 1.54 s if they were shared."""
+"""Parts with fewer hits are not shared among workers. NumPy copies them one by one, and waiting for
+Python's lock costs more than a second thread gains: rows of 14 KB took 1.33 s an epoch, and 1.54 s
+if they were shared. To the compiled copy, which holds no lock, it makes no difference."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _HitGroup:
-    """Hits of one batch, group and access that are gathered together.
+class _Wanted:
+    """The hits of one batch, group and access, and where their blocks are.
 
     Parameters
     ----------
@@ -42,7 +44,7 @@ class _HitGroup:
         Indices of the group, and of the access within it.
     hits : Hits
         Which rows take which parts of blocks.
-    slots : numpy.ndarray of int64, shape (n,)
+    slots : numpy.ndarray of int32, shape (n,)
         Per hit, the slot of its block.
     """
 
@@ -50,7 +52,26 @@ class _HitGroup:
     group: int
     access: int
     hits: Hits
-    slots: Ints
+    slots: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Part:
+    """Some of these hits, which are gathered together.
+
+    Parameters
+    ----------
+    wanted : _Wanted
+        The hits.
+    chosen : slice or numpy.ndarray of int64
+        Which of them.
+    size : int
+        Their number.
+    """
+
+    wanted: _Wanted
+    chosen: Chosen
+    size: int
 
 
 class OpenBatches:
@@ -80,13 +101,14 @@ class OpenBatches:
         self._queue: deque[OpenBatch] = deque()
         self._num_opened = 0
         self._num_delivered = 0
-        self._gathers: deque[_HitGroup] = deque()
+        self._gathers: deque[_Part] = deque()
         self._row_nbytes = job.parts.gatherer.row_nbytes
         self._uses = (
             None
             if job.is_resident
             else [Uses(needs, job.walker.entry_counts) for needs in job.walker.groups]
         )
+        self._to_finish: deque[OpenBatch] = deque()
         self._last_rows: Arrays | None = None
         self._last_id = -1
         self.is_wanted = False
@@ -124,6 +146,7 @@ class OpenBatches:
         """Remove all batches."""
         self._queue.clear()
         self._gathers.clear()
+        self._to_finish.clear()
 
     def delivery(self, open_batch: OpenBatch) -> Delivery:
         """A finished batch in the form in which it is handed over."""
@@ -141,15 +164,8 @@ class OpenBatches:
     def next_finish(self) -> Callable[[], None] | None:
         """A task for the caller that finishes a batch; None if there is none. Opens batches."""
         self._open()
-        for index in range(min(self._num_opened, len(self._queue))):
-            open_batch = self._queue[index]
-            if (
-                not open_batch.num_missing
-                and not open_batch.is_finishing
-                and self._may_finish(open_batch)
-            ):
-                open_batch.is_finishing = True
-                return lambda: self._finish(open_batch)
+        if self._to_finish:
+            return partial(self._finish, self._to_finish.popleft())
         return None
 
     def next_gather(self) -> Callable[[], None] | None:
@@ -157,15 +173,15 @@ class OpenBatches:
         if not self._gathers:
             return None
         parts, nbytes, most = [self._gathers.popleft()], 0, len(self._gathers)
-        if len(parts[0].hits) >= _MANY_HITS:
+        if parts[0].size >= _MANY_HITS:
             # Idle workers take a share of the other parts.
             most //= self._job.parts.num_threads
         while len(parts) <= most:
-            nbytes += len(parts[-1].hits) * self._row_nbytes[parts[-1].group]
+            nbytes += parts[-1].size * self._row_nbytes[parts[-1].wanted.group]
             if nbytes >= _CLAIM_NBYTES:
                 break
             parts.append(self._gathers.popleft())
-        return lambda: self._gather(parts)
+        return partial(self._gather, parts)
 
     def on_loaded(self, block: LoadedBlock, open_batch: OpenBatch) -> None:
         """Queue the hits that waited for a block.
@@ -187,7 +203,9 @@ class OpenBatches:
             # It was decoded straight into its row, and no other row needs it.
             open_batch.num_missing -= 1
             self._evict(block)
+            self._finish_later(open_batch)
             return
+        self._finish_later(open_batch)
         self._job.block_table.set_loaded(block)
         waiting, block.waiting = block.waiting, []
         if block.is_over:
@@ -195,20 +213,25 @@ class OpenBatches:
         else:
             self._gathers.extend(waiting)
 
-    def _may_finish(self, open_batch: OpenBatch) -> bool:
-        """Whether a batch can be finished.
+    def _finish_later(self, open_batch: OpenBatch) -> bool:
+        """Queue a batch to be finished if nothing of it is missing; return whether it was.
 
         One without rows of its own needs the last row of the batch before it.
         """
-        if len(open_batch.step.ids):
-            return True
-        return self._last_rows is not None
+        if open_batch.num_missing or open_batch.arrays is None or open_batch.is_finishing:
+            return False
+        if not len(open_batch.step.ids) and self._last_rows is None:
+            return False
+        open_batch.is_finishing = True
+        self._to_finish.append(open_batch)
+        return True
 
     def _open(self) -> None:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.
         # So one more is opened only when it asks.
-        most, fields = self._job.prefetch + self.is_wanted, self._job.parts.fields
-        while self._num_opened < min(most, len(self._queue)):
+        most = self._job.prefetch + self.is_wanted
+        while self._num_opened < most and self._num_opened < len(self._queue):
+            fields = self._job.parts.fields
             open_batch = self._queue[self._num_opened]
             self._num_opened += 1
             num_rows = fields.batch_size if self._job.is_padded else len(open_batch.step.ids)
@@ -219,6 +242,7 @@ class OpenBatches:
             for group, accesses in enumerate(open_batch.step.hits):
                 for access, hits in enumerate(accesses):
                     self._sort(open_batch, group, access, hits)
+            self._finish_later(open_batch)
             self._run_lock.work.notify_all()
 
     def _weigh(self) -> None:
@@ -231,39 +255,48 @@ class OpenBatches:
         """Queue the hits whose blocks are loaded. Add the others to the lists of their blocks."""
         block_table = self._job.block_table
         slots = block_table.slots_of(group, hits.residences)
+        wanted = _Wanted(open_batch, group, access, hits, slots)
         is_there = block_table.is_loaded[slots]
-        there = np.flatnonzero(is_there)
-        per_part = max(1, _CLAIM_NBYTES // max(self._row_nbytes[group], 1))
-        for lo in range(0, len(there), per_part):
-            own = there[lo : lo + per_part]
-            is_all = len(own) == len(slots)
-            part = hits if is_all else hits.take(own)
-            self._gathers.append(_HitGroup(open_batch, group, access, part, slots[own]))
-        if len(there) == len(slots):
+        if is_there.all():
+            self._queue_parts(wanted, None, len(slots))
             return
-        missing = np.flatnonzero(~is_there)
-        missing = missing[np.argsort(slots[missing], kind="stable")]
-        cuts = np.flatnonzero(np.diff(slots[missing])) + 1
-        for own in np.split(missing, cuts):
-            block = block_table.blocks[int(slots[own[0]])]
-            assert block is not None
-            if block.is_row:
+        # Loaded ones first, and the others block by block.
+        keys = np.where(is_there, -1, slots)
+        line = np.argsort(keys, kind="stable")
+        keys = keys[line]
+        cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(line)]
+        for lo, hi in itertools.pairwise(cuts):
+            if keys[lo] < 0:
+                self._queue_parts(wanted, line[lo:hi], hi - lo)
                 continue
-            block.waiting.append(_HitGroup(open_batch, group, access, hits.take(own), slots[own]))
+            block = block_table.blocks[keys[lo]]
+            assert block is not None
+            if not block.is_row:
+                block.waiting.append(_Part(wanted, line[lo:hi], hi - lo))
+
+    def _queue_parts(self, wanted: _Wanted, line: Ints | None, size: int) -> None:
+        """Queue hits whose blocks are loaded, cut so that several workers share many bytes."""
+        per_part = max(1, _CLAIM_NBYTES // max(self._row_nbytes[wanted.group], 1))
+        for lo in range(0, size, per_part):
+            own = slice(lo, min(lo + per_part, size))
+            chosen = own if line is None else line[own]
+            self._gathers.append(_Part(wanted, chosen, own.stop - lo))
 
     # Gathering
 
-    def _gather(self, parts: list[_HitGroup]) -> None:
+    def _gather(self, parts: list[_Part]) -> None:
         begin = time.perf_counter()
-        job = self._job
+        job, parts = self._job, _joined(parts)
         for part in parts:
+            wanted = part.wanted
             job.parts.gatherer.gather(
-                part.group,
-                part.access,
-                part.hits,
+                wanted.group,
+                wanted.access,
+                wanted.hits,
                 job.block_table,
-                part.slots,
-                part.open_batch.places,
+                wanted.slots,
+                wanted.open_batch.places,
+                part.chosen,
             )
         with self._run_lock.lock:
             self._tally.gather_seconds += time.perf_counter() - begin
@@ -273,58 +306,52 @@ class OpenBatches:
             if is_news:
                 self._run_lock.work.notify()
 
-    def _pass(self, part: _HitGroup) -> bool:
+    def _pass(self, part: _Part) -> bool:
         """Count gathered hits, and drop the blocks that no row needs any more.
 
         The lock must be held. Return whether other workers have something to do because of that.
         """
-        open_batch = part.open_batch
+        wanted, open_batch = part.wanted, part.wanted.open_batch
         if self._job.block_table.num_failed:
             self._note_failed(part)
-        open_batch.num_missing -= len(part.hits)
+        open_batch.num_missing -= part.size
+        is_news = self._finish_later(open_batch)
         if self._uses is None:
-            return not open_batch.num_missing
-        is_over = False
-        rows = self._done_rows(part)
-        if len(rows):
-            entries = open_batch.step.entries[rows]
-            for residence in self._uses[part.group].count_down(entries):
-                block = self._job.block_table.find(part.group, residence)
-                assert block is not None
-                block.is_over = True
-                if block.is_loaded:
-                    self._evict(block)
-                    is_over = True
-        return is_over or not open_batch.num_missing
+            return is_news
+        for residence in self._count_down(self._uses[wanted.group], part):
+            block = self._job.block_table.find(wanted.group, residence)
+            assert block is not None
+            block.is_over = True
+            if block.is_loaded:
+                self._evict(block)
+                is_news = True
+        return is_news
 
-    def _note_failed(self, part: _HitGroup) -> None:
+    def _note_failed(self, part: _Part) -> None:
         """Note the rows or the batch that need a block which could not be loaded."""
-        for slot in np.unique(part.slots).tolist():
+        open_batch = part.wanted.open_batch
+        slots = part.wanted.slots[part.chosen]
+        for slot in np.unique(slots).tolist():
             block = self._job.block_table.blocks[slot]
             if block is None or block.error is None:
                 continue
             if self._job.skips(block.error):
-                note_rows(part.open_batch, part.hits.rows[part.slots == slot], block.error)
+                rows = part.wanted.hits.take(part.chosen).rows
+                note_rows(open_batch, rows[slots == slot], block.error)
             else:
-                part.open_batch.error = part.open_batch.error or block.error
+                open_batch.error = open_batch.error or block.error
 
     @staticmethod
-    def _done_rows(part: _HitGroup) -> Ints:
-        """The rows for which all hits of a group are gathered, now that this part is."""
-        accesses = part.open_batch.step.hits[part.group]
-        num_rows = len(part.open_batch.step.ids)
-        if len(accesses) == 1 and len(part.hits) == len(accesses[0]):
-            return np.arange(num_rows)
-        left = part.open_batch.left.get(part.group)
-        if left is None:
-            left = sum(
-                (np.bincount(hits.rows, minlength=num_rows) for hits in accesses),
-                np.zeros(num_rows, np.int64),
-            )
-            part.open_batch.left[part.group] = left
-        left -= np.bincount(part.hits.rows, minlength=num_rows)
-        rows = part.hits.rows[left[part.hits.rows] == 0]
-        return np.unique(rows)
+    def _count_down(uses: Uses, part: _Part) -> list[int]:
+        """Count the rows for which all hits of a group are gathered, now that this part is."""
+        wanted, step = part.wanted, part.wanted.open_batch.step
+        accesses, left = step.hits[wanted.group], None
+        if len(accesses) > 1 or part.size < len(wanted.hits):
+            left = wanted.open_batch.left.get(wanted.group)
+            if left is None:
+                left = count_hits(accesses, len(step.ids))
+                wanted.open_batch.left[wanted.group] = left
+        return uses.count_down(step.entries, wanted.hits, part.chosen, left)
 
     def _evict(self, block: LoadedBlock) -> None:
         self._job.block_table.take_off(block)
@@ -385,4 +412,19 @@ class OpenBatches:
                 self._last_id = int(open_batch.step.ids[-1])
                 self._last_rows = rows
                 # The last batch may have waited for this row.
+                for waiting in itertools.islice(self._queue, self._num_opened):
+                    self._finish_later(waiting)
                 self._run_lock.work.notify()
+
+
+def _joined(parts: list[_Part]) -> list[_Part]:
+    """Make one part of those that follow each other and belong to the same hits."""
+    joined: list[_Part] = []
+    for wanted, group in itertools.groupby(parts, key=lambda part: part.wanted):
+        own = list(group)
+        if len(own) == 1 or isinstance(own[0].chosen, slice):
+            joined.extend(own)
+            continue
+        chosen = np.concatenate([part.chosen for part in own if not isinstance(part.chosen, slice)])
+        joined.append(_Part(wanted, chosen, len(chosen)))
+    return joined

@@ -12,16 +12,30 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access, Group, expand_ranges
 from xloader.core.row_numbers import number_rows
 
 _NUM_COLUMNS = 3
 """Rows of a table of hits before those of single dimensions."""
+
+_SPARE: Final = 24
+"""Hits for which a table has room at least. These are three cache lines of a column."""
+
+_MOST_DIMS: Final = 64
+"""The most windowed dimensions of the compiled function."""
+
+_ARGUMENTS: Final = (ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS, NUMBER)
+
+
+Chosen = slice | Ints
+"""Some of a table's hits: a slice without a step, or the index of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,7 @@ class Hits:
         """
         return number_rows([*self.lo, *self.size, *self.extent], len(self))
 
-    def take(self, chosen: slice | Ints | NDArray[np.bool_]) -> Hits:
+    def take(self, chosen: Chosen | NDArray[np.bool_]) -> Hits:
         """Some of the hits.
 
         Parameters
@@ -154,10 +168,40 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     Returns
     -------
     hits : Hits
-        The hits. Their ``residences`` are all 0: the caller sets them.
+        The hits. Their ``residences`` are not set: that is for the caller.
     blocks : numpy.ndarray of int64
         Per hit, the number of the block in the group.
     """
+    function = find_function("xloader_find_hits", _ARGUMENTS)
+    if function is None or len(access) > _MOST_DIMS:
+        return _find_with_numpy(group, access, firsts)
+    dims = _dims_of(group, access)
+    firsts = np.ascontiguousarray(firsts, np.int64)
+    given = (address_of(dims), len(access), address_of(firsts), len(firsts))
+    # Mostly a row touches one or two blocks. If there is not enough room, hits are only counted.
+    size, room = 2 * len(firsts), -1
+    while size > room:
+        # Columns a power of two apart would share few lines of the processor's cache.
+        room = size + _SPARE
+        table = np.empty((_NUM_COLUMNS + 4 * len(access), room), np.int64)
+        size = function(*given, address_of(table), room)
+    hits = Hits(table[:, :size])
+    return hits, hits.residences
+
+
+def _dims_of(group: Group, access: Access) -> Ints:
+    """The windowed dimensions, as ``find_hits.c`` takes them."""
+    rows: list[tuple[int, ...]] = []
+    for axis, span in zip(group.axes, access, strict=True):
+        if axis is None or span is None:
+            rows.append((0,) * 9)
+        else:
+            division = axis.division or (0, 0, 0)
+            rows.append((1, *span, axis.num_blocks, *division, address_of(axis.edges)))
+    return np.array(rows, np.int64).reshape(len(access), 9)
+
+
+def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     rows, indices = _touched(group, access, firsts)
     hits = Hits(np.zeros((_NUM_COLUMNS + 4 * len(access), len(rows)), np.int64))
     hits.table[0] = rows

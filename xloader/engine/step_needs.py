@@ -236,6 +236,8 @@ class GroupNeeds:
     ----------
     blocks : numpy.ndarray of int64, shape (num_residences,)
         The block of each residence.
+    offsets, members : numpy.ndarray of int64, and of int32 unless blocks stay in memory
+        Entry ``e`` needs the residences ``members[offsets[e]:offsets[e + 1]]``.
     """
 
     def __init__(
@@ -246,18 +248,19 @@ class GroupNeeds:
         self._is_resident = is_resident
         own = [lane.schedule.residences[number] for lane in lanes]
         ends = np.cumsum([0, *(len(r.members) for r in own)])
-        self._offsets = own[0].offsets
+        self.offsets = own[0].offsets
         if len(own) > 1:
             offsets = _joined([r.offsets[:-1] for r in own], ends)
-            self._offsets = np.append(offsets, ends[-1])
+            self.offsets = np.append(offsets, ends[-1])
         if is_resident:
-            self._members = _joined([r.block[r.members] for r in own])
+            self.members = _joined([r.block[r.members] for r in own])
             self.blocks: Ints = np.arange(group.num_blocks)
             self._num_samples = np.zeros(group.num_blocks, np.int64)
         else:
-            self._members = _joined(
+            members = _joined(
                 [r.members for r in own], np.cumsum([0, *(len(r.block) for r in own)])
             )
+            self.members = members.astype(np.int32, copy=False)
             self.blocks = _joined([r.block for r in own])
             self._num_samples = _joined([r.num_samples for r in own])
 
@@ -266,8 +269,8 @@ class GroupNeeds:
         counts = np.zeros(len(self.blocks), np.int32)
         one = np.int32(1)
         # In pieces: there may be millions of members, and NumPy copies what it counts.
-        for begin in range(0, len(self._members), _PIECE_SIZE):
-            np.add.at(counts, self._members[begin : begin + _PIECE_SIZE], one)
+        for begin in range(0, len(self.members), _PIECE_SIZE):
+            np.add.at(counts, self.members[begin : begin + _PIECE_SIZE], one)
         return counts
 
     def members_of(self, entries: Ints) -> tuple[Ints, Ints]:
@@ -285,8 +288,8 @@ class GroupNeeds:
         residences : numpy.ndarray of int64, shape (m,)
             For each of these, one residence that the entry needs.
         """
-        rows, places = expand_ranges(self._offsets[entries], self._offsets[entries + 1])
-        return rows, self._members[places]
+        rows, places = expand_ranges(self.offsets[entries], self.offsets[entries + 1])
+        return rows, self.members[places]
 
     def residences_of(self, entries: Ints, blocks: Ints) -> Ints:
         """The residence in which each entry finds a block.
@@ -302,14 +305,14 @@ class GroupNeeds:
             return blocks
         # An entry's residences are sorted by block, so one bisection finds those of all entries at
         # once.
-        lo = self._offsets[entries]
-        num_left = self._offsets[entries + 1] - lo
+        lo = self.offsets[entries]
+        num_left = self.offsets[entries + 1] - lo
         while num_left.max(initial=0) > 1:
             half = num_left // 2
-            is_above = self.blocks[self._members[lo + half]] <= blocks
+            is_above = self.blocks[self.members[lo + half]] <= blocks
             lo = np.where(is_above, lo + half, lo)
             num_left = np.where(is_above, num_left - half, half)
-        return self._members[lo]
+        return self.members[lo]
 
     def begin(
         self,
@@ -358,37 +361,3 @@ def _joined(parts: Sequence[Ints], shifts: Ints | None = None) -> Ints:
     if shifts is None:
         return np.concatenate(parts)
     return np.concatenate([part + shift for part, shift in zip(parts, shifts, strict=False)])
-
-
-class Uses:
-    """Counts of the rows and entries to come, which show when a residence can be dropped.
-
-    Parameters
-    ----------
-    needs : GroupNeeds
-        The entries and residences of one group.
-    entry_counts : numpy.ndarray of int64, shape (num_entries,)
-        Rows of each entry in the whole epoch.
-    """
-
-    def __init__(self, needs: GroupNeeds, entry_counts: Ints) -> None:
-        self._needs = needs
-        self._rows_left = entry_counts.copy()
-        self._entries_left = needs.num_entries()
-
-    def count_down(self, entries: Ints) -> list[int]:
-        """Count rows that are done, and return the residences that no row needs any more.
-
-        Parameters
-        ----------
-        entries : numpy.ndarray of int64, shape (n,)
-            The entry of each row that is done.
-        """
-        np.subtract.at(self._rows_left, entries, 1)
-        done = entries[self._rows_left[entries] == 0]
-        if not len(done):
-            return []
-        _, residences = self._needs.members_of(np.unique(done))
-        np.subtract.at(self._entries_left, residences, 1)
-        over = residences[self._entries_left[residences] == 0]
-        return list(dict.fromkeys(over.tolist()))

@@ -23,6 +23,7 @@ from xloader.planning.make_plan import most_rows
 from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
+from xloader.transforms.normalized_packing import normalized_packings
 from xloader.transforms.rng import Chance
 
 
@@ -78,6 +79,7 @@ class JobFactory:
         self._rank_plan = rank_plan
         self._num_ready = num_ready
         self._num_cores = num_cores
+        self._packings = normalized_packings(rank_plan.recipe, rank_plan.layouts)
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
         self._fields: Fields
@@ -163,6 +165,7 @@ class JobFactory:
             plan.budget.in_flight_nbytes // num_ways,
             self._num_cores,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
+            self._packings,
         )
         walker = Walker(
             footprint,
@@ -183,7 +186,9 @@ class JobFactory:
             walker=walker,
             parts=parts,
             finish=lambda arrays, ids, occurrences=None: finish(
-                recipe, layouts, arrays, ids, Chance(options.seed, epoch.epoch, occurrences)
+                *(recipe, layouts, arrays, ids),
+                Chance(options.seed, epoch.epoch, occurrences),
+                self._packings.keys(),
             ),
             is_padded=options.world.world_size > 1,
             prefetch=self._num_ready,

@@ -6,8 +6,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from xloader.compiled.library import load_library
 from xloader.core.options import usable_cores
-from xloader.engine.compiled_gather import load_function
 from xloader.engine.job import Delivery
 from xloader.engine.tally import Tally
 from xloader.loader.advice import advise
@@ -159,5 +159,5 @@ class EpochProgress:
             num_cores=usable_cores(),
             # Before Python 3.13 there is no such function, and always a lock.
             has_lock=getattr(sys, "_is_gil_enabled", lambda: True)(),
-            why_numpy=load_function()[1],
+            why_numpy=load_library()[1],
         )

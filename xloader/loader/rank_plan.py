@@ -29,6 +29,7 @@ from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.normalized_packing import normalized_packings
 
 
 class RankPlan:
@@ -203,7 +204,12 @@ class RankPlan:
 
     def with_notes(self, expected: Explanation) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
-        return with_notes(expected, self.recipe, self.layouts, self._empty_note)
+        noted = with_notes(expected, self.recipe, self.layouts, self._empty_note)
+        normalized = ", ".join(sorted(normalized_packings(self.recipe, self.layouts)))
+        if not normalized:
+            return noted
+        gather = f"{noted.gather}; {normalized} normalised while unpacked"
+        return dataclasses.replace(noted, gather=gather)
 
     def warn_if_empty(self) -> None:
         """Warn once if an epoch has no batch, because ``drop_last`` leaves all samples out."""

@@ -97,8 +97,8 @@ def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) 
 def _num_distinct(rows: Ints) -> Ints:
     """Number of distinct regions in each row. Entries of -1 do not count. Sorts the rows."""
     rows.sort(axis=1)
-    is_other = np.diff(rows, axis=1, prepend=-1) != 0
-    counts: Ints = np.count_nonzero(is_other, axis=1)
+    num_changes = np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1)
+    counts: Ints = num_changes + np.count_nonzero(rows[:, :1] >= 0, axis=1)
     return counts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import xarray as xr
@@ -25,6 +26,7 @@ def finish(
     arrays: dict[str, NDArray[Any]],
     ids: Ints,
     chance: Chance = NO_EPOCH,
+    normalized: Collection[str] = (),
 ) -> dict[str, NDArray[Any]]:
     """Run the transforms of a recipe on a gathered batch.
 
@@ -41,6 +43,8 @@ def finish(
         Ids of the samples, int64, shape ``(n,)``.
     chance : Chance, optional
         Seed, epoch and occurrences for functions that take random numbers.
+    normalized : collection of str
+        Variables to which the first transform was done as they were unpacked.
 
     Returns
     -------
@@ -61,9 +65,9 @@ def finish(
         If a function raises an error.
     """
     if not recipe.is_mapped:
-        _run_in_place(recipe, layouts, arrays)
+        _run_in_place(recipe, layouts, arrays, normalized)
         return arrays
-    return from_frame(finish_frame(recipe, layouts, arrays, ids, chance), len(ids))
+    return from_frame(finish_frame(recipe, layouts, arrays, ids, chance, normalized), len(ids))
 
 
 def finish_frame(
@@ -72,9 +76,10 @@ def finish_frame(
     arrays: dict[str, NDArray[Any]],
     ids: Ints,
     chance: Chance = NO_EPOCH,
+    normalized: Collection[str] = (),
 ) -> xr.Dataset:
     """As :func:`finish`, but as a Dataset with labels, whose variables are not checked."""
-    num_done = _run_in_place(recipe, layouts, arrays)
+    num_done = _run_in_place(recipe, layouts, arrays, normalized)
     frame = to_frame(recipe, layouts, arrays, ids)
     num_random = 0
     for step in recipe.steps[num_done:]:
@@ -92,11 +97,16 @@ def finish_frame(
 
 
 def _run_in_place(
-    recipe: Recipe, layouts: tuple[FieldLayout, ...], arrays: dict[str, NDArray[Any]]
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    arrays: dict[str, NDArray[Any]],
+    normalized: Collection[str],
 ) -> int:
     """Run the transforms before the first that is not in place; return their number."""
     for number, step in enumerate(recipe.steps):
         if not isinstance(step, Fillna | Normalize):
             return number
+        if number == 0 and isinstance(step, Normalize):
+            step = step.without(normalized)
         step.apply(layouts, arrays)
     return len(recipe.steps)

@@ -7,8 +7,9 @@ the selection, and stored as tables that can be compared and pickled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,36 @@ class Normalize:
                     continue
                 dims, mean, std = tables[part.variable]
                 view = part.view(arrays[layout.name])
-                np.subtract(view, mean.along(dims, view.dtype), out=view)
-                np.divide(view, std.along(dims, view.dtype), out=view)
+                _change(view, mean.along(dims, view.dtype), std.along(dims, view.dtype))
+
+    def change_of(self, variable: str, dtype: np.dtype) -> Callable[[NDArray[Any]], None] | None:
+        """The change that `apply` makes to values of a variable, if it changes all of them alike.
+
+        Parameters
+        ----------
+        variable : str
+            Name of the variable.
+        dtype : numpy.dtype
+            Dtype of the values.
+
+        Returns
+        -------
+        callable or None
+            None if the variable is not normalised, or if its numbers vary along a dimension.
+        """
+        for name, _, mean, std in self.tables:
+            if name == variable and not mean.dims and not std.dims:
+                return partial(_change, mean=mean.along((), dtype), std=std.along((), dtype))
+        return None
+
+    def without(self, variables: Collection[str]) -> Normalize:
+        """The transform that leaves some variables as they are."""
+        return Normalize(tuple(table for table in self.tables if table[0] not in variables))
+
+
+def _change(values: NDArray[Any], mean: NDArray[Any], std: NDArray[Any]) -> None:
+    np.subtract(values, mean, out=values)
+    np.divide(values, std, out=values)
 
 
 def make_normalize(recipe: Recipe, stats: Any, mean: Any, std: Any) -> Normalize:

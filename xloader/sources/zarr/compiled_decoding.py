@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ import numcodecs.zstd
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.compiled.library import address_of, load_library
+from xloader.compiled.library import ADDRESS, NUMBER, Function, address_of, find_function
 from xloader.core.axis import Ints
 from xloader.sources.base import Cut
 from xloader.sources.zarr.codec_chain import Chain
@@ -34,6 +34,9 @@ _FUNCTIONS: Final = {
 }
 """The functions that are taken out of the libraries of numcodecs. They are not part of its public
 interface. Where one is missing, chunks are decoded one by one."""
+
+
+_ARGUMENTS: Final = (ADDRESS, NUMBER, NUMBER, ADDRESS, ADDRESS, ADDRESS)
 
 
 class StoredChunk(NamedTuple):
@@ -71,7 +74,7 @@ class Decoder:
         The addresses of the functions that decompress, in the order of ``_FUNCTIONS``.
     """
 
-    function: Callable[..., None]
+    function: Function
     codecs: dict[str, int]
     addresses: Ints
 
@@ -139,8 +142,8 @@ def decoder() -> Decoder | None:
 
 @functools.cache
 def _make(has_zstd: bool, has_blosc: bool) -> Decoder | None:
-    library, _ = load_library()
-    if library is None:
+    function = find_function("xloader_decode_chunks", _ARGUMENTS)
+    if function is None:
         return None
     codecs, addresses = {"": _RAW}, []
     wanted = {
@@ -152,12 +155,6 @@ def _make(has_zstd: bool, has_blosc: bool) -> Decoder | None:
         addresses += found
         if is_own and all(found):
             codecs[name] = number
-    function = library.xloader_decode_chunks
-    function.restype = None
-    function.argtypes = [
-        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
-    ]
     return Decoder(function, codecs, np.array(addresses, np.int64))
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from xloader.compiled.library import address_of, load_library
+from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints
 from xloader.sources.zarr.compressors import Bytes
 
 _ABSENT: Final = -1
 """The number that ``read_files.c`` gives, in place of a size, for a file that is absent."""
 
-Function = Callable[..., int]
+_ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS)
 
 
 class FilePart(NamedTuple):
@@ -63,7 +61,7 @@ def read_parts(
     needed_nbytes : int
         Size of the first part, if there is no room for it; else 0.
     """
-    function = _load()
+    function = find_function("xloader_read_files", _ARGUMENTS)
     if function is None:
         return [], 0
     paths, offset = bytearray(), 0
@@ -86,17 +84,3 @@ def read_parts(
             break
         found.append(None if size == _ABSENT else buffer[begin : begin + size])
     return found, 0
-
-
-@functools.cache
-def _load() -> Function | None:
-    library, _ = load_library()
-    if library is None:
-        return None
-    function = library.xloader_read_files
-    function.restype = ctypes.c_int64
-    function.argtypes = [
-        *(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64),
-        *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
-    ]
-    return function
