@@ -332,7 +332,10 @@ def test_an_interrupt_leaves_nothing_half_done(num_threads: int) -> None:
 
 
 class _Interrupted(SourceRecorder):
-    """A source that raises an interrupt at the third read."""
+    """A source that reads chunks one by one, and raises an interrupt at the third read."""
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Any:
+        return variable, chunk
 
     def fetch(self, reads: Any) -> Any:
         if self.num_reads == 2:
