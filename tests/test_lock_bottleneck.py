@@ -216,6 +216,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
+    monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 0.0)
     for module in (open_batches, run, tally, work_clock, progress):
         monkeypatch.setattr(module, "time", clocks)
     monkeypatch.setattr(WorkClock, "core_seconds", lambda _: 0.0)

@@ -41,6 +41,7 @@ class Clocks:
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
     monkeypatch.setattr(work_clock, "time", clocks)
+    monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(WorkClock, "core_seconds", lambda _: clocks.core)
     return clocks
 
@@ -95,6 +96,26 @@ def test_clocks_are_not_read_after_each_of_many_short_tasks(clocks: Clocks) -> N
     clocks.wall += 0.008
     clock.end()
     assert clock.take()["own"] == pytest.approx((0.012, 0.0, 0.0))
+
+
+def test_a_spell_stands_for_the_pause_before_it(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 3.0)
+    clock = WorkClock()
+    clocks.wall, clocks.cpu = 101.0, 5.5
+    clock.end()
+    assert clock.take() == {"own": (1.0, 0.5, 0.0)}
+    # Nobody reads the clocks meanwhile, whatever the tasks are.
+    for kind in ("load", "finish", "load"):
+        clocks.wall, clocks.cpu = clocks.wall + 2.0, clocks.cpu + 1.0
+        clock.skip(1.0)
+        clock.begin(kind)
+    clock.end()
+    assert clock.take() == {}
+    clocks.wall, clocks.cpu, clocks.core = clocks.wall + 1.0, clocks.cpu + 0.5, 1.25
+    clock.end()
+    assert clock.take() == {"load": pytest.approx((4.0, 2.0, 1.0))}
 
 
 def test_a_tally_adds_what_the_clocks_of_all_workers_have_read() -> None:

@@ -12,8 +12,11 @@ import time
 from typing import Final, Literal, NamedTuple
 
 _EVERY_SECONDS: Final = 0.01
-"""Seconds at work after which the clocks are read once a task ends. To read them takes about 2 us,
-and lets other threads take Python's lock."""
+"""Seconds at work after which the clocks are read once a task ends."""
+
+_PAUSE_SECONDS = 0.09
+"""Seconds between two spells in which the clocks are read. To read them takes about 10 us, and lets
+other threads take Python's lock, so a tenth of the time stands for all of it."""
 
 _STATISTICS: Final = "/proc/thread-self/schedstat"
 """On Linux: nanoseconds on a core, nanoseconds in which a core was waited for, and a count."""
@@ -55,6 +58,10 @@ class WorkTime(NamedTuple):
             self.core_seconds + other.core_seconds,
         )
 
+    def times(self, factor: float) -> WorkTime:
+        """Each figure times a factor."""
+        return WorkTime(*(factor * figure for figure in self))
+
 
 def no_work() -> dict[Kind, WorkTime]:
     """No time at work, for every kind of task."""
@@ -70,9 +77,13 @@ class WorkClock:
             # Kept open, because opening takes ten times as long as reading.
             self._file = os.open(_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
         self._kind: Kind = "own"
+        self._is_reading = True
         self._idle_seconds = 0.0
+        self._unread_seconds = 0.0
+        self._spell: dict[Kind, WorkTime] = {}
         self._laps: dict[Kind, WorkTime] = {}
         self._last = self._now()
+        self._spell_seconds = self._until = 0.0
 
     def close(self) -> None:
         """Close the file of the system's statistics."""
@@ -83,20 +94,28 @@ class WorkClock:
     def begin(self, kind: Kind) -> None:
         """Note that a task begins. The clocks are read if the one before was of another kind."""
         if kind != self._kind:
-            self._lap()
+            if self._is_reading:
+                self._lap()
             self._kind = kind
 
     def end(self) -> None:
         """Note that a task has ended. The clocks are read if they were not read for a while."""
-        if time.perf_counter() - self._last.seconds - self._idle_seconds >= _EVERY_SECONDS:
+        seconds = time.perf_counter()
+        if not self._is_reading:
+            if seconds >= self._until:
+                self._resume()
+            return
+        seconds -= self._last.seconds + self._idle_seconds
+        if self._spell_seconds + seconds >= _EVERY_SECONDS:
             self._lap()
+            self._pause()
 
     def skip(self, seconds: float) -> None:
         """Leave out seconds in which the thread had nothing to do."""
         self._idle_seconds += seconds
 
     def take(self) -> dict[Kind, WorkTime]:
-        """The time at work that was read since the last call, by kind of task."""
+        """The time at work since the last call, by kind of task, as far as it was read."""
         laps, self._laps = self._laps, {}
         return laps
 
@@ -107,8 +126,26 @@ class WorkClock:
             now.cpu_seconds - last.cpu_seconds,
             now.core_seconds - last.core_seconds,
         )
-        self._laps[self._kind] = self._laps.get(self._kind, WorkTime()).plus(lap)
+        self._spell_seconds += lap.seconds
+        self._spell[self._kind] = self._spell.get(self._kind, WorkTime()).plus(lap)
         self._last, self._idle_seconds = now, 0.0
+
+    def _pause(self) -> None:
+        """Hand out what was read in this spell, which stands for the time since the one before."""
+        seconds = self._spell_seconds
+        factor = 1.0 + self._unread_seconds / seconds if seconds else 1.0
+        for kind, lap in self._spell.items():
+            self._laps[kind] = self._laps.get(kind, WorkTime()).plus(lap.times(factor))
+        self._spell.clear()
+        self._spell_seconds = self._unread_seconds = 0.0
+        self._until = self._last.seconds + _PAUSE_SECONDS
+        self._is_reading = not _PAUSE_SECONDS
+
+    def _resume(self) -> None:
+        now = self._now()
+        self._unread_seconds += now.seconds - self._last.seconds - self._idle_seconds
+        self._last, self._idle_seconds = now, 0.0
+        self._is_reading = True
 
     def _now(self) -> WorkTime:
         return WorkTime(time.perf_counter(), time.thread_time(), self.core_seconds())
