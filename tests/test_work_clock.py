@@ -197,7 +197,9 @@ def tally_of(loader: xloader.Loader) -> Tally:
     return loader._progress.tally
 
 
-def test_the_tasks_of_a_run_are_timed_by_kind() -> None:
+def test_the_tasks_of_a_run_are_timed_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_clock, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(work_clock, "_EVERY_SECONDS", 0.0)
     with samples().map(lambda frame: frame + 1).loader(batch_size=4, output="numpy") as loader:
         tally = tally_of(loader)
     # The worker's clock starts before the task's, and stops after it. A task of another kind ends
