@@ -21,30 +21,24 @@ import argparse
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numcodecs.blosc
-import numcodecs.zstd
-
 import xloader
 from benchmarks.layouts import LAYOUTS, Layout
 from benchmarks.measure import Usage
+from benchmarks.pretend import NS_PER_BYTE, Codec, PretendCodecs
 from benchmarks.stores import ensure_stores
 from benchmarks.turns import Competitor
 from xloader.engine.work_clock import WorkClock
 
-NS_PER_BYTE: Final = 2.0
 NUM_THREADS: Final = (2, 8, 16, 32)
 NUM_TURNS: Final = 3
 KNOCK_SECONDS: Final = 1e-3
 LATE_SECONDS: Final = 3e-4
-
-CODECS: Final = (numcodecs.blosc, numcodecs.zstd)
-"""Modules whose ``decompress`` is replaced. The read path calls it by that name."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +48,12 @@ class Request:
     Parameters
     ----------
     codec : {"sleep", "free", "real"}
-        Sleeps, does nothing, or decompresses.
+        The codec.
     num_threads : int
         Threads of the loader.
     """
 
-    codec: str
+    codec: Codec
     num_threads: int
 
 
@@ -125,11 +119,10 @@ class Knocks:
 
 def play(layout: Layout, place: str) -> Generator[Any, Any, None]:
     """Open the store; then for each `Request` give its `Figures`."""
-    originals = [codec.decompress for codec in CODECS]
+    codecs = PretendCodecs()
     request = yield None
     while True:
-        for codec, original in zip(CODECS, originals, strict=True):
-            codec.decompress = original if request.codec == "real" else _substitute(request.codec)
+        codecs.use(request.codec)
         request = yield _measure(layout, place, request)
 
 
@@ -148,15 +141,6 @@ def sleep_alone(num_threads: int, chunk_nbytes: int) -> float:
         begin = time.perf_counter()
         num_chunks = sum(threads.map(sleep, range(num_threads)))
         return num_chunks * chunk_nbytes / (time.perf_counter() - begin) / 1e9
-
-
-def _substitute(codec: str) -> Callable[..., Any]:
-    def decompress(data: Any, out: Any = None) -> Any:
-        if codec == "sleep":
-            time.sleep(NS_PER_BYTE * 1e-9 * out.nbytes)
-        return out
-
-    return decompress
 
 
 def _measure(layout: Layout, place: str, request: Request) -> Figures:

@@ -5,6 +5,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 /* As many as a NumPy array may have dimensions: compiled_gather.py asks for no more. */
 #define MOST_LOOPS 64
@@ -16,6 +19,35 @@ typedef struct {
     int64_t count, from, to; /* repetitions, and the bytes between them in source and target */
 } Loop;
 
+/* Stretches of at least this many bytes are written past the processor's cache. */
+#define LONG_STRETCH 65536
+
+/* Copies bytes that lie side by side. Rows this long make batches that no cache holds, and memory
+   that is written past the cache need not be read into it first. */
+static void copy_stretch(const char *source, char *target, int64_t nbytes) {
+#if defined(__SSE2__)
+    if (nbytes >= LONG_STRETCH) {
+        const int64_t head = (int64_t)(-(uintptr_t)target & 63);
+        memcpy(target, source, (size_t)head);
+        source += head;
+        target += head;
+        nbytes -= head;
+        for (; nbytes >= 64; nbytes -= 64, source += 64, target += 64) {
+            const __m128i *from = (const __m128i *)source;
+            __m128i *to = (__m128i *)target;
+            const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+            const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+            _mm_stream_si128(to, a);
+            _mm_stream_si128(to + 1, b);
+            _mm_stream_si128(to + 2, c);
+            _mm_stream_si128(to + 3, d);
+        }
+        _mm_sfence();
+    }
+#endif
+    memcpy(target, source, (size_t)nbytes);
+}
+
 /* Copies elements that do not lie side by side. The sizes are constants in each case, so that the
    compiler makes a load and a store of memcpy. */
 #define COPY_EACH(size)                                                                            \
@@ -26,7 +58,7 @@ typedef struct {
 
 static void copy_same(const Loop *loop, const char *source, char *target, int64_t itemsize) {
     if (loop->from == itemsize && loop->to == itemsize) {
-        memcpy(target, source, (size_t)(loop->count * itemsize));
+        copy_stretch(source, target, loop->count * itemsize);
         return;
     }
     switch (itemsize) {
