@@ -106,5 +106,11 @@ def source_hash(sources: Iterable[Path]) -> int:
 
 def address_of(array: NDArray[Any]) -> int:
     """The address in memory of an array's first element."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+    buffer: Any = array
+    try:
+        # This takes a fifth of the time of the array's own description of itself.
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    except (TypeError, ValueError):
+        # It cannot be written, is empty or not contiguous.
+        address: int = array.__array_interface__["data"][0]
+        return address

@@ -137,30 +137,27 @@ def decoder() -> Decoder | None:
 
     A codec whose function in numcodecs was replaced, as profilers and tests do, is left out.
     """
-    return _make(*(_is_own(module) for module in (numcodecs.zstd, numcodecs.blosc)))
+    return _make(numcodecs.zstd.decompress, numcodecs.blosc.decompress)
 
 
-@functools.cache
-def _make(has_zstd: bool, has_blosc: bool) -> Decoder | None:
+@functools.lru_cache(maxsize=4)
+def _make(*functions: object) -> Decoder | None:
+    """Make the decoder, given what decompresses zstd and blosc at present."""
     function = find_function("xloader_decode_chunks", _ARGUMENTS)
     if function is None:
         return None
     codecs, addresses = {"": _RAW}, []
-    wanted = {
-        "zstd": (has_zstd, numcodecs.zstd, _ZSTD),
-        "blosc": (has_blosc, numcodecs.blosc, _BLOSC),
-    }
-    for name, (is_own, module, number) in wanted.items():
+    modules = {"zstd": (numcodecs.zstd, _ZSTD), "blosc": (numcodecs.blosc, _BLOSC)}
+    for (name, (module, number)), own in zip(modules.items(), functions, strict=True):
         found = _addresses(module, _FUNCTIONS[name])
         addresses += found
-        if is_own and all(found):
+        if _is_of(own, module) and all(found):
             codecs[name] = number
     return Decoder(function, codecs, np.array(addresses, np.int64))
 
 
-def _is_own(module: types.ModuleType) -> bool:
-    """Whether a module's ``decompress`` is the one that it was compiled with."""
-    function = module.decompress
+def _is_of(function: object, module: types.ModuleType) -> bool:
+    """Whether a function was compiled with a module, so that nobody has replaced it."""
     is_python = isinstance(function, types.FunctionType)
     return not is_python and getattr(function, "__module__", None) == module.__name__
 
