@@ -27,7 +27,10 @@ from tests.hanging import (
     make_samples,
     released,
 )
+from xloader.core.retry_policy import RetryPolicy
+from xloader.engine.deadlines import Deadlines
 from xloader.errors import ClosedError, ReadTimeoutError, SlowReadWarning, SourceAccessError
+from xloader.sources.retries import Attempts
 from xloader.sources.zarr import compiled_files, file_objects
 from xloader.testing import write_store
 
@@ -86,6 +89,39 @@ def test_the_chunk_that_hangs_is_named_among_those_read_together(
         error = read_until_error(loader)
     assert (error.variable, error.chunk, error.key) == ("t", (3, 0), KEY)
     assert error.attempts == max_retries + 1
+
+
+def test_the_chunk_that_hangs_is_named_in_joined_stores() -> None:
+    """Chunks of two stores are one task, and named as in the whole."""
+    ds = xr.Dataset({"t": (("time", "x"), np.arange(80.0).reshape(20, 4))})
+    stores = [write_store(ds, {"t": (5, 4)}) for _ in range(2)]
+    whole = xloader.concat([stores[0], HangingSync(stores[1])], dim="time")
+    options = {"output": "numpy", "read_timeout": 0.2, "max_retries": 0}
+    with whole.window(time=40).loader(batch_size=1, **options) as loader:
+        error = read_until_error(loader)
+    assert (error.variable, error.chunk, error.key) == ("t", (7, 0), KEY)
+
+
+def test_each_arrival_lets_the_time_limit_start_anew() -> None:
+    deadlines = Deadlines(RetryPolicy(), "a store", print)
+    attempts = Attempts(RetryPolicy())
+    num = 0
+
+    def look(now: float) -> float | None:
+        return deadlines._since(attempts, now)
+
+    attempts._keys, attempts._num_there = ("a", "b", "c"), lambda: num
+    assert look(1.0) is None
+    attempts._waited = [None], 10.0
+    assert look(11.0) == 10.0
+    num = 2
+    assert [look(12.0), look(13.0)] == [12.0, 12.0]
+    # The next files that are waited for.
+    attempts._waited = [None], 20.0
+    num = 0
+    assert look(21.0) == 20.0
+    num = 2
+    assert look(22.0) == 22.0
 
 
 def hang_after_two_files(monkeypatch: pytest.MonkeyPatch) -> None:

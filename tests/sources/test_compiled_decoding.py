@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numcodecs.blosc
 import numcodecs.zstd
@@ -18,10 +22,13 @@ import xloader
 from xloader.errors import CorruptChunkError
 from xloader.sources.base import Read
 from xloader.sources.open.open_source import open_source
-from xloader.sources.zarr import compiled_files, fetched_chunks
+from xloader.sources.zarr import compiled_files, fetched_chunks, file_objects
 from xloader.sources.zarr.codec_chain import CastView, Chain
 from xloader.sources.zarr.compiled_decoding import Decoder, StoredChunk, decoder
-from xloader.sources.zarr.decode import Compressed
+from xloader.sources.zarr.decode import SCRATCH, Compressed
+from xloader.sources.zarr.fetched_chunks import ShardChunks
+from xloader.sources.zarr.file_objects import Files
+from xloader.sources.zarr.shards import FetchedPart
 from xloader.testing import truncate, write_store
 
 SHAPE = (6, 8, 10)
@@ -192,3 +199,50 @@ def test_small_chunks_are_read_and_decoded_together(tmp_path: Path, calls: list[
         assert loader.report().num_reads == 64 * 4 * 4
         assert loader.report().num_requests == 64 * 4 * 4
     assert calls == [16] * 64
+
+
+def test_chunks_that_are_not_compressed_take_no_scratch_memory(library: Decoder) -> None:
+    """A short file is damage, however large its chunk should be."""
+    chain = Chain((), 2**50, (CastView(np.dtype("u1"), (2**50,)),))
+    chunk = StoredChunk(np.zeros(10, "u1"), chain, (slice(5, 8),), np.zeros(3, "u1"))
+    assert library.decode([chunk]) == [False]
+
+
+def test_the_first_chunk_of_a_shard_that_has_not_arrived_is_named() -> None:
+    class Errors:
+        def tell(self, error: Exception, read: Read, *_: Any, **__: Any) -> None:
+            raise KeyError(read.chunk) from error
+
+    def parts() -> Iterator[FetchedPart]:
+        yield FetchedPart([(1, None)], 1)
+        raise OSError
+
+    reads = [Read("a", (number,), (slice(0, 1),)) for number in range(2)]
+    chunks = ShardChunks([None] * 2, reads, Errors(), None)
+    arriving = chunks._timed(parts())
+    next(arriving)
+    with pytest.raises(KeyError, match="0"):
+        next(arriving)
+
+
+def test_a_buffer_is_freed_before_a_larger_one_takes_its_place(tmp_path: Path) -> None:
+    sizes = [2**20, 2**22]
+    for size in sizes:
+        (tmp_path / f"{size}").write_bytes(bytes(size))
+    SCRATCH._buffers.clear()
+    files = Files(str(tmp_path))
+    take, alive = SCRATCH.take, []
+
+    def watch(nbytes: int, number: int = 0) -> Any:
+        old = SCRATCH._buffers.get(number)
+        ref = None if old is None else weakref.ref(old)
+        del old
+        found = take(nbytes, number)
+        alive.append(ref is not None and ref() is not None and ref().size < found.size)
+        return found
+
+    with mock.patch.object(file_objects, "SCRATCH", SimpleNamespace(take=watch, size=SCRATCH.size)):
+        for found in files.get_many([f"{size}" for size in sizes], 0):
+            del found
+    assert len(alive) > 2
+    assert not any(alive)

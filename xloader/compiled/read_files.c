@@ -27,7 +27,7 @@ static int open_file(const char *path) {
     return file;
 }
 
-static int is_absent(int error) { return error == ENOENT || error == ENOTDIR || error == EISDIR; }
+static int is_absent(int error) { return error == ENOENT || error == ENOTDIR; }
 
 /* The number of bytes read, which is smaller where the file ends before; or UNUSUAL. */
 static int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
@@ -49,8 +49,8 @@ static int64_t read_part(int file, int64_t start, int64_t size, char *buffer) {
 /* Each of `parts` is the offset of its path in `paths`, its first byte and its size. Without a
    size, which is negative then, it reaches to the end of the file; and a negative first byte counts
    from there. For each part, `found` gets its offset in the buffer and its size. Returns the number
-   of parts that had room; `found` then has the size of the next part too. What is unusual is left
-   to the caller, who tells what it is. */
+   of parts before the first for which there was no room, or that is unusual; `found` has the size of
+   that part too. What is unusual is left to the caller, who tells what it is. */
 EXPORT int64_t xloader_read_files(
     const char *paths, const int64_t *parts, int64_t num, char *buffer, int64_t capacity,
     int64_t *found) {
@@ -78,6 +78,8 @@ EXPORT int64_t xloader_read_files(
             found[2 * at + 1] = found[2 * at - 1];
         }
         found[2 * at] = used;
+        if (!is_open && found[2 * at + 1] == UNUSUAL)
+            break;
         if (!is_open)
             continue;
         if (size < 0) {
@@ -94,6 +96,8 @@ EXPORT int64_t xloader_read_files(
             break;
         }
         found[2 * at + 1] = read_part(file, start, size, buffer + used);
+        if (found[2 * at + 1] == UNUSUAL)
+            break;
         used += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     }
     if (is_open)

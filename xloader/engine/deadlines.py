@@ -39,6 +39,8 @@ class Deadlines:
         self._on_long = on_long
         self._under_way: dict[Attempts, Left] = {}
         self._told: dict[Attempts, float] = {}
+        # The start of the wait, the number of objects that have arrived, and when that was seen.
+        self._arrived: dict[Attempts, tuple[float, int, float]] = {}
         self._is_closed = threading.Event()
         self._threads = Threads("xloader-deadline")
 
@@ -54,7 +56,7 @@ class Deadlines:
         Parameters
         ----------
         reads : sequence of Read
-            The chunks to read. Messages name the first one.
+            The chunks to read. Messages name the one that is waited for.
         num_hung : int
             Number of earlier attempts at them whose threads were given up.
         on_left : callable
@@ -80,6 +82,7 @@ class Deadlines:
             The object that `begin` returned.
         """
         self._under_way.pop(attempts, None)
+        self._arrived.pop(attempts, None)
 
     def start(self) -> None:
         """Start the thread that checks the time limits, if there is none.
@@ -122,9 +125,12 @@ class Deadlines:
             # A read that begins after this cannot be due earlier.
             pause = min(timeout, LONG_SECONDS)
             for attempts, on_left in list(self._under_way.copy().items()):
-                since = attempts.since
+                since = self._since(attempts, now)
                 if since is None:
                     continue
+                if attempts.num_there is not None:
+                    # To see arrivals soon: a hang is found within 1.25 times the limit after one.
+                    pause = min(pause, timeout / 4)
                 if now - since >= timeout:
                     if attempts.abandon(now - timeout):
                         self._under_way.pop(attempts, None)
@@ -133,6 +139,16 @@ class Deadlines:
                 pause = min(pause, since + timeout - now)
                 pause = min(pause, self._tell(attempts, since, now))
             pause = max(pause, 0.001)
+
+    def _since(self, attempts: Attempts, now: float) -> float | None:
+        """When the present attempt began; of several objects, when one was last seen to arrive."""
+        since, num_there = attempts.since, attempts.num_there
+        if since is None or not num_there:
+            return since
+        known = self._arrived.get(attempts)
+        if known is None or known[:2] != (since, num_there):
+            known = self._arrived[attempts] = (since, num_there, now)
+        return known[2]
 
     def _tell(self, attempts: Attempts, since: float, now: float) -> float:
         """Report a slow read, once for each attempt. Return the seconds until the next check."""

@@ -168,9 +168,9 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     Returns
     -------
     hits : Hits
-        The hits. Their ``residences`` are not set: that is for the caller.
+        The hits. The caller sets their ``residences``.
     blocks : numpy.ndarray of int64
-        Per hit, the number of the block in the group.
+        Per hit, the number of the block in the group. It may share memory with ``residences``.
     """
     function = find_function("xloader_find_hits", _ARGUMENTS)
     if function is None or len(access) > _MOST_DIMS:

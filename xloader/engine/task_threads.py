@@ -27,7 +27,7 @@ class ThreadTask(NamedTuple):
     Parameters
     ----------
     reads : sequence of Read
-        The chunks that it reads, if any. Messages name the first one.
+        The chunks that it reads, if any. Messages name the one that is waited for.
     do : callable
         Does the task. If its thread is given up while it waits for a store, another thread calls it
         again.

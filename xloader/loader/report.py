@@ -56,9 +56,9 @@ class Report(Figures):
         rows of a batch included) and ``"transform"``. Reading through xarray counts as decoding.
     lock_wait_seconds : float
         Estimated seconds in which these threads, although at work, waited for Python's lock: only
-        the thread that holds it runs Python code. It is the time at work without computing, without
-        waiting for a core and without ``"fetch"``. Transforms may wait for other things too, and
-        are supposed to wait for the lock as long, for their computing, as the other stages. Where
+        the thread that holds it runs Python code. It is the time at work without computing and
+        without waiting for a core. Reads and transforms may wait for other things too, and are
+        taken to wait for the lock as long, for their computing, as the other stages. Where
         the system does not count waits for a core (other than Linux), these are included.
     core_wait_seconds : float
         Seconds in which these threads waited for a core of the processor, also after pauses. 0

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.sources.base import Fetched, Outcome, Read, Source
+from xloader.sources.retries import current
 
 
 class Deferred:
@@ -77,7 +78,12 @@ class Several:
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
         """Decode one part after the other; see `Fetched.decode`."""
-        outcomes = [part.decode([outs[n] for n in numbers]) for part, numbers in self._parts]
+        attempts, outcomes = current(), []
+        reads = attempts.reads
+        for part, numbers in self._parts:
+            if len(reads) == len(outs):
+                attempts.reads = [reads[number] for number in numbers]
+            outcomes.append(part.decode([outs[number] for number in numbers]))
         return Outcome(
             num_missing=sum(outcome.num_missing for outcome in outcomes),
             num_requests=sum(outcome.num_requests for outcome in outcomes),

@@ -134,7 +134,7 @@ class Attempts:
             self.num_requests += 1
             num_counted, begin = self.num_requests, time.monotonic()
             try:
-                return self.wait_for(key, call)
+                return self._wait_for((key,), call, int)
             except Exception as error:
                 pause = self._pause_after(error, begin)
             finally:
@@ -200,7 +200,7 @@ class Attempts:
         ----------
         key : str or sequence of str
             Key of the object that is waited for, or of several. The first of ``reads`` are those
-            of the same objects then.
+            of the same objects then, and each arrival lets the time limit start anew.
         call : callable
             Waits, and returns the result.
         num_there : callable
@@ -216,7 +216,13 @@ class Attempts:
         Abandoned
             If this thread was given up.
         """
-        self._keys, self._num_there = (key,) if isinstance(key, str) else key, num_there
+        self._num_failed, self._is_exhausted = 0, False
+        return self._wait_for((key,) if isinstance(key, str) else key, call, num_there)
+
+    def _wait_for(
+        self, keys: Sequence[str], call: Callable[[], T], num_there: Callable[[], int]
+    ) -> T:
+        self._keys, self._num_there = keys, num_there
         return self._wait(call, time.monotonic() + _GRACE)
 
     def _wait(self, call: Callable[[], T], since: float | None) -> T:
@@ -265,12 +271,19 @@ class Attempts:
     @property
     def read(self) -> Read | None:
         """The chunk that is waited for; None for metadata."""
-        return self.reads[min(self._num_there(), len(self.reads) - 1)] if self.reads else None
+        reads = self.reads
+        return reads[min(self._num_there(), len(reads) - 1)] if reads else None
 
     @property
     def key(self) -> str:
         """Key of the object that is waited for."""
-        return self._keys[min(self._num_there(), len(self._keys) - 1)]
+        keys = self._keys
+        return keys[min(self._num_there(), len(keys) - 1)]
+
+    @property
+    def num_there(self) -> int | None:
+        """Number of objects that have arrived; None if only one is waited for."""
+        return self._num_there() if len(self._keys) > 1 else None
 
     @property
     def since(self) -> float | None:

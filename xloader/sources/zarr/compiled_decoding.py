@@ -98,8 +98,9 @@ class Decoder:
         width = max(map(len, known))
         table = np.array([row + [0] * (width - len(row)) for row in known], np.int64)
         is_done = np.zeros(len(known), np.int64)
-        # Only chunks that are not decoded into place need the scratch memory.
-        scratch = SCRATCH.take(max((row[3] for row in known if row[6]), default=0))
+        # Only chunks that are decompressed, and not into place, need the scratch memory.
+        sizes = (row[3] for row in known if row[6] and row[0] != _RAW)
+        scratch = SCRATCH.take(max(sizes, default=0))
         self.function(
             *(address_of(table), width, len(known), address_of(self.addresses)),
             *(address_of(scratch), address_of(is_done)),

@@ -78,9 +78,8 @@ def read_parts(
     )
     if not num:
         return [], int(told[0, 1])
-    found: list[Bytes | None] = []
-    for begin, size in told[:num].tolist():
-        if size < _ABSENT:
-            break
-        found.append(None if size == _ABSENT else buffer[begin : begin + size])
+    found = [
+        None if size == _ABSENT else buffer[begin : begin + size]
+        for begin, size in told[:num].tolist()
+    ]
     return found, 0

@@ -75,19 +75,20 @@ class _Chunks:
 
     def _timed(self, parts: Iterator[FetchedPart]) -> Iterator[FetchedPart]:
         """The parts as they arrive from the store. The time that each takes is counted."""
-        num_begun = 0
+        is_begun = [False] * len(self._reads)
         while True:
             begin = perf_counter()
             try:
                 part = next(parts, None)
             except Exception as error:
-                at = min(num_begun, len(self._reads) - 1)
+                at = is_begun.index(False) if False in is_begun else 0
                 read, array = self._reads[at], self._arrays[at]
                 self._chunk_errors.tell(error, read, array, is_decoding=False)
             self._seconds += perf_counter() - begin
             if part is None:
                 return
-            num_begun += len(part.chunks)
+            for number in [number for number, _ in part.chunks]:
+                is_begun[number] = True
             yield part
             del part
 
@@ -151,9 +152,10 @@ class SingleChunks(_Chunks):
         room_nbytes = sum(array.chain(chunk).nbytes for array, chunk in pairs)
         arriving, num_begun = self._arrays[0].objects.get_many(keys, room_nbytes), 0
         attempts = current()
+        reads = attempts.reads
         while num_begun < len(keys):
-            if len(attempts.reads) > 1:
-                attempts.reads = self._reads[num_begun:]
+            if len(reads) == len(keys):
+                attempts.reads = reads[num_begun:]
             found: list[tuple[int, Bytes | None]] = list(enumerate(next(arriving), num_begun))
             num_begun += len(found)
             part = FetchedPart(found, len(found))

@@ -73,18 +73,22 @@ class Files(Asking):
         while begin < len(parts):
             rest = parts[begin:]
             told = np.full((len(rest), 2), _PENDING)
+            # Before they are made, so that those of a thread that is given up count as well.
+            attempts.num_requests += len(rest)
             read = partial(self._read_together, rest, room_nbytes, told)
             if rest[0].key == rest[-1].key:
                 found = attempts.wait_for(rest[0].key, read)
             else:
                 keys = [part.key for part in rest]
                 found = attempts.wait_for(keys, read, partial(_num_there, told))
-            attempts.num_requests += len(found)
+            attempts.num_requests -= len(rest) - len(found)
             if not found:
                 # One by one, to retry what may pass, and to tell what is wrong.
                 found = [attempts.ask(rest[0].key, partial(self._get_range, *rest[0]))]
-            yield found
             begin += len(found)
+            yield found
+            # Views of the buffer would keep it alive when a larger one takes its place.
+            del found
 
     def _read_together(
         self, parts: Sequence[FilePart], room_nbytes: int, told: Ints
