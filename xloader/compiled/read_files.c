@@ -85,12 +85,11 @@ EXPORT int64_t xloader_read_files(
         if (size < 0) {
             if (start < 0)
                 start = file_size + start < 0 ? 0 : file_size + start;
-            size = file_size - start;
+            size = file_size > start ? file_size - start : 0;
+        } else if (file_size && start + size > file_size) {
+            /* Some file systems tell a size of 0 for files that have contents. */
+            size = file_size > start ? file_size - start : 0;
         }
-        if (start + size > file_size)
-            size = file_size - start;
-        if (size < 0)
-            size = 0;
         if (used + size > capacity) {
             found[2 * at + 1] = size;
             break;
