@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -132,11 +132,9 @@ class Group:
 
     def block_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of each block, cut down to the selection."""
-        product = np.full(len(blocks), self.unit_nbytes, np.int64)
-        for axis, index in zip(self.axes, self._indices(blocks), strict=True):
-            if axis is not None:
-                product *= axis.edges[index + 1] - axis.edges[index]
-        return product
+        return self._product(
+            self.unit_nbytes, blocks, lambda axis, index: axis.edges[index + 1] - axis.edges[index]
+        )
 
     @cached_property
     def most_read_nbytes(self) -> int:
@@ -146,15 +144,20 @@ class Group:
     def read_nbytes(self, blocks: Ints) -> Ints:
         """Decoded bytes of the chunks of each block, not cut down to the selection."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)
-        product = np.full(len(blocks), unit, np.int64)
-        for axis, index in zip(self.axes, self._indices(blocks), strict=True):
-            if axis is not None:
-                product *= axis.read_sizes[index]
-        return product
+        return self._product(unit, blocks, lambda axis, index: axis.read_sizes[index])
 
-    def _indices(self, blocks: Ints) -> tuple[Ints, ...]:
-        """Index of each block along each windowed dimension."""
-        return (blocks,) if len(self.shape) == 1 else np.unravel_index(blocks, self.shape)
+    def _product(self, unit: int, blocks: Ints, sizes: Callable[[Axis, Ints], Ints]) -> Ints:
+        """A number of bytes times the sizes of each block along the windowed dimensions.
+
+        ``sizes`` gives the sizes along a dimension, for the blocks' indices along it.
+        """
+        is_line = len(self.shape) == 1
+        indices = (blocks,) if is_line else np.unravel_index(blocks, self.shape)
+        product = np.full(len(blocks), unit, np.int64)
+        for axis, index in zip(self.axes, indices, strict=True):
+            if axis is not None:
+                product *= sizes(axis, index)
+        return product
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
@@ -181,8 +180,8 @@ class Chain:
             and out.flags.c_contiguous
         ):
             target = out.reshape(-1).view(np.uint8)
-            if self._decompress is not None:
-                self._decompress(data, target)
+            if self.simple is not None and self.simple[0]:
+                COMPRESSORS[self.simple[0]](data, target)
                 return
         decoded = decode(data, self.steps, self.nbytes, target, scratch)
         if decoded is not target:
@@ -197,15 +196,12 @@ class Chain:
     @cached_property
     def simple(self) -> tuple[str, CastView] | None:
         """The compressor, empty if there is none, and the only turn; None if there is more."""
-        names = [step.name if isinstance(step, Compressed) else None for step in self.steps]
-        name = "" if not names else names[0] if len(names) == 1 else None
-        return None if name is None or self._view is None else (name, self._view)
-
-    @cached_property
-    def _decompress(self) -> Callable[[Bytes, Bytes], None] | None:
-        """The function of the only step, if that step is a decompression."""
-        step = self.steps[0] if len(self.steps) == 1 else None
-        return COMPRESSORS[step.name] if isinstance(step, Compressed) else None
+        if self._view is None or len(self.steps) > 1:
+            return None
+        (step,) = self.steps or (None,)
+        if step is None:
+            return "", self._view
+        return (step.name, self._view) if isinstance(step, Compressed) else None
 
     def _turn(self, array: NDArray[Any]) -> NDArray[Any]:
         for turn in self.turns:

@@ -120,7 +120,7 @@ class Zipped(_OneByOne):
         return _as_bytes(read_zip(self._store, key, byte_range))
 
 
-class Asynchronous:
+class Asynchronous(Objects):
     """The objects of an asynchronous store, read on zarr's own event loop.
 
     Parameters
@@ -140,10 +140,6 @@ class Asynchronous:
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object."""
         return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
-
-    def get_many(self, keys: Sequence[str], room_nbytes: int) -> Iterator[list[Bytes | None]]:
-        """Read whole objects one by one."""
-        return ([self.get(key)] for key in keys)
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
         """Read parts of an object concurrently."""

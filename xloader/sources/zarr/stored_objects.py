@@ -69,8 +69,9 @@ class Objects(Protocol):
         -------
         iterator of list of (numpy.ndarray of uint8 or None)
             The objects in the order given, those of one list read together; None for an absent one.
+            By default each is read alone, when the iterator reaches it.
         """
-        ...
+        return ([self.get(key)] for key in keys)
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
         """Read parts of an object, each with one request.
@@ -91,7 +92,7 @@ class Objects(Protocol):
         ...
 
 
-class Asking:
+class Asking(Objects):
     """Base class whose requests are retried as part of the read that is being made."""
 
     def get(self, key: str) -> Bytes | None:
@@ -101,10 +102,6 @@ class Asking:
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of an object, or all of it if it is shorter."""
         return current().ask(key, lambda: self._get_last(key, nbytes))
-
-    def get_many(self, keys: Sequence[str], room_nbytes: int) -> Iterator[list[Bytes | None]]:
-        """Read whole objects one by one, each only when the iterator reaches it."""
-        return ([self.get(key)] for key in keys)
 
     def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
         """Read parts of an object, each only when the iterator reaches it, to save memory."""
