@@ -100,9 +100,9 @@ class BlockLoads:
         Parameters
         ----------
         blocks : list of LoadedBlock
-            Blocks of one group that the same row is the first to need.
+            Blocks of one group that the same row is the first to need, or that are rows themselves.
         open_batch : OpenBatch
-            The batch of that row.
+            The batch of the rows.
         """
         load = Load(blocks, open_batch)
         self._without_memory.append(load)
@@ -111,10 +111,15 @@ class BlockLoads:
             self._to_fetch.extend((load, b) for b in load.bundles if b.is_waiting)
             self._fetch()
 
+    @property
+    def has_task(self) -> bool:
+        """Whether there is something to decode. Gives memory to the first blocks."""
+        self._give_memory()
+        return bool(self._to_decode)
+
     def next_task(self) -> Callable[[], None] | None:
         """A task for the calling worker that decodes chunks; None if there is nothing to decode."""
-        self._give_memory()
-        if not self._to_decode:
+        if not self.has_task:
             return None
         load, bundle = self._to_decode.popleft()
         claimed, nbytes = [(load, bundle)], bundle.nbytes
@@ -181,10 +186,7 @@ class BlockLoads:
             load.has_memory = True
             if not load.bundles:
                 self._list(load)
-            ready = [b for b in load.bundles if self._is_ready(b)]
-            self._to_decode.extend((load, bundle) for bundle in ready)
-            if len(ready) > 1:
-                self._run_lock.work.notify_all()
+            self._to_decode.extend((load, b) for b in load.bundles if self._is_ready(b))
 
     @staticmethod
     def _is_ready(bundle: Bundle) -> bool:
@@ -334,7 +336,7 @@ class BlockLoads:
         self._to_decode.extendleft(reversed(claim.claimed[number:]))
         self._on_decoded(claim)
         self._on_stuck(attempts.thread)
-        self._run_lock.work.notify_all()
+        self._run_lock.work.notify()
 
     def _let_go(self, bundle: Bundle, held_nbytes: int) -> None:
         self._in_flight_nbytes -= held_nbytes
@@ -380,7 +382,6 @@ class BlockLoads:
         load.bundles.extend(parts)
         self._tally.num_requests += bundle.num_requests
         self._to_decode.extendleft((load, part) for part in reversed(parts))
-        self._run_lock.work.notify()
 
     def _count_requests(self, bundle: Bundle, attempts: Attempts) -> None:
         bundle.num_requests += attempts.num_requests
@@ -406,7 +407,6 @@ class BlockLoads:
             self._fetch()
         if self._job.skips(bundle.error):
             self._tally.skipped.update({(r.variable, r.chunk): None for r in bundle.reads})
-        is_news = False
         for number, _ in bundle.places:
             block = load.blocks[number]
             block.error = block.error or bundle.error
@@ -414,6 +414,3 @@ class BlockLoads:
             if block.is_loaded:
                 self._tally.read_nbytes += block.begin.read_nbytes
                 self._on_loaded(block, load.open_batch)
-                is_news = True
-        if is_news:
-            self._run_lock.work.notify()

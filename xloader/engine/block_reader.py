@@ -74,7 +74,7 @@ class Bundle:
         ]
 
 
-_SMALL_NBYTES = 1 << 20
+_SMALL_NBYTES = 1 << 22
 """Chunks that may be read with any others are read together up to this many decoded bytes."""
 
 _MOST_CHOICES = 1 << 12

@@ -37,16 +37,17 @@ class Done(NamedTuple):
 
 
 class Load:
-    """Blocks of one group that the same row is the first to need, so that they are loaded together.
+    """Blocks of one group that are loaded together.
 
-    The bundles may be listed before the blocks have memory, or after.
+    The same row is the first to need them. Or each of them is a row, and takes no other memory. The
+    bundles may be listed before the blocks have memory, or after.
 
     Parameters
     ----------
     blocks : list of LoadedBlock
         The blocks.
     open_batch : OpenBatch
-        The batch of that row.
+        The batch of the rows.
 
     Attributes
     ----------

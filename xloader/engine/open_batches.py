@@ -127,6 +127,11 @@ class OpenBatches:
         return self.num_ahead * self._job.parts.fields.batch_size
 
     @property
+    def has_task(self) -> bool:
+        """Whether there is a batch to finish, or something to gather."""
+        return bool(self._to_finish or self._gathers)
+
+    @property
     def head_is_ready(self) -> bool:
         """Whether the next batch can be delivered."""
         return bool(self._queue) and self._queue[0].is_final
@@ -213,18 +218,17 @@ class OpenBatches:
         else:
             self._gathers.extend(waiting)
 
-    def _finish_later(self, open_batch: OpenBatch) -> bool:
-        """Queue a batch to be finished if nothing of it is missing; return whether it was.
+    def _finish_later(self, open_batch: OpenBatch) -> None:
+        """Queue a batch to be finished if nothing of it is missing.
 
         One without rows of its own needs the last row of the batch before it.
         """
         if open_batch.num_missing or open_batch.arrays is None or open_batch.is_finishing:
-            return False
+            return
         if not len(open_batch.step.ids) and self._last_rows is None:
-            return False
+            return
         open_batch.is_finishing = True
         self._to_finish.append(open_batch)
-        return True
 
     def _open(self) -> None:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.
@@ -243,7 +247,6 @@ class OpenBatches:
                 for access, hits in enumerate(accesses):
                     self._sort(open_batch, group, access, hits)
             self._finish_later(open_batch)
-            self._run_lock.work.notify_all()
 
     def _weigh(self) -> None:
         # The consumer may keep more than the last batch; these are not counted.
@@ -300,32 +303,27 @@ class OpenBatches:
             )
         with self._run_lock.lock:
             self._tally.gather_seconds += time.perf_counter() - begin
-            is_news = bool(self._gathers)
             for part in parts:
-                is_news |= self._pass(part)
-            if is_news:
-                self._run_lock.work.notify()
+                self._pass(part)
 
-    def _pass(self, part: _Part) -> bool:
+    def _pass(self, part: _Part) -> None:
         """Count gathered hits, and drop the blocks that no row needs any more.
 
-        The lock must be held. Return whether other workers have something to do because of that.
+        The lock must be held.
         """
         wanted, open_batch = part.wanted, part.wanted.open_batch
         if self._job.block_table.num_failed:
             self._note_failed(part)
         open_batch.num_missing -= part.size
-        is_news = self._finish_later(open_batch)
+        self._finish_later(open_batch)
         if self._uses is None:
-            return is_news
+            return
         for residence in self._count_down(self._uses[wanted.group], part):
             block = self._job.block_table.find(wanted.group, residence)
             assert block is not None
             block.is_over = True
             if block.is_loaded:
                 self._evict(block)
-                is_news = True
-        return is_news
 
     def _note_failed(self, part: _Part) -> None:
         """Note the rows or the batch that need a block which could not be loaded."""
@@ -414,7 +412,6 @@ class OpenBatches:
                 # The last batch may have waited for this row.
                 for waiting in itertools.islice(self._queue, self._num_opened):
                     self._finish_later(waiting)
-                self._run_lock.work.notify()
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:

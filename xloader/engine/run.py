@@ -14,16 +14,16 @@ Each worker does whichever of these tasks is due, and the work nearest to delive
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
 from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
+from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
 from xloader.engine.open_batches import OpenBatches
@@ -75,6 +75,7 @@ class Run:
         self._is_closed = False
         self._closing: set[threading.Thread] = set()
         self._is_dropped = False
+        self._num_idle = 0
         # Exit handlers run in reverse order, so this one runs before zarr stops its event loop. A
         # thread that waits for that loop afterwards would wait for ever.
         atexit.register(self.close)
@@ -286,13 +287,18 @@ class Run:
                     if task is None and not self._is_closed:
                         self.tally.mark(workers=-1)
                         since = self.tally.since
+                        self._num_idle += 1
                         while task is None and not self._is_closed:
                             self._run_lock.work.wait()
                             kind, task = self._next_task()
+                        self._num_idle -= 1
                         self.tally.mark(workers=1)
                         clock.skip(self.tally.since - since)
                     if self._is_closed:
                         return
+                    # Each worker wakes the next one: none is woken that would find nothing to do.
+                    if self._num_idle and self._has_more():
+                        self._run_lock.work.notify()
                 assert task is not None
                 clock.begin(kind)
                 task()
@@ -323,6 +329,10 @@ class Run:
             return "own", self._walk
         return "own", None
 
+    def _has_more(self) -> bool:
+        """Whether another worker would find a task. The lock must be held."""
+        return self._open_batches.has_task or self._block_loads.has_task or self._may_walk()
+
     def _may_walk(self) -> bool:
         if self._is_walked or self._is_walking:
             return False
@@ -342,7 +352,6 @@ class Run:
             else:
                 self._add(step)
                 self._is_walked = step.index + 1 == self._job.walker.num_steps
-            self._run_lock.work.notify()
             if self._is_walked:
                 self._run_lock.batch.notify()
 
@@ -350,10 +359,13 @@ class Run:
         """Queue a batch, and the blocks that it is the first to need. The lock must be held."""
         num_hits = sum(len(hits) for accesses in step.hits for hits in accesses)
         open_batch = OpenBatch(step, num_missing=num_hits + len(step.begins))
-        for _, begins in itertools.groupby(step.begins, key=lambda begin: (begin.row, begin.group)):
-            blocks = [
-                self._job.block_table.put(begin, self._is_row(step, begin)) for begin in begins
-            ]
+        loads: dict[Hashable, list[LoadedBlock]] = {}
+        for begin in step.begins:
+            block = self._job.block_table.put(begin, self._is_row(step, begin))
+            # Blocks that take no memory of the pool need not wait for that of other rows.
+            row = None if block.is_row else begin.row
+            loads.setdefault((row, begin.group), []).append(block)
+        for blocks in loads.values():
             self._block_loads.add(blocks, open_batch)
         self._open_batches.add(open_batch)
 

@@ -22,7 +22,7 @@ _STORED: Final = 2
 """Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
 
 
-_ROOM_NBYTES: Final = 1 << 20
+_ROOM_NBYTES: Final = 1 << 22
 """Parts of files are read together up to this many bytes. Larger parts are read alone."""
 
 _SPARE_NBYTES: Final = 128

@@ -36,7 +36,7 @@ from xloader.sources.zarr.read_routes import Route, make_route, make_variable
 from xloader.sources.zarr.shard_indexes import INDEX_ROW_NBYTES
 from xloader.sources.zarr.stored_array import StoredArray, check_keys, metadata_in_json
 
-_SMALL_NBYTES: Final = 1 << 19
+_SMALL_NBYTES: Final = 1 << 20
 """Largest decoded chunk that is read together with chunks of other stored objects."""
 
 
