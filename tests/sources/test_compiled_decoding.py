@@ -29,6 +29,7 @@ from xloader.sources.zarr.decode import SCRATCH, Compressed
 from xloader.sources.zarr.fetched_chunks import ShardChunks
 from xloader.sources.zarr.file_objects import Files
 from xloader.sources.zarr.shards import FetchedPart
+from xloader.sources.zarr.stored_objects import ObjectPart
 from xloader.testing import truncate, write_store
 
 SHAPE = (6, 8, 10)
@@ -242,7 +243,7 @@ def test_a_buffer_is_freed_before_a_larger_one_takes_its_place(tmp_path: Path) -
         return found
 
     with mock.patch.object(file_objects, "SCRATCH", SimpleNamespace(take=watch, size=SCRATCH.size)):
-        for found in files.get_many([f"{size}" for size in sizes], 0):
+        for found in files.get_parts([ObjectPart(f"{size}") for size in sizes], 0):
             del found
     assert len(alive) > 2
     assert not any(alive)

@@ -26,6 +26,7 @@ from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import compiled_files, fetched_chunks, shards
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.file_objects import Files
+from xloader.sources.zarr.stored_objects import ObjectPart
 from xloader.testing import CountingStore, LatencyStore, SourceRecorder, truncate, write_store
 
 KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
@@ -235,8 +236,13 @@ def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
             store.get_sync(f"{size}", byte_range=RangeByteRequest(*span)).to_bytes()
             for span in spans
         ]
-        ranges = files.get_ranges(f"{size}", spans)
-        assert [data.tobytes() for data in ranges] == expected
+        parts = [ObjectPart(f"{size}", *span) for span in spans]
+        ranges = [
+            None if data is None else data.tobytes()
+            for found in files.get_parts(parts, sum(stop - start for start, stop in spans))
+            for data in found
+        ]
+        assert ranges == expected
         whole = files.get(f"{size}")
         assert whole.tobytes() == store.get_sync(f"{size}", prototype=prototype).to_bytes()
         for nbytes in (1, 300, 7000):
@@ -246,12 +252,13 @@ def test_files_give_what_zarr_gives(tmp_path: Path, reading: str):
     for key in ("absent", "folder", "5000/below"):
         assert files.get(key) is None
         assert files.get_last(key, 1) is None
-        assert list(files.get_ranges(key, [(0, 1), (1, 2)])) == [None, None]
+        parts = [ObjectPart(key, 0, 1), ObjectPart(key, 1, 2)]
+        assert [data for found in files.get_parts(parts, 2) for data in found] == [None, None]
     keys, expected = ["1", "absent", "5000", "0"], [1, None, 5000, 0]
     for room, num_calls in ((10_000, 1), (4000, 3), (0, 3)):
         SCRATCH._buffers.clear()
         lists = []
-        for found in files.get_many(keys, room):
+        for found in files.get_parts([ObjectPart(key) for key in keys], room):
             lists.append([None if data is None else data.tobytes() for data in found])
         together = [data for own in lists for data in own]
         assert [None if data is None else len(data) for data in together] == expected
@@ -271,7 +278,7 @@ def test_a_file_that_comes_in_pieces_is_read_whole(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("os.preadv", three_at_most, raising=False)
     files = Files(str(tmp_path))
     assert files.get("chunk").tobytes() == b"0123456789"
-    (part,) = files.get_ranges("chunk", [(4, 12)])
+    ((part,),) = files.get_parts([ObjectPart("chunk", 4, 12)], 8)
     assert part.tobytes() == b"456789"
     monkeypatch.undo()
     monkeypatch.delattr("os.preadv", raising=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints
 from xloader.sources.zarr.compressors import Bytes
+from xloader.sources.zarr.stored_objects import ObjectPart
 
 _ABSENT: Final = -1
 """The number that ``read_files.c`` gives, in place of a size, for a file that is absent."""
@@ -18,26 +19,8 @@ _ABSENT: Final = -1
 _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS)
 
 
-class FilePart(NamedTuple):
-    """A part of a file.
-
-    Parameters
-    ----------
-    key : str
-        Key of the object: the path of the file within its store.
-    start : int
-        Its first byte; negative if it is counted from the end.
-    stop : int or None
-        The byte after its last; None for the end of the file.
-    """
-
-    key: str
-    start: int = 0
-    stop: int | None = None
-
-
 def read_parts(
-    prefix: str, parts: Sequence[FilePart], buffer: Bytes, told: Ints
+    prefix: str, parts: Sequence[ObjectPart], buffer: Bytes, told: Ints
 ) -> tuple[list[Bytes | None], int]:
     """Read parts of files into one buffer, as many as it has room for.
 
@@ -45,8 +28,9 @@ def read_parts(
     ----------
     prefix : str
         What precedes each key in the path of its file.
-    parts : sequence of FilePart
-        The parts. Those of one file follow each other.
+    parts : sequence of ObjectPart
+        The parts. Each key is the path of a file within its store. Those of one file follow each
+        other.
     buffer : numpy.ndarray of uint8
         Receives the bytes.
     told : numpy.ndarray of int64, shape (num_parts, 2)

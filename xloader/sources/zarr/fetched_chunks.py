@@ -19,8 +19,9 @@ from xloader.sources.zarr.compiled_decoding import StoredChunk, decoder
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.missing_chunks import Missing
-from xloader.sources.zarr.shards import FetchedPart
+from xloader.sources.zarr.shards import FetchedPart, ShardRange
 from xloader.sources.zarr.stored_array import StoredArray
+from xloader.sources.zarr.stored_objects import ObjectPart
 
 
 class _Chunks:
@@ -55,6 +56,8 @@ class _Chunks:
         self._chunk_errors = chunk_errors
         self._missing = missing
         self._seconds = 0.0
+        self._awaited = 0
+        self._told: Sequence[Read] | None = None
         self.nbytes = 0
 
     def decode(self, outs: Sequence[NDArray[Any]]) -> Outcome:
@@ -75,22 +78,45 @@ class _Chunks:
 
     def _timed(self, parts: Iterator[FetchedPart]) -> Iterator[FetchedPart]:
         """The parts as they arrive from the store. The time that each takes is counted."""
-        is_begun = [False] * len(self._reads)
+        # Where several stores are joined, the reads are told there under other names.
+        told = current().reads
+        self._told = told if len(told) == len(self._reads) else None
         while True:
             begin = perf_counter()
             try:
                 part = next(parts, None)
             except Exception as error:
-                at = is_begun.index(False) if False in is_begun else 0
-                read, array = self._reads[at], self._arrays[at]
+                read, array = self._reads[self._awaited], self._arrays[self._awaited]
                 self._chunk_errors.tell(error, read, array, is_decoding=False)
             self._seconds += perf_counter() - begin
             if part is None:
                 return
-            for number in [number for number, _ in part.chunks]:
-                is_begun[number] = True
             yield part
             del part
+
+    def _arriving(
+        self, asked: Sequence[tuple[ObjectPart, int]], room_nbytes: int
+    ) -> Iterator[tuple[int, list[Bytes | None]]]:
+        """Read parts of objects, each given with the number of its first read.
+
+        Yield how many parts had been read before, and the bytes of the next ones.
+        """
+        parts, num_begun = [part for part, _ in asked], 0
+        arriving = self._arrays[0].objects.get_parts(parts, room_nbytes)
+        while num_begun < len(parts):
+            self._await([number for _, number in asked[num_begun:]])
+            found = next(arriving)
+            num_found = len(found)
+            yield num_begun, found
+            # The bytes are freed before the next ones arrive.
+            del found
+            num_begun += num_found
+
+    def _await(self, numbers: Sequence[int]) -> None:
+        """Note which reads are waited for, so that errors name the first of them."""
+        self._awaited = numbers[0]
+        if self._told is not None:
+            current().reads = [self._told[number] for number in numbers]
 
     def _put(self, chunks: Sequence[tuple[int, Bytes | None]], outs: Sequence[NDArray[Any]]) -> int:
         """Decode chunks, or write the fill value of absent ones. Return how many are absent."""
@@ -146,27 +172,15 @@ class SingleChunks(_Chunks):
             yield FetchedPart([(number, data)], 1)
 
     def _fetch(self) -> Iterator[FetchedPart]:
-        chunks = [read.chunk for read in self._reads]
-        pairs = list(zip(self._arrays, chunks, strict=True))
-        keys = [array.key(chunk) for array, chunk in pairs]
-        room_nbytes = sum(array.chain(chunk).nbytes for array, chunk in pairs)
-        arriving, num_begun = self._arrays[0].objects.get_many(keys, room_nbytes), 0
-        attempts = current()
-        reads = attempts.reads
-        while num_begun < len(keys):
-            if len(reads) == len(keys):
-                attempts.reads = reads[num_begun:]
-            found: list[tuple[int, Bytes | None]] = list(enumerate(next(arriving), num_begun))
-            num_begun += len(found)
-            part = FetchedPart(found, len(found))
+        pairs = [(a, read.chunk) for a, read in zip(self._arrays, self._reads, strict=True)]
+        parts = [(ObjectPart(a.key(chunk)), at) for at, (a, chunk) in enumerate(pairs)]
+        for num_begun, found in self._arriving(parts, sum(a.chain(c).nbytes for a, c in pairs)):
+            yield FetchedPart(list(enumerate(found, num_begun)), len(found))
             del found
-            yield part
-            # The bytes are freed before the next ones arrive.
-            del part
 
 
 class ShardChunks(_Chunks):
-    """Chunks of one shard."""
+    """Chunks of shards of one store. Their ranges are fetched together."""
 
     _held: list[FetchedPart] | None = None
 
@@ -179,7 +193,32 @@ class ShardChunks(_Chunks):
         return self._timed(self._fetch()) if self._held is None else _let_go(self._held)
 
     def _fetch(self) -> Iterator[FetchedPart]:
-        return self._arrays[0].get_of_shard([read.chunk for read in self._reads])
+        ranges: list[ShardRange] = []
+        for numbers in self._by_shard():
+            self._await(numbers)
+            asked = [(number, self._reads[number].chunk) for number in numbers]
+            located = self._arrays[numbers[0]].locate(asked)
+            yield from located.parts
+            ranges += located.ranges
+            # A shard that was fetched whole is freed before others arrive.
+            del located
+        parts = [(own.part, own.members[0][0]) for own in ranges]
+        for num_begun, found in self._arriving(parts, sum(own.nbytes for own in ranges)):
+            chunks: list[tuple[int, Bytes | None]] = []
+            for own, data in zip(ranges[num_begun:], found, strict=False):
+                self._awaited = own.members[0][0]
+                chunks += own.chunks(data)
+                del data
+            nbytes = sum(data.nbytes for data in found if data is not None)
+            yield FetchedPart(chunks, len(found), nbytes)
+            del found, chunks
+
+    def _by_shard(self) -> list[list[int]]:
+        """The numbers of the reads of each shard."""
+        shards: dict[tuple[StoredArray, str], list[int]] = {}
+        for number, (array, read) in enumerate(zip(self._arrays, self._reads, strict=True)):
+            shards.setdefault((array, array.key(read.chunk)), []).append(number)
+        return list(shards.values())
 
 
 def _let_go(parts: list[FetchedPart]) -> Iterator[FetchedPart]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -13,10 +12,10 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
-from xloader.sources.zarr.compiled_files import FilePart, read_parts
+from xloader.sources.zarr.compiled_files import read_parts
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
-from xloader.sources.zarr.stored_objects import ABSENT, Asking, Span
+from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart
 
 _STORED: Final = 2
 """Number of the scratch buffer for stored bytes. Chunks are decoded in buffers 0 and 1."""
@@ -50,23 +49,14 @@ class Files(Asking):
 
     def get(self, key: str) -> Bytes | None:
         """Read a whole file."""
-        return next(self._read([FilePart(key)]))[0]
+        return next(self.get_parts([ObjectPart(key)], 0))[0]
 
     def get_last(self, key: str, nbytes: int) -> Bytes | None:
         """Read the end of a file, or all of it if it is shorter."""
-        return next(self._read([FilePart(key, -nbytes)]))[0]
+        return next(self.get_parts([ObjectPart(key, -nbytes)], 0))[0]
 
-    def get_many(self, keys: Sequence[str], room_nbytes: int) -> Iterator[list[Bytes | None]]:
-        """Read whole files, as many at a time as there is room for."""
-        return self._read([FilePart(key) for key in keys], room_nbytes)
-
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Read parts of a file."""
-        parts = [FilePart(key, *span) for span in spans]
-        return chain.from_iterable(self._read(parts, sum(stop - start for start, stop in spans)))
-
-    def _read(
-        self, parts: Sequence[FilePart], room_nbytes: int = 0
+    def get_parts(
+        self, parts: Sequence[ObjectPart], room_nbytes: int
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of files, as many at a time as there is room for."""
         attempts, begin = current(), 0
@@ -84,14 +74,14 @@ class Files(Asking):
             attempts.num_requests -= len(rest) - len(found)
             if not found:
                 # One by one, to retry what may pass, and to tell what is wrong.
-                found = [attempts.ask(rest[0].key, partial(self._get_range, *rest[0]))]
+                found = [attempts.ask(rest[0].key, partial(self._get_part, *rest[0]))]
             begin += len(found)
             yield found
             # Views of the buffer would keep it alive when a larger one takes its place.
             del found
 
     def _read_together(
-        self, parts: Sequence[FilePart], room_nbytes: int, told: Ints
+        self, parts: Sequence[ObjectPart], room_nbytes: int, told: Ints
     ) -> list[Bytes | None]:
         """Read the first parts with one compiled call; none where that is not possible."""
         room = min(room_nbytes + len(parts) * _SPARE_NBYTES, _ROOM_NBYTES)
@@ -104,7 +94,7 @@ class Files(Asking):
         # If the whole store is gone, its chunks must not be read as fill values.
         return found if is_whole or os.path.isdir(self._root) else []
 
-    def _get_range(self, key: str, start: int, stop: int | None) -> Bytes | None:
+    def _get_part(self, key: str, start: int, stop: int | None) -> Bytes | None:
         """Read some bytes of a file. The arguments are those of a slice of all its bytes."""
         # Few system calls: each releases the GIL, and waits for other threads to get it back.
         path = self._prefix + key

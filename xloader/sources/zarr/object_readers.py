@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from xloader.sources.retries import Attempts, current
 from xloader.sources.stores.retrying_store import plain
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.file_objects import Files
-from xloader.sources.zarr.stored_objects import ABSENT, Asking, Objects, Span
+from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart, Objects
 from xloader.sources.zarr_adapter import (
     RangeByteRequest,
     SuffixByteRequest,
@@ -141,9 +142,12 @@ class Asynchronous(Objects):
         """Read the end of an object."""
         return next(self._get_all(key, [SuffixByteRequest(nbytes)]))
 
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Read parts of an object concurrently."""
-        return self._get_all(key, [RangeByteRequest(*span) for span in spans])
+    def get_parts(
+        self, parts: Sequence[ObjectPart], room_nbytes: int
+    ) -> Iterator[list[Bytes | None]]:
+        """Read parts of objects, those of one object concurrently."""
+        for key, own in groupby(parts, key=lambda part: part.key):
+            yield list(self._get_all(key, [_request(part) for part in own]))
 
     def _get_all(self, key: str, parts: Sequence[ByteRequest | None]) -> Iterator[Bytes | None]:
         attempts = current()
@@ -192,11 +196,16 @@ class OfObstore(Asking):
             # Azure cannot read the last bytes of an object. zarr then requests its size first.
             return self._by_zarr.get_last(key, nbytes)
 
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Read parts of an object: a single one directly, several concurrently through zarr."""
-        if len(spans) != 1:
-            return self._by_zarr.get_ranges(key, spans)
-        return super().get_ranges(key, spans)
+    def get_parts(
+        self, parts: Sequence[ObjectPart], room_nbytes: int
+    ) -> Iterator[list[Bytes | None]]:
+        """Read parts of objects: a single one directly, several of one through zarr."""
+        for _, group in groupby(parts, key=lambda part: part.key):
+            own = list(group)
+            if len(own) == 1:
+                yield from super().get_parts(own, room_nbytes)
+            else:
+                yield from self._by_zarr.get_parts(own, room_nbytes)
 
     def _get(self, key: str) -> Bytes | None:
         try:
@@ -216,6 +225,10 @@ class OfObstore(Asking):
             return _view(self._obstore.get_range(self._inner, key, start=start, end=stop))
         except ABSENT:
             return None
+
+
+def _request(part: ObjectPart) -> ByteRequest | None:
+    return None if part.stop is None else RangeByteRequest(part.start, part.stop)
 
 
 def _as_bytes(buffer: Buffer | None) -> Bytes | None:

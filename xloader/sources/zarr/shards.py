@@ -5,9 +5,9 @@ Chunks of one shard that lie close together are fetched with one request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from xloader.sources.zarr.codec_chain import Chain, Sharding
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
 from xloader.sources.zarr.shard_indexes import Index, IndexCache
-from xloader.sources.zarr.stored_objects import Objects, Span
+from xloader.sources.zarr.stored_objects import ObjectPart, Objects, Span
 
 MOST_GAP_NBYTES: Final = 64 * 2**10
 """The widest gap between two chunks, in bytes, that is fetched along with them in one request."""
@@ -78,6 +78,70 @@ class FetchedPart:
     chunks: list[tuple[int, Bytes | None]]
     num_requests: int
     nbytes: int = 0
+
+
+Numbered = tuple[int, tuple[int, ...]]
+"""A chunk's position among the chunks asked for, and its index in the array."""
+
+
+@dataclass(frozen=True)
+class ShardRange:
+    """A range of a shard that is fetched with one request.
+
+    Parameters
+    ----------
+    part : ObjectPart
+        The part of the stored object to fetch.
+    guard_nbytes : int
+        Bytes at its end that must be there, and belong to no chunk.
+    members : list of (int, (int, int))
+        For each chunk in it, its position among the chunks asked for, and its bytes in the shard.
+    """
+
+    part: ObjectPart
+    guard_nbytes: int
+    members: list[tuple[int, Span]]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the range in bytes."""
+        _, start, stop = self.part
+        assert stop is not None, "the end of a range is known"
+        return stop - start
+
+    def chunks(self, data: Bytes | None) -> list[tuple[int, Bytes | None]]:
+        """The chunks, as in `FetchedPart`.
+
+        Parameters
+        ----------
+        data : numpy.ndarray of uint8 or None
+            What was fetched; None if the shard is absent.
+
+        Raises
+        ------
+        DamagedShardError
+            If the shard ends too early.
+        """
+        if data is None:
+            return [(number, None) for number, _ in self.members]
+        if self.guard_nbytes and data.size < self.nbytes:
+            raise DamagedShardError(_PAST_CHUNKS)
+        return [(number, _cut(data, span, self.part.start)) for number, span in self.members]
+
+
+class Located(NamedTuple):
+    """What is known of chunks once the index of their shard is read.
+
+    Parameters
+    ----------
+    parts : list of FetchedPart
+        Chunks that are absent, or were fetched along with the index.
+    ranges : list of ShardRange
+        Where the others lie.
+    """
+
+    parts: list[FetchedPart]
+    ranges: list[ShardRange]
 
 
 def coalesce(
@@ -178,12 +242,12 @@ class ShardReader:
             If the index is damaged, or points to where no chunk can be.
         """
         index, _ = self.index(shard)
-        return index is not None and self._spans(shard, index, [chunk]) != [None]
+        return index is not None and self._spans(shard, index, [(0, chunk)]) != [None]
 
-    def read(
-        self, shard: Shard, chunks: Sequence[tuple[int, ...]], num_within: Callable[[], int]
-    ) -> Iterator[FetchedPart]:
-        """Fetch chunks of one shard.
+    def locate(
+        self, shard: Shard, chunks: Sequence[Numbered], num_within: Callable[[], int]
+    ) -> Located:
+        """Find chunks of one shard by its index.
 
         A small shard is fetched whole if all its chunks are wanted and its index is not in the
         cache.
@@ -192,15 +256,10 @@ class ShardReader:
         ----------
         shard : Shard
             The shard.
-        chunks : sequence of tuple of int
-            The chunks, by their indexes in the array.
+        chunks : sequence of (int, tuple of int)
+            The chunks. Each is in one of the parts or ranges.
         num_within : callable
             Returns the number of chunks of the shard that lie within the array.
-
-        Yields
-        ------
-        FetchedPart
-            Some of the chunks. The parts together hold every chunk once.
 
         Raises
         ------
@@ -209,43 +268,25 @@ class ShardReader:
         """
         is_small = self._nbytes * shard.sharding.num_chunks <= MOST_RANGE_NBYTES
         is_new = is_small and (self._owner, shard.key) not in self._indexes
-        if is_new and len(set(chunks)) == num_within():
-            yield self._read_whole(shard, chunks)
-            return
+        if is_new and len({chunk for _, chunk in chunks}) == num_within():
+            return Located([self._read_whole(shard, chunks)], [])
         index, num_requests = self.index(shard)
         spans = [None] * len(chunks) if index is None else self._spans(shard, index, chunks)
-        absent = [number for number, span in enumerate(spans) if span is None]
-        if absent or num_requests:
-            yield FetchedPart([(number, None) for number in absent], num_requests)
-        there = [(number, span) for number, span in enumerate(spans) if span is not None]
-        if not there:
-            return
-        joined = coalesce([span for _, span in there])
+        found = [(number, span) for (number, _), span in zip(chunks, spans, strict=True)]
+        absent = [(number, None) for number, span in found if span is None]
+        there = [(number, span) for number, span in found if span is not None]
+        parts = [FetchedPart(list(absent), num_requests)] if absent or num_requests else []
         guard = _guard_nbytes(shard.sharding)
-        ranges = self._objects.get_ranges(
-            shard.key, [(start, stop + guard) for (start, stop), _ in joined]
-        )
-        for span, members in joined:
-            # The bytes are bound to no name, so that they are freed before the next ones arrive.
-            yield self._part(next(ranges), span, guard, [there[member] for member in members])
+        ranges = [
+            ShardRange(ObjectPart(shard.key, start, stop + guard), guard, [there[m] for m in own])
+            for (start, stop), own in coalesce([span for _, span in there])
+        ]
+        return Located(parts, ranges)
 
-    def _part(
-        self, data: Bytes | None, asked: Span, guard: int, found: list[tuple[int, Span]]
-    ) -> FetchedPart:
-        """The chunks in the answer to one request."""
-        start, stop = asked
-        if data is None:
-            return FetchedPart([(number, None) for number, _ in found], 1)
-        if guard and data.size < stop - start + guard:
-            raise DamagedShardError(_PAST_CHUNKS)
-        return FetchedPart(
-            [(number, _cut(data, span, start)) for number, span in found], 1, data.nbytes
-        )
-
-    def _read_whole(self, shard: Shard, chunks: Sequence[tuple[int, ...]]) -> FetchedPart:
+    def _read_whole(self, shard: Shard, chunks: Sequence[Numbered]) -> FetchedPart:
         data = self._objects.get(shard.key)
         if data is None:
-            return FetchedPart([(number, None) for number in range(len(chunks))], 1)
+            return FetchedPart([(number, None) for number, _ in chunks], 1)
         nbytes = shard.sharding.index_stored_nbytes
         is_at_start = shard.sharding.is_at_start
         index = _parse(shard.sharding, data[:nbytes] if is_at_start else data[-nbytes:])
@@ -254,27 +295,29 @@ class ShardReader:
         spans = self._spans(shard, index, chunks)
         if any(span is not None and span[1] > end for span in spans):
             raise DamagedShardError(_PAST_CHUNKS)
-        found = [None if span is None else _cut(data, span, 0) for span in spans]
-        return FetchedPart(list(enumerate(found)), 1, data.nbytes)
+        found = [
+            (number, None if span is None else _cut(data, span, 0))
+            for (number, _), span in zip(chunks, spans, strict=True)
+        ]
+        return FetchedPart(found, 1, data.nbytes)
 
     def _read_index(self, shard: Shard) -> Index | None:
         nbytes = shard.sharding.index_stored_nbytes
         if shard.sharding.is_at_start:
-            (data,) = self._objects.get_ranges(shard.key, [(0, nbytes)])
+            ((data,),) = self._objects.get_parts([ObjectPart(shard.key, 0, nbytes)], nbytes)
         else:
             data = self._objects.get_last(shard.key, nbytes)
         return None if data is None else _parse(shard.sharding, data)
 
-    def _spans(
-        self, shard: Shard, index: Index, chunks: Sequence[tuple[int, ...]]
-    ) -> list[Span | None]:
+    def _spans(self, shard: Shard, index: Index, chunks: Sequence[Numbered]) -> list[Span | None]:
         """Where chunks lie in their shard, in bytes; None for those that are absent."""
         sharding = shard.sharding
         first = sharding.index_stored_nbytes if sharding.is_at_start else 0
-        places = np.array(chunks, np.int64) - np.array(shard.first, np.int64)
+        places = np.array([chunk for _, chunk in chunks], np.int64)
+        places -= np.array(shard.first, np.int64)
         entries = index.reshape(-1, 2)[sharding.numbers_of(places)]
         spans: list[Span | None] = []
-        for chunk, (offset, nbytes) in zip(chunks, entries.tolist(), strict=True):
+        for (_, chunk), (offset, nbytes) in zip(chunks, entries.tolist(), strict=True):
             if offset == nbytes == ABSENT:
                 spans.append(None)
                 continue

@@ -7,7 +7,7 @@ fetched through the store and decoded on the calling thread, into the caller's m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import Scratch
 from xloader.sources.zarr.parse_codecs import chain_of, sharding_of
 from xloader.sources.zarr.shard_indexes import IndexCache
-from xloader.sources.zarr.shards import FetchedPart, Shard, ShardReader
+from xloader.sources.zarr.shards import Located, Numbered, Shard, ShardReader
 from xloader.sources.zarr.stored_grid import StoredGrid
 from xloader.sources.zarr.stored_objects import Objects
 
@@ -163,23 +163,18 @@ class StoredArray:
         """Key of the stored object that holds a chunk."""
         return self._encode(self._grid.object_of(chunk))
 
-    def get_of_shard(self, chunks: Sequence[tuple[int, ...]]) -> Iterator[FetchedPart]:
-        """Read the stored bytes of chunks of one shard.
+    def locate(self, chunks: Sequence[Numbered]) -> Located:
+        """Find chunks of one shard by its index; see `ShardReader.locate`.
 
         Parameters
         ----------
-        chunks : sequence of tuple of int
-            The chunks, by their indexes in the array.
-
-        Yields
-        ------
-        FetchedPart
-            Some of the chunks. The parts together hold every chunk once.
+        chunks : sequence of (int, tuple of int)
+            The chunks: a number of the caller's for each, and its index in the array.
         """
-        assert self._shards is not None, "get_of_shard() is for arrays with shards"
-        index = self._grid.object_of(chunks[0])
-        num_within = partial(self._grid.num_chunks_within, index)
-        return self._shards.read(self._shard_of(chunks[0]), chunks, num_within)
+        assert self._shards is not None, "locate() is for arrays with shards"
+        first = chunks[0][1]
+        num_within = partial(self._grid.num_chunks_within, self._grid.object_of(first))
+        return self._shards.locate(self._shard_of(first), chunks, num_within)
 
     def forget(self, chunk: tuple[int, ...]) -> None:
         """Drop the index of a chunk's shard, so that it is read again when it is next needed."""

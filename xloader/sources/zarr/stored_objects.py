@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from xloader.sources.retries import current
 from xloader.sources.zarr.compressors import Bytes
@@ -18,6 +18,24 @@ Span: TypeAlias = tuple[int, int]
 
 ABSENT: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors that are raised for an absent object."""
+
+
+class ObjectPart(NamedTuple):
+    """A part of a stored object.
+
+    Parameters
+    ----------
+    key : str
+        Key of the object.
+    start : int
+        Its first byte; negative if it is counted from the end, which only files allow.
+    stop : int or None
+        The byte after its last; None for the end of the object.
+    """
+
+    key: str
+    start: int = 0
+    stop: int | None = None
 
 
 class Objects(Protocol):
@@ -55,39 +73,23 @@ class Objects(Protocol):
         """
         ...
 
-    def get_many(self, keys: Sequence[str], room_nbytes: int) -> Iterator[list[Bytes | None]]:
-        """Read whole objects, several at a time where that is cheaper.
+    def get_parts(
+        self, parts: Sequence[ObjectPart], room_nbytes: int
+    ) -> Iterator[list[Bytes | None]]:
+        """Read parts of objects, several at a time where that is cheaper.
 
         Parameters
         ----------
-        keys : sequence of str
-            Keys of the objects.
+        parts : sequence of ObjectPart
+            The parts. Those of one object follow each other. A part that reaches past the object's
+            end comes back shorter.
         room_nbytes : int
-            Memory for objects that are read at a time, in bytes. A larger one is read alone.
+            Memory for parts that are read at a time, in bytes. A larger one is read alone.
 
-        Returns
-        -------
-        iterator of list of (numpy.ndarray of uint8 or None)
-            The objects in the order given, those of one list read together; None for an absent one.
-            By default each is read alone, when the iterator reaches it.
-        """
-        return ([self.get(key)] for key in keys)
-
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Read parts of an object, each with one request.
-
-        Parameters
-        ----------
-        key : str
-            Key of the object.
-        spans : sequence of (int, int)
-            First byte and end of each part. A part that reaches past the object's end comes back
-            shorter.
-
-        Returns
-        -------
-        iterator of (numpy.ndarray of uint8 or None)
-            The bytes of each part, in the order given.
+        Yields
+        ------
+        list of (numpy.ndarray of uint8 or None)
+            The bytes of some parts, in the order given; None for an absent object.
         """
         ...
 
@@ -103,10 +105,15 @@ class Asking(Objects):
         """Read the end of an object, or all of it if it is shorter."""
         return current().ask(key, lambda: self._get_last(key, nbytes))
 
-    def get_ranges(self, key: str, spans: Sequence[Span]) -> Iterator[Bytes | None]:
-        """Read parts of an object, each only when the iterator reaches it, to save memory."""
+    def get_parts(
+        self, parts: Sequence[ObjectPart], room_nbytes: int
+    ) -> Iterator[list[Bytes | None]]:
+        """Read parts of objects, each only when the iterator reaches it, to save memory."""
         attempts = current()
-        return (attempts.ask(key, partial(self._get_range, key, *span)) for span in spans)
+        return ([attempts.ask(part.key, partial(self._get_part, *part))] for part in parts)
+
+    def _get_part(self, key: str, start: int, stop: int | None) -> Bytes | None:
+        return self._get(key) if stop is None else self._get_range(key, start, stop)
 
     def _get(self, key: str) -> Bytes | None:
         raise NotImplementedError

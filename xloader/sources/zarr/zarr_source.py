@@ -192,9 +192,7 @@ class ZarrSource(Described):
     def _read_with(self, read: Read) -> Hashable:
         """A key that is equal for reads that are carried out together."""
         route = self._routes[read.variable]
-        if route.kind != "direct":
-            return read.variable
-        return (read.variable, route.object_of(read.chunk)) if route.is_sharded else None
+        return route.is_sharded if route.kind == "direct" else read.variable
 
     def _fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch chunks that are read together."""
@@ -224,7 +222,7 @@ class ZarrSource(Described):
         return [watches[variable] for variable in variables]
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """The variable, with the index of the shard or of the chunk; see `Source.bundle_of`."""
+        """None for small chunks, else the variable and the object; see `Source.bundle_of`."""
         if variable in self._small:
             return None
         return variable, self._routes[variable].object_of(chunk)
@@ -262,12 +260,11 @@ class ZarrSource(Described):
 def _small_variables(
     routes: Mapping[str, Route], arrays: Mapping[str, zarr.Array[Any]]
 ) -> set[str]:
-    """The variables whose chunks are objects that are read with others in little more time."""
+    """The variables whose chunks are read with others in little more time."""
     return {
         name
         for name, route in routes.items()
         if route.kind == "direct"
-        and not route.is_sharded
         and math.prod(route.grid.largest_shape) * arrays[name].dtype.itemsize <= _SMALL_NBYTES
     }
 
