@@ -102,6 +102,47 @@ def test_a_chunk_that_is_a_row_takes_no_memory_of_the_pool(
     assert sorted(seen) == list(range(50))
 
 
+def test_small_chunks_that_are_rows_of_a_batch_are_read_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    fetch = SourceRecorder.fetch
+
+    def note(self: SourceRecorder, reads: Any) -> Any:
+        sizes.append(len(reads))
+        return fetch(self, reads)
+
+    monkeypatch.setattr(SourceRecorder, "fetch", note)
+    samples, recorder = recorded(window(store_of(steps(24))))
+    with samples.loader(batch_size=4, memory="96KiB", output="numpy", threads=1) as loader:
+        assert not loader.plan.is_resident
+        assert len(list(loader)) == 6
+    # Two variables of four rows, as far as the share of the memory for reading allows.
+    assert max(sizes) > 2
+    assert recorder.num_reads == sum(sizes) == 48
+
+
+def test_no_worker_is_woken_for_nothing_by_a_batch_that_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, next_task = [], Run._next_task
+
+    def look(self: Run) -> Any:
+        found = next_task(self)
+        looks.append(found[1] is not None)
+        return found
+
+    monkeypatch.setattr(Run, "_next_task", look)
+    with window(store_of(steps(400), 50)).loader(
+        batch_size=2, memory="1MiB", output="numpy", threads=8
+    ) as loader:
+        assert loader._job_factory() is not None
+        num_batches = len(list(loader))
+    # Each worker that ends a task looks once more, and each batch that is taken wakes one. To wake
+    # all of them whenever a batch opens would be many more.
+    assert looks.count(False) <= looks.count(True) + num_batches + 8
+
+
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_an_error_in_such_a_chunk_ends_at_its_batch(is_waiting: bool) -> None:
     ds = steps(50)

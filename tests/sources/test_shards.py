@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,18 @@ import pytest
 import zarr
 from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
-from zarr.storage import MemoryStore
+from zarr.storage import LocalStore, MemoryStore
 
 from tests.sources import kinds
-from xloader.errors import MissingChunkError
+from xloader.compiled.library import load_library
+from xloader.errors import CorruptChunkError, MissingChunkError
 from xloader.sources.base import Outcome, Read
 from xloader.sources.open.open_source import open_source
+from xloader.sources.zarr import file_objects, shards, zarr_source
 from xloader.sources.zarr import shard_indexes as indexes
-from xloader.sources.zarr import shards
 from xloader.sources.zarr.shard_indexes import IndexCache
 from xloader.sources.zarr.shards import coalesce
+from xloader.sources.zarr.stored_objects import ObjectPart
 from xloader.sources.zarr.zarr_source import ZarrSource
 from xloader.testing import CountingStore, LatencyStore
 
@@ -169,18 +172,23 @@ def test_large_shards_are_not_fetched_whole(monkeypatch: pytest.MonkeyPatch):
     assert (KEY, None) not in store.ranges
 
 
-def test_chunks_of_one_shard_are_a_bundle():
+def test_chunks_of_one_shard_are_a_bundle(monkeypatch: pytest.MonkeyPatch):
+    # Small chunks are read with any others, of other shards too.
     source = open_source(make_store()[0])
+    assert source.bundle_of("a", (0,)) is source.bundle_of("a", (8,)) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(zarr_source, "_SMALL_NBYTES", 0)
+        source = open_source(make_store()[0])
     assert source.bundle_of("a", (0,)) == source.bundle_of("a", (7,))
     assert source.bundle_of("a", (7,)) != source.bundle_of("a", (8,))
     store = MemoryStore()
     group = zarr.create_group(store)
-    for name, chunk in (("b", 2), ("large", 2**18)):
+    for name, chunk in (("b", 2), ("large", 2**19)):
         group.create_array(
             name, shape=(2 * chunk,), chunks=(chunk,), dtype="i4", dimension_names=(f"{name}_x",)
         )
     plain = open_source(store)
-    # Small chunks of their own are read with any others, and large ones alone.
+    # Large chunks of their own are read alone.
     assert plain.bundle_of("b", (0,)) is None
     assert plain.bundle_of("large", (0,)) != plain.bundle_of("large", (1,))
     assert plain.variables["b"].index_nbytes == 0
@@ -306,3 +314,41 @@ def test_coalescing_keeps_every_span():
             assert stop == max(spans[n][1] for n in numbers)
             assert stop - start <= 20
         assert joined == sorted(joined)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_chunks_of_several_shards_are_read_with_one_call(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store, values = make_store(location=location, skip=(9,))
+    folder = LocalStore(tmp_path)
+    for key, data in store._store_dict.items():
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_bytes(data.to_bytes())
+    source = open_source(folder, on_missing="fill")
+    chunks = [1, 2, 6, 8, 9, 10, 15]
+    read(source, chunks, values)
+    calls, read_parts = [], file_objects.read_parts
+
+    def note(prefix: str, parts: Sequence[ObjectPart], *rest: Any) -> Any:
+        calls.append([part.key for part in parts])
+        return read_parts(prefix, parts, *rest)
+
+    monkeypatch.setattr(file_objects, "read_parts", note)
+    outcome = read(source, chunks, values)
+    assert outcome.num_missing == 1
+    if load_library()[0] is not None:
+        # The gaps are narrow, so there is one range in each shard.
+        assert calls == [["a/c/0", "a/c/1"]]
+
+
+def test_the_shard_that_cannot_be_read_is_named():
+    store, values = make_store()
+    source = open_source(store)
+    read(source, [0, 8], values)
+    del store._store_dict["a/c/1"]
+    reads = [Read("a", (chunk,), (slice(0, CHUNK_SIZE),)) for chunk in (0, 7, 8)]
+    outs = [np.empty(CHUNK_SIZE, "i4") for _ in reads]
+    store._store_dict["a/c/1"] = store._store_dict["a/c/0"][:100]
+    with pytest.raises(CorruptChunkError, match=r"chunk \(8,\), key 'a/c/1'"):
+        source.fetch(reads).decode(outs)

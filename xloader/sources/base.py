@@ -218,8 +218,8 @@ class Source(Protocol):
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """A key that is equal for chunks that are cheaper to read together.
 
-        The chunks of one shard share a bundle. A chunk that costs as much to read alone has a
-        bundle of its own. The key is None for a small chunk that may be read with any others.
+        The key is None for a small chunk that may be read with any others. Other chunks of one
+        shard share a bundle. A chunk that costs as much to read alone has a bundle of its own.
 
         Parameters
         ----------

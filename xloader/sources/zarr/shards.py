@@ -115,7 +115,7 @@ class ShardRange:
         Parameters
         ----------
         data : numpy.ndarray of uint8 or None
-            What was fetched; None if the shard is absent.
+            The bytes of the range; None if the shard is absent.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class ShardRange:
 
 
 class Located(NamedTuple):
-    """What is known of chunks once the index of their shard is read.
+    """Chunks of one shard, found by its index.
 
     Parameters
     ----------
