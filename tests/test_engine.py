@@ -122,25 +122,28 @@ def test_small_chunks_that_are_rows_of_a_batch_are_read_together(
     assert recorder.num_reads == sum(sizes) == 48
 
 
-def test_no_worker_is_woken_for_nothing_by_a_batch_that_opens(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks, next_task = [], Run._next_task
+def test_a_worker_is_woken_for_a_task_or_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_tasks, num_woken, next_task, notify = [0], [0], Run._next_task, threading.Condition.notify
 
     def look(self: Run) -> Any:
         found = next_task(self)
-        looks.append(found[1] is not None)
+        num_tasks[0] += found[1] is not None
         return found
 
+    def wake(self: threading.Condition, n: int = 1) -> None:
+        # `notify_all` comes here too, with the number of those that wait.
+        num_woken[0] += n
+        notify(self, n)
+
     monkeypatch.setattr(Run, "_next_task", look)
+    monkeypatch.setattr(threading.Condition, "notify", wake)
     with window(store_of(steps(400), 50)).loader(
-        batch_size=2, memory="1MiB", output="numpy", threads=8
+        batch_size=2, memory="64MiB", output="numpy", threads=32
     ) as loader:
-        assert loader._job_factory() is not None
         num_batches = len(list(loader))
-    # Each worker that ends a task looks once more, and each batch that is taken wakes one. To wake
-    # all of them whenever a batch opens would be many more.
-    assert looks.count(False) <= looks.count(True) + num_batches + 8
+        assert loader._run._job.parts.num_threads == 32
+        woken = num_woken[0]
+    assert woken <= num_tasks[0] + num_batches + 40
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
