@@ -17,7 +17,9 @@ from zarr.abc.store import Store
 from zarr.core.buffer import Buffer
 
 import xloader
+from xloader.engine.assembly import stored_variables
 from xloader.engine.block_loads import MOST_REQUESTS, BlockLoads
+from xloader.engine.block_reader import BlockReader
 from xloader.engine.open_batches import OpenBatches
 from xloader.engine.run import Run
 from xloader.errors import ClosedError, CorruptChunkError
@@ -120,6 +122,26 @@ def test_small_chunks_that_are_rows_of_a_batch_are_read_together(
     # Two variables of four rows, as far as the share of the memory for reading allows.
     assert max(sizes) > 2
     assert recorder.num_reads == sum(sizes) == 48
+
+
+def test_small_rows_are_shared_among_threads_and_shards_are_read_whole() -> None:
+    row_nbytes, num_rows = 2**18, 16
+    ds = steps(num_rows, row_nbytes // 4)[["t"]]
+    plain = write_store(ds, {"t": (1, row_nbytes // 4)})
+    shards = {"t": {"shards": (8, row_nbytes // 4)}}
+    sharded = write_store(ds, {"t": (1, row_nbytes // 4)}, encoding=shards)
+    for store in (plain, sharded):
+        samples = xloader.open(store).window(time=1)
+        footprint = samples.loader(batch_size=num_rows, output="numpy")._resolver.settle().footprint
+        stored = stored_variables(samples.recipe, footprint)
+        reader = BlockReader(samples.recipe.source, stored, 8 * row_nbytes)
+        blocks = [(row,) for row in range(num_rows)]
+        for num_shares, size in ((1, 8), (2, 8), (3, 5), (8, 4)):
+            bundles = reader.bundles(footprint.groups[0], blocks, num_shares)
+            sizes = [len(bundle.reads) for bundle in bundles]
+            assert sum(sizes) == num_rows
+            assert max(sizes) == (8 if store is sharded else size)
+            assert sorted(read.chunk[0] for b in bundles for read in b.reads) == list(range(16))
 
 
 def test_a_worker_is_woken_for_a_task_or_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,6 @@ from xloader.sources.combined.concat_source import ConcatSource, concat_sources
 from xloader.sources.fetched import Deferred
 from xloader.sources.open.open_source import open_source
 from xloader.sources.store_watch import Watch
-from xloader.sources.zarr import zarr_source
 from xloader.testing import CountingStore, SourceRecorder, write_store
 
 
@@ -294,9 +293,7 @@ def test_scale_factors_of_their_own_by_year(tmp_path: Path) -> None:
 # Requests to the parts
 
 
-def test_bundles_are_those_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Otherwise these chunks are so small that they are read with any others.
-    monkeypatch.setattr(zarr_source, "_SMALL_NBYTES", 0)
+def test_bundles_are_those_of_a_part() -> None:
     parts = [
         write_store(year(first, 8), {"t2m": (2, 3)}, encoding={"t2m": {"shards": (4, 3)}})
         for first in (0, 8)

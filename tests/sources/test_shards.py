@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, MemoryStore
 from tests.sources import kinds
 from xloader.compiled.library import load_library
 from xloader.errors import CorruptChunkError, MissingChunkError
-from xloader.sources.base import Outcome, Read
+from xloader.sources.base import Outcome, Read, SmallKey
 from xloader.sources.open.open_source import open_source
 from xloader.sources.zarr import file_objects, shards, zarr_source
 from xloader.sources.zarr import shard_indexes as indexes
@@ -173,14 +173,14 @@ def test_large_shards_are_not_fetched_whole(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_chunks_of_one_shard_are_a_bundle(monkeypatch: pytest.MonkeyPatch):
-    # Small chunks are read with any others, of other shards too.
-    source = open_source(make_store()[0])
-    assert source.bundle_of("a", (0,)) is source.bundle_of("a", (8,)) is None
-    with monkeypatch.context() as patch:
-        patch.setattr(zarr_source, "_SMALL_NBYTES", 0)
+    for most_nbytes, is_small in ((CHUNK_NBYTES, True), (0, False)):
+        monkeypatch.setattr(zarr_source, "_SMALL_NBYTES", most_nbytes)
         source = open_source(make_store()[0])
-    assert source.bundle_of("a", (0,)) == source.bundle_of("a", (7,))
-    assert source.bundle_of("a", (7,)) != source.bundle_of("a", (8,))
+        assert source.bundle_of("a", (0,)) == source.bundle_of("a", (7,))
+        assert source.bundle_of("a", (7,)) != source.bundle_of("a", (8,))
+        # Bundles of small chunks are read with any others.
+        assert isinstance(source.bundle_of("a", (0,)), SmallKey) == is_small
+    monkeypatch.undo()
     store = MemoryStore()
     group = zarr.create_group(store)
     for name, chunk in (("b", 2), ("large", 2**19)):

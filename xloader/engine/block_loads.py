@@ -26,7 +26,7 @@ from functools import partial
 from xloader.engine.block_reader import Bundle
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import Job, OpenBatch, RunLock
+from xloader.engine.job import Job, OpenBatch, RunLock, Task
 from xloader.engine.load_claims import NOTHING, Claim, Done, Load
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import RequestThreads
@@ -111,15 +111,14 @@ class BlockLoads:
             self._to_fetch.extend((load, b) for b in load.bundles if b.is_waiting)
             self._fetch()
 
-    @property
     def has_task(self) -> bool:
-        """Whether there is something to decode. Gives memory to the first blocks."""
+        """Give memory to the first blocks, and return whether there is something to decode."""
         self._give_memory()
         return bool(self._to_decode)
 
-    def next_task(self) -> Callable[[], None] | None:
+    def next_task(self) -> Task | None:
         """A task for the calling worker that decodes chunks; None if there is nothing to decode."""
-        if not self.has_task:
+        if not self.has_task():
             return None
         load, bundle = self._to_decode.popleft()
         claimed, nbytes = [(load, bundle)], bundle.nbytes
@@ -172,7 +171,11 @@ class BlockLoads:
         """List the bundles of a load."""
         begins = [block.begin for block in load.blocks]
         group = self._job.parts.footprint.groups[begins[0].group]
-        load.bundles = self._job.parts.reader.bundles(group, [begin.block for begin in begins])
+        # The next load of rows waits until another batch is open, so this one is for all threads.
+        num_shares = self._job.parts.num_threads if load.blocks[0].is_row else 1
+        load.bundles = self._job.parts.reader.bundles(
+            group, [begin.block for begin in begins], num_shares
+        )
         for block in load.blocks:
             block.num_reads_left = group.num_reads_per_block
 
@@ -281,6 +284,9 @@ class BlockLoads:
             self._to_decode.append((load, bundle))
             self._run_lock.work.notify()
         self._fetch()
+        if self.can_fetch:
+            # There may be room to fetch more, once it is known what comes next.
+            self._run_lock.work.notify()
 
     def _note_hung(self, bundle: Bundle, attempts: Attempts) -> None:
         """Count an attempt that hung. After the last allowed one, set the bundle's error."""
@@ -292,12 +298,11 @@ class BlockLoads:
 
     # Decoding
 
-    def _decode(self, claim: Claim) -> None:
+    def _decode(self, claim: Claim) -> Callable[[], None]:
         for load, bundle in claim.claimed:
             done = self._decode_one(load, bundle, partial(self._on_left_decode, claim))
             claim.done.append(done)
-        with self._run_lock.lock:
-            self._on_decoded(claim)
+        return partial(self._on_decoded, claim)
 
     def _on_decoded(self, claim: Claim) -> None:
         self._weigh(-claim.flight_nbytes)

@@ -13,7 +13,7 @@ from xloader.core.footprint import Group
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import BlockLayout, Stored, block_layout
 from xloader.engine.change_watch import ChangeWatch
-from xloader.sources.base import Cut, Fetched, Read, Source
+from xloader.sources.base import Cut, Fetched, Read, SmallKey, Source
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +64,13 @@ class Bundle:
         """Memory that the fetched bytes take until they are decoded."""
         return 0 if self.fetched is None else self.fetched.nbytes
 
+    def append(self, other: Bundle) -> None:
+        """Add the reads of another bundle that was not fetched either."""
+        self.reads += other.reads
+        self.places += other.places
+        self.nbytes += other.nbytes
+        self.room_nbytes += other.room_nbytes
+
     def singles(self) -> list[Bundle]:
         """The same chunks as bundles of one chunk each, as if they had never been read."""
         count = len(self.reads)
@@ -74,8 +81,12 @@ class Bundle:
         ]
 
 
-_SMALL_NBYTES = 1 << 22
-"""Chunks that may be read with any others are read together up to this many decoded bytes."""
+_SMALL_NBYTES, _MOST_SMALL_NBYTES = 1 << 20, 1 << 22
+"""Chunks that may be read with any others are read together up to so many decoded bytes: up to the
+first bound where the threads would not all get a share otherwise."""
+
+_PART_NBYTES = 1 << 18
+"""Small chunks are listed in parts of up to this many decoded bytes, which are then joined."""
 
 _MOST_CHOICES = 1 << 12
 """Most choices along a dimension, and most layouts, that are remembered."""
@@ -203,7 +214,9 @@ class BlockReader:
             found = self._layouts[key] = block_layout(stored, sizes)
             return found
 
-    def bundles(self, group: Group, blocks: Sequence[tuple[int, ...]]) -> list[Bundle]:
+    def bundles(
+        self, group: Group, blocks: Sequence[tuple[int, ...]], num_shares: int = 1
+    ) -> list[Bundle]:
         """The bundles that read all chunks of some blocks.
 
         Chunks are bundled if the source reads them with less effort together, as those of one
@@ -215,6 +228,8 @@ class BlockReader:
             The group of the blocks.
         blocks : sequence of (tuple of int)
             Index of each block along each windowed dimension.
+        num_shares : int
+            Number of threads that should each get some of the small chunks.
         """
         bundles: dict[Hashable, list[Bundle]] = {}
         demands = [
@@ -231,7 +246,7 @@ class BlockReader:
                     key = self._source.bundle_of(name, chunk)
                     most_nbytes = self._most_nbytes
                     if key is None:
-                        most_nbytes = min(most_nbytes, _SMALL_NBYTES)
+                        most_nbytes = min(most_nbytes, _PART_NBYTES)
                     parts = bundles.setdefault(key, [])
                     if not parts or parts[-1].room_nbytes + room_nbytes > most_nbytes:
                         parts.append(Bundle([], [], 0, 0, self._is_waiting[name]))
@@ -240,7 +255,24 @@ class BlockReader:
                     part.places.append((number, place))
                     part.nbytes += size * itemsize
                     part.room_nbytes += room_nbytes
-        return [part for parts in bundles.values() for part in parts]
+        return self._joined(bundles, num_shares)
+
+    def _joined(
+        self, bundles: Mapping[Hashable, Sequence[Bundle]], num_shares: int
+    ) -> list[Bundle]:
+        """All bundles, with small ones joined to larger ones."""
+        small = [part for key, parts in bundles.items() if _is_small(key) for part in parts]
+        share = sum(part.room_nbytes for part in small) // num_shares
+        most_nbytes = min(max(share, _SMALL_NBYTES), _MOST_SMALL_NBYTES, self._most_nbytes)
+        joined: list[Bundle] = []
+        for part in small:
+            last = joined[-1] if joined else None
+            if last is None or last.room_nbytes + part.room_nbytes > most_nbytes:
+                joined.append(part)
+            else:
+                last.append(part)
+        others = (p for key, parts in bundles.items() if not _is_small(key) for p in parts)
+        return [*joined, *others]
 
     def fetch(self, bundle: Bundle) -> Fetched:
         """Fetch a bundle.
@@ -248,6 +280,11 @@ class BlockReader:
         If its source does not fetch ahead, the chunks are only read when they are decoded.
         """
         return self._source.fetch(bundle.reads)
+
+
+def _is_small(key: Hashable) -> bool:
+    """Whether a bundle with this key may be read with others."""
+    return key is None or isinstance(key, SmallKey)
 
 
 def _choice(axis: Axis, index: int, begin: int) -> _Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -21,6 +22,11 @@ from xloader.errors import ChunkError
 
 OnError = Literal["raise", "skip"]
 """Raise an error if a chunk cannot be read, or skip its rows."""
+
+
+Task = Callable[[], Callable[[], None]]
+"""A task for a worker. It returns a function that is called once with the run's lock, to note what
+was done: to take the lock once for that and for the next task spares half of the times."""
 
 
 class Finish(Protocol):

@@ -16,7 +16,7 @@ from xloader.core.axis import Ints
 from xloader.core.nans import look_for_nans
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
-from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
+from xloader.engine.job import Delivery, Job, OpenBatch, RunLock, Task
 from xloader.engine.overlaps import Chosen, Hits
 from xloader.engine.skipped_rows import fill_rows, note_rows, padding_of
 from xloader.engine.tally import Tally
@@ -166,14 +166,14 @@ class OpenBatches:
             open_batch.num_skipped,
         )
 
-    def next_finish(self) -> Callable[[], None] | None:
+    def next_finish(self) -> Task | None:
         """A task for the caller that finishes a batch; None if there is none. Opens batches."""
         self._open()
         if self._to_finish:
             return partial(self._finish, self._to_finish.popleft())
         return None
 
-    def next_gather(self) -> Callable[[], None] | None:
+    def next_gather(self) -> Task | None:
         """A task for the caller that gathers hits; None if there is none."""
         if not self._gathers:
             return None
@@ -287,7 +287,7 @@ class OpenBatches:
 
     # Gathering
 
-    def _gather(self, parts: list[_Part]) -> None:
+    def _gather(self, parts: list[_Part]) -> Callable[[], None]:
         begin = time.perf_counter()
         job, parts = self._job, _joined(parts)
         for part in parts:
@@ -301,10 +301,12 @@ class OpenBatches:
                 wanted.open_batch.places,
                 part.chosen,
             )
-        with self._run_lock.lock:
-            self._tally.gather_seconds += time.perf_counter() - begin
-            for part in parts:
-                self._pass(part)
+        return partial(self._on_gathered, parts, time.perf_counter() - begin)
+
+    def _on_gathered(self, parts: list[_Part], seconds: float) -> None:
+        self._tally.gather_seconds += seconds
+        for part in parts:
+            self._pass(part)
 
     def _pass(self, part: _Part) -> None:
         """Count gathered hits, and drop the blocks that no row needs any more.
@@ -359,7 +361,7 @@ class OpenBatches:
 
     # Finishing
 
-    def _finish(self, open_batch: OpenBatch) -> None:
+    def _finish(self, open_batch: OpenBatch) -> Callable[[], None]:
         begin = time.perf_counter()
         try:
             if open_batch.error is None:
@@ -375,12 +377,14 @@ class OpenBatches:
                 )
         except Exception as error:
             open_batch.error = error
-        with self._run_lock.lock:
-            self._tally.finish_seconds += time.perf_counter() - begin
-            open_batch.is_final = True
-            open_batch.places = ()
-            if self.head_is_ready:
-                self._run_lock.batch.notify()
+        return partial(self._on_finished, open_batch, time.perf_counter() - begin)
+
+    def _on_finished(self, open_batch: OpenBatch, seconds: float) -> None:
+        self._tally.finish_seconds += seconds
+        open_batch.is_final = True
+        open_batch.places = ()
+        if self.head_is_ready:
+            self._run_lock.batch.notify()
 
     def _padded_ids(self, open_batch: OpenBatch) -> tuple[Ints, NDArray[np.bool_]]:
         """Ids of all rows of a batch, and whether each row only repeats another one."""

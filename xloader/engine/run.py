@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from xloader.core.messages import warn_caller
 from xloader.engine.block_loads import BlockLoads
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
-from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
+from xloader.engine.job import Delivery, Job, OpenBatch, RunLock, Task
 from xloader.engine.open_batches import OpenBatches
 from xloader.engine.step_needs import BatchRows, Begin
 from xloader.engine.tally import Tally
@@ -279,9 +280,13 @@ class Run:
 
     def _work(self) -> None:
         clock = WorkClock()
+        conclude: Callable[[], None] = _nothing
         try:
             while True:
                 with self._run_lock.lock:
+                    conclude()
+                    # It refers to a batch, whose memory must be free before the next task comes.
+                    conclude = _nothing
                     self.tally.add_work(clock.take())
                     kind, task = self._next_task()
                     if task is None and not self._is_closed:
@@ -301,9 +306,7 @@ class Run:
                         self._run_lock.work.notify()
                 assert task is not None
                 clock.begin(kind)
-                task()
-                # The task refers to a batch. Its memory must be free before the next task comes.
-                task = None
+                conclude, task = task(), None
                 clock.end()
         except Abandoned:
             # Another thread replaces this one.
@@ -314,7 +317,7 @@ class Run:
         finally:
             clock.close()
 
-    def _next_task(self) -> tuple[Kind, Callable[[], None] | None]:
+    def _next_task(self) -> tuple[Kind, Task | None]:
         """The next task for the calling worker; None if there is none. The lock must be held."""
         if self._is_closed:
             return "own", None
@@ -331,7 +334,7 @@ class Run:
 
     def _has_more(self) -> bool:
         """Whether another worker would find a task. The lock must be held."""
-        return self._open_batches.has_task or self._block_loads.has_task or self._may_walk()
+        return self._open_batches.has_task or self._block_loads.has_task() or self._may_walk()
 
     def _may_walk(self) -> bool:
         if self._is_walked or self._is_walking:
@@ -341,19 +344,21 @@ class Run:
         is_short = self._block_loads.is_idle or self._block_loads.can_fetch
         return is_short and self._open_batches.num_rows_ahead < _MOST_ROWS_AHEAD
 
-    def _walk(self) -> None:
+    def _walk(self) -> Callable[[], None]:
         begin = time.perf_counter()
         step = next(self._steps, None)
-        with self._run_lock.lock:
-            self.tally.walk_seconds += time.perf_counter() - begin
-            self._is_walking = False
-            if step is None:
-                self._is_walked = True
-            else:
-                self._add(step)
-                self._is_walked = step.index + 1 == self._job.walker.num_steps
-            if self._is_walked:
-                self._run_lock.batch.notify()
+        return partial(self._on_walked, step, time.perf_counter() - begin)
+
+    def _on_walked(self, step: BatchRows | None, seconds: float) -> None:
+        self.tally.walk_seconds += seconds
+        self._is_walking = False
+        if step is None:
+            self._is_walked = True
+        else:
+            self._add(step)
+            self._is_walked = step.index + 1 == self._job.walker.num_steps
+        if self._is_walked:
+            self._run_lock.batch.notify()
 
     def _add(self, step: BatchRows) -> None:
         """Queue a batch, and the blocks that it is the first to need. The lock must be held."""
@@ -381,3 +386,7 @@ class Run:
         (hits,) = step.hits[begin.group]
         first = int(np.searchsorted(hits.rows, begin.row))
         return bool(hits.is_whole[first]) and int(hits.residences[first]) == begin.residence
+
+
+def _nothing() -> None:
+    """Conclude nothing: no task was carried out yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -147,6 +147,33 @@ class Fetched(Protocol):
         ...
 
 
+class SmallKey(NamedTuple):
+    """The key of a bundle of small chunks; see `Source.bundle_of`.
+
+    Parameters
+    ----------
+    name : Hashable
+        Equal for chunks of the same bundle.
+    """
+
+    name: Hashable
+
+
+def key_within(part: Hashable, key: Hashable) -> Hashable:
+    """The key of a bundle within a source that is made of several parts.
+
+    Parameters
+    ----------
+    part : Hashable
+        Identifies the part.
+    key : Hashable
+        The key in the part, from `Source.bundle_of`.
+    """
+    if key is None:
+        return None
+    return SmallKey((part, key.name)) if isinstance(key, SmallKey) else (part, key)
+
+
 @runtime_checkable
 class Source(Protocol):
     """Variables in chunks, which many threads read in two stages: fetching, then decoding.
@@ -218,8 +245,9 @@ class Source(Protocol):
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """A key that is equal for chunks that are cheaper to read together.
 
-        The key is None for a small chunk that may be read with any others. Other chunks of one
-        shard share a bundle. A chunk that costs as much to read alone has a bundle of its own.
+        The chunks of one shard share a bundle. A chunk that costs as much to read alone has a
+        bundle of its own. The key is None for a small chunk that may be read with any others, and
+        a `SmallKey` for small chunks that share a bundle which may be read with any others.
 
         Parameters
         ----------

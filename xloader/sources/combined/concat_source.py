@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
-from xloader.sources.base import Fetched, Outcome, Read, Source, Variable
+from xloader.sources.base import Fetched, Outcome, Read, Source, Variable, key_within
 from xloader.sources.chunk_sizes import num_chunks
 from xloader.sources.combined.continuity import check_coordinates, join_coordinates
 from xloader.sources.combined.joined_variables import join_variable, require_names
@@ -166,7 +166,7 @@ class ConcatSource:
         """Number of the source that has the chunk, and the chunk's bundle there."""
         number, local = self._locate(variable, chunk)
         key = self._parts[number].bundle_of(variable, local)
-        return None if key is None else (number, key)
+        return key_within(number, key)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""

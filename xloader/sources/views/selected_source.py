@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, Selection
 from xloader.sources import catalog
-from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable, key_within
 from xloader.sources.chunk_sizes import Sizes, compact
 from xloader.sources.store_watch import Watch
 
@@ -222,7 +222,7 @@ class SelectedSource(Described):
         """Bundle of the stored chunk, for this variable only; see `Source.bundle_of`."""
         view = self._views[variable]
         key = self._base.bundle_of(view.selected.base, view.chunk(chunk))
-        return None if key is None else (variable, key)
+        return key_within(variable, key)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the stored chunks of some blocks together; see `Source.fetch`."""

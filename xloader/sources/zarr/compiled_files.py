@@ -19,6 +19,11 @@ _ABSENT: Final = -1
 _ARGUMENTS: Final = (ADDRESS, ADDRESS, NUMBER, ADDRESS, NUMBER, ADDRESS)
 
 
+def reads_together() -> bool:
+    """Whether `read_parts` can read, because the library was compiled."""
+    return find_function("xloader_read_files", _ARGUMENTS) is not None
+
+
 def read_parts(
     prefix: str, parts: Sequence[ObjectPart], buffer: Bytes, told: Ints
 ) -> tuple[list[Bytes | None], int]:
@@ -40,14 +45,12 @@ def read_parts(
     -------
     found : list of (numpy.ndarray of uint8 or None)
         The bytes of the first parts, as views of the buffer; None for a file that is absent. The
-        list ends before the first part for which there is no room, or that could not be read. It
-        is empty without the compiled library.
+        list ends before the first part for which there is no room, or that could not be read.
     needed_nbytes : int
         Size of the first part, if there is no room for it; else 0.
     """
     function = find_function("xloader_read_files", _ARGUMENTS)
-    if function is None:
-        return [], 0
+    assert function is not None, "reads_together() says whether there is one"
     paths, offset = bytearray(), 0
     table: list[int] = []
     for at, (key, start, stop) in enumerate(parts):

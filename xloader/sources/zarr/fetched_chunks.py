@@ -102,9 +102,13 @@ class _Chunks:
         Yield how many parts had been read before, and the bytes of the next ones.
         """
         parts, num_begun = [part for part, _ in asked], 0
+        numbers = [number for _, number in asked]
+        told = None if self._told is None else [self._told[number] for number in numbers]
         arriving = self._arrays[0].objects.get_parts(parts, room_nbytes)
         while num_begun < len(parts):
-            self._await([number for _, number in asked[num_begun:]])
+            self._awaited = numbers[num_begun]
+            if told is not None:
+                current().reads = told[num_begun:]
             found = next(arriving)
             num_found = len(found)
             yield num_begun, found

@@ -12,7 +12,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.sources.ordinary_files import check_mode, check_path
 from xloader.sources.retries import current
-from xloader.sources.zarr.compiled_files import read_parts
+from xloader.sources.zarr.compiled_files import read_parts, reads_together
 from xloader.sources.zarr.compressors import Bytes
 from xloader.sources.zarr.decode import SCRATCH
 from xloader.sources.zarr.stored_objects import ABSENT, Asking, ObjectPart
@@ -60,13 +60,16 @@ class Files(Asking):
     ) -> Iterator[list[Bytes | None]]:
         """Read parts of files, as many at a time as there is room for."""
         attempts, begin = current(), 0
+        if not reads_together():
+            yield from super().get_parts(parts, room_nbytes)
+            return
         while begin < len(parts):
             rest = parts[begin:]
             told = np.full((len(rest), 2), _PENDING)
             # Before they are made, so that those of a thread that is given up count as well.
             attempts.num_requests += len(rest)
             read = partial(self._read_together, rest, room_nbytes, told)
-            if rest[0].key == rest[-1].key:
+            if len({part.key for part in rest}) == 1:
                 found = attempts.wait_for(rest[0].key, read)
             else:
                 keys = [part.key for part in rest]

@@ -228,6 +228,7 @@ class OfObstore(Asking):
 
 
 def _request(part: ObjectPart) -> ByteRequest | None:
+    assert part.stop is not None or not part.start, "the end of a part is known, or it is all"
     return None if part.stop is None else RangeByteRequest(part.start, part.stop)
 
 

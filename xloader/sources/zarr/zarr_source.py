@@ -17,7 +17,7 @@ from zarr.abc.store import Store
 
 from xloader.errors import UnsupportedDataError, XloaderError
 from xloader.sources import catalog, zarr_adapter
-from xloader.sources.base import Described, Fetched, Outcome, Read, Variable
+from xloader.sources.base import Described, Fetched, Outcome, Read, SmallKey, Variable
 from xloader.sources.chunk_slices import shape_of
 from xloader.sources.datasets.xarray_source import XarraySource
 from xloader.sources.fetched import Deferred, Several, Values
@@ -222,10 +222,11 @@ class ZarrSource(Described):
         return [watches[variable] for variable in variables]
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """None for small chunks, else the variable and the object; see `Source.bundle_of`."""
-        if variable in self._small:
-            return None
-        return variable, self._routes[variable].object_of(chunk)
+        """The variable, with the index of the shard or of the chunk; see `Source.bundle_of`."""
+        route = self._routes[variable]
+        if variable not in self._small:
+            return variable, route.object_of(chunk)
+        return SmallKey((variable, route.object_of(chunk))) if route.is_sharded else None
 
     def _index_nbytes(self, variable: Variable) -> int:
         route = self._routes[variable.name]
