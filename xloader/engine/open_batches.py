@@ -159,6 +159,7 @@ class OpenBatches:
             is_padding,
             open_batch.nans,
             open_batch.num_skipped,
+            open_batch.sent,
         )
 
     def next_finish(self) -> Callable[[], None] | None:
@@ -230,8 +231,8 @@ class OpenBatches:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.
         # So one more is opened only when it asks.
         most = self._job.prefetch + self.is_wanted
-        while self._num_opened < most and self._num_opened < len(self._queue):
-            fields = self._job.parts.fields
+        fields = self._job.parts.fields
+        while self._num_opened < min(most, len(self._queue)) and fields.has_room():
             open_batch = self._queue[self._num_opened]
             self._num_opened += 1
             num_rows = fields.batch_size if self._job.is_padded else len(open_batch.step.ids)
@@ -248,7 +249,7 @@ class OpenBatches:
     def _weigh(self) -> None:
         # The consumer may keep more than the last batch; these are not counted.
         num_batches = self._num_opened + self._num_delivered
-        self._tally.batches_nbytes = num_batches * self._job.parts.fields.batch_nbytes
+        self._tally.batches_nbytes = self._job.parts.fields.nbytes_of(num_batches)
         self._tally.weigh(self._job.pool)
 
     def _sort(self, open_batch: OpenBatch, group: int, access: int, hits: Hits) -> None:
@@ -375,6 +376,10 @@ class OpenBatches:
                 open_batch.nans = look_for_nans(
                     self._job.on_nan, step.index, open_batch.arrays, step.ids
                 )
+                # The memory must have no other user when the copy is done.
+                open_batch.places = ()
+                if self._job.outbox is not None:
+                    open_batch.sent = self._job.outbox.send(open_batch.arrays)
         except Exception as error:
             open_batch.error = error
         with self._run_lock.lock:
