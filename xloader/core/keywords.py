@@ -34,6 +34,9 @@ class LoaderKeywords(PlanKeywords, total=False):
     memory: int | str
     output: Literal["torch", "numpy"]
     device: Any
+    device_transform: Callable[..., Any] | None
+    device_random: bool
+    out: Any
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
     processes: int
     prefetch: int

@@ -54,6 +54,10 @@ class LoaderOptions:
     memory: int | str = "2GiB"
     output: Literal["torch", "numpy"] = "torch"
     device: Any = None
+    device_transform: Callable[..., Any] | None = None
+    device_random: bool = False
+    # Tensors cannot be compared for a single answer.
+    out: Any = field(default=None, compare=False)
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
     threads: int | None = None
     processes: int = 0
@@ -74,10 +78,11 @@ class LoaderOptions:
         check_choice("output", self.output, ("torch", "numpy"))
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("on_nan", self.on_nan, get_args(OnNan))
-        for name in ("shuffle", "drop_last"):
+        for name in ("shuffle", "drop_last", "device_random"):
             check_choice(name, getattr(self, name), (True, False))
             object.__setattr__(self, name, bool(getattr(self, name)))
         check_callable("collate_fn", self.collate_fn)
+        check_callable("device_transform", self.device_transform)
         processes: Any = self.processes
         has_none = isinstance(processes, Integral) and processes == 0
         if not has_none:
@@ -87,13 +92,7 @@ class LoaderOptions:
                 allowed=0,
                 remedy="pass threads= instead: threads share memory and decode without the GIL",
             )
-        if self.device is not None and self.output != "torch":
-            raise OptionError(
-                "only tensors have a device",
-                given=f"device={self.device!r}, output={self.output!r}",
-                allowed='output="torch"',
-                remedy='pass output="torch", or leave device= out',
-            )
+        self._check_device()
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
         RetryPolicy().but(self.read_timeout, self.max_retries)
         if self.rank is not None or self.world_size is not None:
@@ -166,6 +165,25 @@ class LoaderOptions:
             object.__setattr__(self, name, check_whole(name, value, least, most))
         name = "max_amplification"
         object.__setattr__(self, name, check_number(name, self.max_amplification, 1.0))
+
+    def _check_device(self) -> None:
+        for name in ("device", "device_transform", "out"):
+            value = getattr(self, name)
+            if value is not None and self.output != "torch":
+                shown = value if name == "device" else type(value).__name__
+                raise OptionError(
+                    f"{name} is for tensors" if name != "device" else "only tensors have a device",
+                    given=f"{name}={shown!r}, output={self.output!r}",
+                    allowed='output="torch"',
+                    remedy=f'pass output="torch", or leave {name}= out',
+                )
+        if self.device_random and self.device_transform is None:
+            raise OptionError(
+                "device_random has no function to give random numbers to",
+                given="device_random=True, device_transform=None",
+                allowed="device_random=True with a device_transform",
+                remedy="pass device_transform=fn, called as fn(batch, rng)",
+            )
 
     def _check_lanes(self) -> None:
         check_whole("batch_size * world_size", self.global_batch, 1, MOST)

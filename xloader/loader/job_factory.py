@@ -13,10 +13,11 @@ import numpy as np
 from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
-from xloader.engine.buffers import BlockPool, Fields
+from xloader.engine.buffers import BatchPool, BlockPool, Fields
 from xloader.engine.job import Job
 from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
+from xloader.loader.device_path import DevicePath
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.make_plan import most_rows
@@ -67,6 +68,8 @@ class JobFactory:
         Number of batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
         Most threads that load and gather.
+    device_path : DevicePath, optional
+        Brings finished batches to a device.
     """
 
     def __init__(
@@ -75,10 +78,12 @@ class JobFactory:
         *,
         num_ready: int,
         num_cores: int,
+        device_path: DevicePath | None = None,
     ) -> None:
         self._rank_plan = rank_plan
         self._num_ready = num_ready
         self._num_cores = num_cores
+        self._device_path = device_path
         self._packings = normalized_packings(rank_plan.recipe, rank_plan.layouts)
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
@@ -114,7 +119,12 @@ class JobFactory:
         own = self._rank_plan
         self._pool = BlockPool(own.plan.pool_nbytes(len(own.sublanes())))
         rows = most_rows(own.footprint, own.options)
-        self._fields = Fields(own.layouts, rows, self._num_ready + 2)
+        make_memory = None
+        if self._device_path is not None and not own.recipe.is_mapped:
+            make_memory = self._device_path.make_memory(own.num_steps)
+        # Beside those under way, the user holds a batch. Where it is on a device, its memory here
+        # is free again.
+        self._fields = Fields(own.layouts, rows, self._num_ready + 2, make_memory or BatchPool)
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
@@ -197,4 +207,5 @@ class JobFactory:
             is_resident=plan.is_resident,
             on_nan=options.on_nan,
             on_error=options.on_error,
+            outbox=None if self._device_path is None else self._device_path.outbox(),
         )

@@ -113,6 +113,18 @@ class RankPlan:
         """Number of steps that every rank takes in an epoch."""
         return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
 
+    @property
+    def batch_size(self) -> int:
+        """Rows of the largest batch of this rank."""
+        return most_rows(self.footprint, self.options)
+
+    @property
+    def last_size(self) -> int:
+        """Rows of the last batch of an epoch of this rank, padding included."""
+        if self.options.world.world_size > 1 or self.options.drop_last:
+            return self.batch_size
+        return self.num_samples % self.options.batch_size or self.batch_size
+
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on.
 
@@ -193,8 +205,7 @@ class RankPlan:
     @property
     def batch_nbytes(self) -> int:
         """Bytes of the largest batch of this rank, as gathered."""
-        rows = most_rows(self.footprint, self.options)
-        return rows * sum(layout.sample_nbytes for layout in self.layouts)
+        return self.batch_size * sum(layout.sample_nbytes for layout in self.layouts)
 
     @property
     def is_direct(self) -> bool:

@@ -883,6 +883,9 @@ class Samples(RecordedMethods):
         memory: int | str = "2GiB",
         output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
+        device_transform: Callable[..., Any] | None = None,
+        device_random: bool = False,
+        out: Batch | None = None,
         collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
         threads: int | None = None,
         processes: int = 0,
@@ -918,7 +921,19 @@ class Samples(RecordedMethods):
         output : {"torch", "numpy"}
             Whether batches hold PyTorch tensors or NumPy arrays.
         device : torch.device or str, optional
-            Device that tensors are moved to, by :meth:`Batch.to`.
+            Device that batches are copied to while the one before is used, such as ``"cuda"``,
+            ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory.
+        device_transform : callable, optional
+            A function of tensors, called as ``fn(batch)`` with each :class:`Batch` on its device.
+            It returns a batch, a dict or a tuple with the same fields, on the same device. It is
+            called once on zeros when the loader is made. On a GPU it runs in the current stream of
+            the training loop.
+        device_random : bool, default False
+            Whether ``device_transform`` is called as ``fn(batch, rng)``, with an
+            :class:`~xloader.Rng` as in :meth:`map`.
+        out : Batch, optional
+            Tensors that each batch overwrites, for CUDA graphs. They have ``batch_size`` rows, so
+            pass ``drop_last=True`` where the last batch would be shorter.
         collate_fn : callable, optional
             Makes the delivered value from a list of samples, each a tuple with one array or tensor
             for each field, as in PyTorch. By default a :class:`Batch` is delivered.
@@ -977,7 +992,11 @@ class Samples(RecordedMethods):
         LanesError
             If lanes do not divide the global batch, or ranks do not divide the lanes.
         OptionError
-            If an option is unknown or outside its range.
+            If an option is unknown or outside its range, the device does not exist or lacks the
+            dtype of a field, ``out`` does not fit the batches, or ``device_transform`` fails or
+            returns another device.
+        ForkError
+            If the process was forked from one that used the GPU.
         MissingDependencyError
             If tensors are asked for and PyTorch is not installed.
         """
@@ -989,6 +1008,9 @@ class Samples(RecordedMethods):
             memory=memory,
             output=output,
             device=device,
+            device_transform=device_transform,
+            device_random=device_random,
+            out=out,
             collate_fn=collate_fn,
             threads=threads,
             processes=processes,

@@ -1,4 +1,4 @@
-"""Convert NumPy arrays to tensors without a copy, and check that PyTorch and a device exist.
+"""Convert NumPy arrays to tensors without a copy, and check that PyTorch is installed.
 
 PyTorch is imported only when one of these functions is called.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from xloader.core.messages import extra_remedy
-from xloader.errors import MissingDependencyError, OptionError
+from xloader.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import torch
@@ -68,30 +68,4 @@ def require_torch(given: str, allowed: str | None = None) -> None:
             given=given,
             allowed=allowed,
             remedy=extra_remedy("torch"),
-        ) from error
-
-
-def check_device(device: Any) -> None:
-    """Check that tensors can be put on a device, before anything is read for it.
-
-    Parameters
-    ----------
-    device : torch.device or str
-        The device.
-
-    Raises
-    ------
-    OptionError
-        If PyTorch has no such device on this machine.
-    """
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        raise OptionError(
-            "PyTorch cannot use this device here",
-            given=f"device={device!r}: {str(error).splitlines()[0]}",
-            allowed='a device that this machine has, as torch.device takes it, such as "cpu"',
-            remedy="leave device out, and move batches with batch.to(device)",
         ) from error
