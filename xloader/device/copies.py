@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -52,6 +53,7 @@ class StagingPool:
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
         self._free: deque[Staging] = deque()
+        weakref.finalize(self, release_all, hardware, self._free).atexit = False
 
     def take(self, nbytes: int) -> Staging:
         """Staging memory of at least this size. It may be overwritten after its mark only."""
@@ -70,8 +72,21 @@ class StagingPool:
 
     def clear(self) -> None:
         """Release all free staging memory."""
-        while self._free:
-            self._hardware.release(self._free.popleft().read)
+        release_all(self._hardware, self._free)
+
+
+def release_all(hardware: Hardware, free: deque[Staging]) -> None:
+    """Release staging memory, so that nothing else uses it before its last reading is done.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    free : deque of Staging
+        The memory. The deque is emptied.
+    """
+    while free:
+        hardware.release(free.popleft().read)
 
 
 class SentBatch:
@@ -109,7 +124,8 @@ class SentBatch:
         self._staging = staging
         self.copied = copied
         self._places = places
-        self._lock = threading.Lock()
+        # Re-entrant, as a garbage collection may close the run on a thread that holds it.
+        self._lock = threading.RLock()
         self._state: Literal["sent", "reading", "over"] = "sent"
 
     @property
@@ -195,7 +211,7 @@ def send_bytes(
     return SentBatch(hardware, pool, staging, copied, places)
 
 
-class Scratch:
+class PinnedScratch:
     """Pinned memory for one batch that was not gathered into a slot, such as the result of a map.
 
     Parameters
@@ -243,14 +259,14 @@ class RunCopies:
         The device.
     ring : SlotRing, optional
         The slots that batches are gathered into.
-    scratch : Scratch
+    scratch : PinnedScratch
         Pinned memory for other batches.
     pool : StagingPool
         Staging memory of the device.
     """
 
     def __init__(
-        self, hardware: Hardware, ring: SlotRing | None, scratch: Scratch, pool: StagingPool
+        self, hardware: Hardware, ring: SlotRing | None, scratch: PinnedScratch, pool: StagingPool
     ) -> None:
         self._hardware = hardware
         self._ring = ring
@@ -258,7 +274,8 @@ class RunCopies:
         self._pool = pool
         self._under_way: SimpleQueue[tuple[Mark, list[Any]] | None] = SimpleQueue()
         self._sent: deque[SentBatch] = deque()
-        self._lock = threading.Lock()
+        # Re-entrant, as a garbage collection may close the run on a thread that holds it.
+        self._lock = threading.RLock()
         self._is_closed = False
         self._threads = Threads("xloader-copies")
 

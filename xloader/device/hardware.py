@@ -1,4 +1,4 @@
-"""What a device can do: memory that it reads by itself, and copies beside the training step.
+"""Operations of a device: memory that it reads by itself, and copies beside the training step.
 
 On a GPU by CUDA, work is queued in *streams*. A *mark* is a place in a stream (a CUDA event):
 another stream, or this computer, can wait until the work before it is done. Other devices, such as
@@ -225,3 +225,25 @@ class CudaHardware:
         """Clear the error that CUDA keeps, or the next operation of this thread would raise it."""
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self.device)
+
+
+def is_elsewhere(device: torch.device) -> bool:
+    """Whether batches must be copied to a device. Not to the processor itself.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device.
+    """
+    return device.type != "cpu"
+
+
+def make_hardware(device: torch.device) -> Hardware:
+    """The operations of a device.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device, other than the processor itself.
+    """
+    return CudaHardware(device) if device.type == "cuda" else PlainHardware(device)

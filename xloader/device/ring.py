@@ -102,7 +102,7 @@ class SlotRing:
         self._block: PinnedBlock | None = None
         # No lock: a garbage collection may free a slot while this thread already holds the lock.
         self._free: deque[Buffer] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._num_copies = 0
         self._wake: Callable[[], None] = _do_nothing
 

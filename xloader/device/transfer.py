@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from xloader.core.options import LoaderOptions
-from xloader.device.copies import RunCopies, Scratch, SentBatch, StagingPool
+from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPool
 from xloader.device.device_transform import DeviceTransform, torch_dtype, zeros_of
-from xloader.device.hardware import CudaHardware, Hardware, PlainHardware
+from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
 from xloader.device.out_batch import check_out, check_rows
 from xloader.device.ring import SlotRing
 from xloader.device.slot_layout import FieldBytes
@@ -61,7 +61,7 @@ class Transfer:
         self._pid = os.getpid()
         self._known_hardware: Hardware | None = None
         self._ring: SlotRing | None = None
-        self._scratch: Scratch | None = None
+        self._scratch: PinnedScratch | None = None
         self._pool: StagingPool | None = None
 
     @property
@@ -109,7 +109,7 @@ class Transfer:
 
     def make_memory(self, num_steps: int) -> MakeMemory | None:
         """The maker of a ring of slots; None on the processor itself."""
-        if not self._is_elsewhere:
+        if not is_elsewhere(self._device):
             return None
 
         def make(kinds: Sequence[ArrayKind], num_batches: int) -> SlotRing:
@@ -123,11 +123,11 @@ class Transfer:
 
     def outbox(self) -> RunCopies | None:
         """The copies of a new run; None on the processor itself."""
-        if not self._is_elsewhere:
+        if not is_elsewhere(self._device):
             return None
         hardware = self._hardware()
         if self._scratch is None or self._pool is None:
-            self._scratch, self._pool = Scratch(hardware), StagingPool(hardware)
+            self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
         return RunCopies(hardware, self._ring, self._scratch, self._pool)
 
     def deliver(self, delivery: Delivery, chance: Chance) -> Batch:
@@ -161,10 +161,6 @@ class Transfer:
         # Memory and streams belong to this process.
         return Transfer, (self._device, self._transform, self._out)
 
-    @property
-    def _is_elsewhere(self) -> bool:
-        return self._device.type != "cpu"
-
     def _unpack(self, place: FieldBytes, stored: torch.Tensor) -> torch.Tensor:
         """Make a tensor of a field from its bytes in the staging memory."""
         values = stored.view(torch_dtype(place.kind.dtype)).view(place.kind.shape)
@@ -178,17 +174,6 @@ class Transfer:
             self._pid = os.getpid()
             self._known_hardware = make_hardware(self._device)
         return self._known_hardware
-
-
-def make_hardware(device: torch.device) -> Hardware:
-    """The operations of a device.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device, other than the processor itself.
-    """
-    return CudaHardware(device) if device.type == "cuda" else PlainHardware(device)
 
 
 def make_transfer(recipe: Recipe, options: LoaderOptions) -> Transfer | None:
@@ -214,7 +199,7 @@ def make_transfer(recipe: Recipe, options: LoaderOptions) -> Transfer | None:
         If this process was forked from one that uses the device.
     """
     device = resolve_device("cpu" if options.device is None else options.device)
-    if device.type == "cpu" and options.device_transform is None and options.out is None:
+    if not is_elsewhere(device) and options.device_transform is None and options.out is None:
         return None
     transform = None
     if options.device_transform is not None:

@@ -1,4 +1,4 @@
-"""What a loader asks of the code that brings its batches to a device.
+"""The interface between a loader and the code that brings its batches to a device.
 
 The device's code knows PyTorch, so it stands above this room and is handed down: see
 `xloader.device.transfer`.
