@@ -21,7 +21,7 @@ TOWER = (
     ("xbatcher",),
     ("torch",),
     ("samples",),
-    ("tensors",),
+    ("tensors", "device"),
     ("loader",),
     ("engine",),
     ("planning", "transforms"),
@@ -56,6 +56,7 @@ ONLY_UNDER = {
     "torch": (
         "xloader.torch",
         "xloader.tensors",
+        "xloader.device",
         "xloader.demo",
         "xloader.xbatcher.torch_datasets",
     ),

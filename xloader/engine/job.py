@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import FieldNans, OnNan
+from xloader.core.nans import CountNans, FieldNans, OnNan, look_for_nans
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
@@ -75,6 +76,8 @@ class Job:
         In which batches NaN is looked for, and what happens if there is any.
     on_error : {"raise", "skip"}
         What happens if a chunk cannot be read.
+    nan_counts : mapping of str to callable
+        By field, how its NaN values are counted, for fields that are delivered as stored.
     """
 
     walker: Walker
@@ -87,6 +90,19 @@ class Job:
     is_resident: bool
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
+    nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
+
+    def find_nans(self, step: BatchRows, arrays: Arrays) -> tuple[FieldNans, ...]:
+        """Look for NaN in a finished batch, as ``on_nan`` says.
+
+        Parameters
+        ----------
+        step : BatchRows
+            The rows of the batch.
+        arrays : dict of str to numpy.ndarray
+            Its arrays, by field name.
+        """
+        return look_for_nans(self.on_nan, step.index, arrays, step.ids, self.nan_counts)
 
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet this error are skipped, so that the epoch goes on.

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import look_for_nans
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
@@ -372,9 +371,7 @@ class OpenBatches:
                 ids = self._padded_ids(open_batch)[0]
                 occurrences = step.occurrences_in(len(ids))
                 open_batch.arrays = self._job.finish(open_batch.arrays, ids, occurrences)
-                open_batch.nans = look_for_nans(
-                    self._job.on_nan, step.index, open_batch.arrays, step.ids
-                )
+                open_batch.nans = self._job.find_nans(step, open_batch.arrays)
         except Exception as error:
             open_batch.error = error
         with self._run_lock.lock:

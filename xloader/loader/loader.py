@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -36,6 +36,7 @@ from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.packed_fields import PackedField
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""
@@ -56,6 +57,8 @@ class Loader:
         The options of :meth:`Samples.loader`.
     hand_over : callable
         Converts a gathered array into what is delivered.
+    packed_fields : sequence of PackedField
+        Fields that are gathered as stored. The device unpacks them.
 
     Raises
     ------
@@ -79,10 +82,17 @@ class Loader:
     ([4, 4, 1], 1)
     """
 
-    def __init__(self, recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        hand_over: HandOver,
+        packed_fields: Sequence[PackedField] = (),
+    ) -> None:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
+        self._packed_fields = tuple(packed_fields)
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
@@ -227,7 +237,7 @@ class Loader:
         """
         rank_plan = self._resolver.settle()
         expected = self._expected() if scope == "rank" else self._explain_all(scope)
-        return rank_plan.with_notes(expected)
+        return rank_plan.with_notes(expected, self._packed_fields)
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -286,7 +296,8 @@ class Loader:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
-        return Loader, (self.recipe, self.options, self._hand_over)
+        arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
+        return Loader, arguments
 
     def __repr__(self) -> str:
         planned = self._resolver.planned
@@ -355,7 +366,12 @@ class Loader:
             if job_factory is not None:
                 job_factory.clear()
             options = own.options
-            job_factory = JobFactory(own, num_ready=options.prefetch, num_cores=options.num_threads)
+            job_factory = JobFactory(
+                own,
+                num_ready=options.prefetch,
+                num_cores=options.num_threads,
+                packed_fields=self._packed_fields,
+            )
             self._carried = job_factory
         return job_factory
 
