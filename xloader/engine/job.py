@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -78,6 +78,9 @@ class Job:
         What happens if a chunk cannot be read.
     nan_counts : mapping of str to callable
         By field, how its NaN values are counted, for fields that are delivered as stored.
+    convert : callable, optional
+        Takes the finished arrays, and returns them in the dtypes in which they are delivered.
+        Called on the workers, after NaN were looked for.
     """
 
     walker: Walker
@@ -91,6 +94,7 @@ class Job:
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
     nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
+    convert: Callable[[Arrays], Arrays] = lambda arrays: arrays
 
     def find_nans(self, step: BatchRows, arrays: Arrays) -> tuple[FieldNans, ...]:
         """Look for NaN in a finished batch, as ``on_nan`` says.

@@ -372,6 +372,7 @@ class OpenBatches:
                 occurrences = step.occurrences_in(len(ids))
                 open_batch.arrays = self._job.finish(open_batch.arrays, ids, occurrences)
                 open_batch.nans = self._job.find_nans(step, open_batch.arrays)
+                open_batch.arrays = self._job.convert(open_batch.arrays)
         except Exception as error:
             open_batch.error = error
         with self._run_lock.lock:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from xloader.core.nbytes import show_nbytes
+from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
@@ -62,7 +64,11 @@ def with_notes(
 
 
 def transfer_in_words(
-    device: object, outputs: Sequence[Output], packed_fields: Sequence[PackedField], num_rows: int
+    device: object,
+    outputs: Sequence[Output],
+    packed_fields: Sequence[PackedField],
+    num_rows: int,
+    output_dtype: OutputDtype | None = None,
 ) -> str:
     """Say what crosses to a device with each batch, and in which form.
 
@@ -76,10 +82,14 @@ def transfer_in_words(
         The fields that cross as stored.
     num_rows : int
         Rows of a full batch.
+    output_dtype : {"float32", "float16", "bfloat16"}, optional
+        Dtype in which floating fields are delivered.
     """
     packed = {field.name: field for field in packed_fields}
     nbytes = num_rows * sum(
-        packed[out.name].sample_nbytes if out.name in packed else out.sample_nbytes
+        packed[out.name].sample_nbytes
+        if out.name in packed
+        else math.prod(out.shape) * converted_dtype(out.dtype, output_dtype).itemsize
         for out in outputs
     )
     listed = [f"{name} as stored ({field.stored_dtype})" for name, field in packed.items()]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
 from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
@@ -89,6 +91,13 @@ class JobFactory:
         as_stored = {field.name for field in packed_fields}
         self._unpacked_layouts = tuple(x for x in rank_plan.layouts if x.name not in as_stored)
         self._nan_counts = {field.name: field.count_nans for field in packed_fields}
+        self._convert = partial(
+            convert_floats,
+            output_dtype=rank_plan.options.output_dtype,
+            # Arrays of the user's functions may still be in use.
+            is_own=not rank_plan.recipe.is_mapped,
+            left_out=as_stored,
+        )
         self._normalized = normalized_packings(rank_plan.recipe, self._unpacked_layouts)
         self._packings: dict[str, Packing | None] = {
             **self._normalized,
@@ -217,4 +226,5 @@ class JobFactory:
             on_nan=options.on_nan,
             on_error=options.on_error,
             nan_counts=self._nan_counts,
+            convert=self._convert,
         )

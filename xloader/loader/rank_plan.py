@@ -220,7 +220,9 @@ class RankPlan:
         noted = with_notes(expected, recipe, layouts, self._empty_note, packed_fields=packed_fields)
         if device is not None:
             outputs, rows = make_outputs(recipe, layouts), most_rows(self.footprint, self.options)
-            transfer = transfer_in_words(device, outputs, packed_fields, rows)
+            transfer = transfer_in_words(
+                device, outputs, packed_fields, rows, self.options.output_dtype
+            )
             noted = dataclasses.replace(noted, transfer=transfer)
         as_stored = {field.name for field in packed_fields}
         unpacked = tuple(layout for layout in layouts if layout.name not in as_stored)

@@ -5,6 +5,7 @@ These are `loader`, `explain` and `to_tensor_dataset`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
             remedy="call it before .weighted, and draw samples with torch's WeightedRandomSampler",
         )
     outputs = make_outputs(recipe, make_layouts(recipe))
-    sample_nbytes = sum(out.sample_nbytes for out in outputs)
+    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
     whole_nbytes = recipe.num_ids * sample_nbytes
     left = max(memory_nbytes - whole_nbytes, 1)
     rows = min(max(left // (16 * max(sample_nbytes, 1)), 1), 256)

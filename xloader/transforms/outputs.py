@@ -5,7 +5,6 @@ They are found by running the transforms on one sample of zeros, as functions ma
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,11 +43,6 @@ class Output:
     shape: tuple[int, ...]
     dtype: np.dtype
     channels: tuple[str, ...] | None
-
-    @property
-    def sample_nbytes(self) -> int:
-        """Bytes of one sample."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Output, ...]:
