@@ -26,8 +26,8 @@ class Copy:
     is_done: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        if isinstance(self.after, Copy):
-            self.after.is_done.wait()
+        if isinstance(self.after, Copy) and not self.after.is_done.is_set():
+            self.after.run()
         self.target.copy_(self.source)
         self.is_done.set()
 
@@ -37,7 +37,7 @@ class FakeHardware(PlainHardware):
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
-        self.num_copies = 0
+        self.num_copies = self.num_bytes = 0
         self.pinned: list[Any] = []
         self.num_settled = 0
         self.staged: list[torch.Tensor] = []
@@ -55,6 +55,14 @@ class FakeHardware(PlainHardware):
     def settle(self) -> None:
         self.num_settled += 1
 
+    def copy(self, source: torch.Tensor, target: torch.Tensor, after: Any) -> Any:
+        self.count(source)
+        return super().copy(source, target, after)
+
+    def count(self, source: torch.Tensor) -> None:
+        self.num_copies += 1
+        self.num_bytes += source.numel()
+
 
 class BusHardware(FakeHardware):
     """A thread copies, in random order and after random delays."""
@@ -70,7 +78,7 @@ class BusHardware(FakeHardware):
     def copy(self, source: torch.Tensor, target: torch.Tensor, after: Any) -> Copy:
         copy = Copy(source, target, after)
         with self._changed:
-            self.num_copies += 1
+            self.count(source)
             self._waiting.append(copy)
             self._changed.notify()
         return copy
@@ -113,7 +121,7 @@ class LateHardware(FakeHardware):
 
     def copy(self, source: torch.Tensor, target: torch.Tensor, after: Any) -> Copy:
         with self._changed:
-            self.num_copies += 1
+            self.count(source)
             self._changed.notify_all()
         return Copy(source, target, after)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypedDict
 
 from xloader.core.nans import OnNan
+from xloader.core.output_dtypes import OutputDtype
 
 
 class PlanKeywords(TypedDict, total=False):
@@ -33,6 +34,7 @@ class LoaderKeywords(PlanKeywords, total=False):
     drop_last: bool
     memory: int | str
     output: Literal["torch", "numpy"]
+    output_dtype: OutputDtype | None
     device: Any
     device_transform: Callable[..., Any] | None
     device_random: bool

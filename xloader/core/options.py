@@ -22,6 +22,7 @@ from xloader.core.option_checks import (
     check_whole,
     is_whole,
 )
+from xloader.core.output_dtypes import OutputDtype
 from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import LanesError, OptionError
@@ -53,6 +54,7 @@ class LoaderOptions:
     drop_last: bool = False
     memory: int | str = "2GiB"
     output: Literal["torch", "numpy"] = "torch"
+    output_dtype: OutputDtype | None = None
     device: Any = None
     device_transform: Callable[..., Any] | None = None
     device_random: bool = False
@@ -76,6 +78,7 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         self._check_numbers()
         check_choice("output", self.output, ("torch", "numpy"))
+        self._check_output_dtype()
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("on_nan", self.on_nan, get_args(OnNan))
         for name in ("shuffle", "drop_last", "device_random"):
@@ -183,6 +186,18 @@ class LoaderOptions:
                 given="device_random=True, device_transform=None",
                 allowed="device_random=True with a device_transform",
                 remedy="pass device_transform=fn, called as fn(batch, rng)",
+            )
+
+    def _check_output_dtype(self) -> None:
+        allowed = (None, *get_args(OutputDtype))
+        remedy = 'pass the name as text, for example output_dtype="bfloat16"'
+        check_choice("output_dtype", self.output_dtype, allowed, remedy)
+        if self.output_dtype == "bfloat16" and self.output == "numpy":
+            raise OptionError(
+                "NumPy has no bfloat16",
+                given='output_dtype="bfloat16", output="numpy"',
+                allowed='output_dtype="float16" or "float32" with output="numpy"',
+                remedy='pass output="torch", or output_dtype="float16"',
             )
 
     def _check_lanes(self) -> None:

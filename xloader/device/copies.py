@@ -25,7 +25,7 @@ import torch
 
 from xloader.device.hardware import Hardware, Mark
 from xloader.device.ring import PinnedBlock, SlotRing
-from xloader.device.slot_layout import FieldBytes, SlotLayout, copy_fields
+from xloader.device.slot_layout import FieldBytes, SlotLayout, copy_fields, ranges_of
 from xloader.engine.buffers import ArrayKind, Arrays
 from xloader.engine.thread_group import Threads
 from xloader.errors import ClosedError
@@ -207,7 +207,9 @@ def send_bytes(
         Where the fields are.
     """
     staging = pool.take(memory.numel())
-    copied = hardware.copy(memory, staging.memory[: memory.numel()], staging.read)
+    copied = staging.read
+    for begin, end in ranges_of(places):
+        copied = hardware.copy(memory[begin:end], staging.memory[begin:end], copied)
     return SentBatch(hardware, pool, staging, copied, places)
 
 

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from xloader.core.messages import names_function
 from xloader.errors import OptionError, TransformError, UnsupportedDataError
 from xloader.loader.batch import Batch
-from xloader.transforms.outputs import Output
 from xloader.transforms.rng import NO_EPOCH, Chance
 
 
@@ -69,15 +67,13 @@ class DeviceTransform:
             _check_tensor(name, tensor, batch.num_samples, device)
         return batch.with_arrays(tensors)
 
-    def try_on(self, outputs: tuple[Output, ...], num_rows: int, device: torch.device) -> Batch:
+    def try_on(self, zeros: Batch, device: torch.device) -> Batch:
         """Call the function with a batch of zeros, to find its mistakes before anything is read.
 
         Parameters
         ----------
-        outputs : tuple of Output
-            The fields as delivered.
-        num_rows : int
-            Rows of a batch.
+        zeros : Batch
+            The batch, on the device.
         device : torch.device
             The device.
 
@@ -93,7 +89,6 @@ class DeviceTransform:
         UnsupportedDataError
             As for `apply`.
         """
-        zeros = zeros_of(outputs, num_rows, device)
         try:
             return self.apply(zeros, device, NO_EPOCH)
         except TransformError as error:
@@ -102,30 +97,6 @@ class DeviceTransform:
                 allowed="a function that works on any batch, even one of zeros",
                 remedy="correct the function; its own error is the cause of this one",
             ) from error.__cause__
-
-
-def zeros_of(outputs: tuple[Output, ...], num_rows: int, device: torch.device) -> Batch:
-    """A batch of zeros on a device, with the ids 0, 1, 2 and so on.
-
-    Parameters
-    ----------
-    outputs : tuple of Output
-        The fields.
-    num_rows : int
-        Rows of the batch.
-    device : torch.device
-        The device.
-    """
-    tensors = [
-        torch.zeros((num_rows, *output.shape), dtype=torch_dtype(output.dtype), device=device)
-        for output in outputs
-    ]
-    return Batch(tensors, [output.name for output in outputs], np.arange(num_rows))
-
-
-def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """The dtype of a tensor over an array of this dtype."""
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def _in_order(result: Any, batch: Batch) -> list[Any]:

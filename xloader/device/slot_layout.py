@@ -21,6 +21,10 @@ from xloader.engine.buffers import ArrayKind, Arrays, Buffer
 ALIGNMENT = 256
 """Bytes. GPUs read memory fastest from such addresses, and CUDA's own allocations begin there."""
 
+_SMALL_GAP_NBYTES = 1 << 18
+"""A gap of fewer bytes crosses with the rest. To begin a copy takes several microseconds, in which
+a bus moves about as much."""
+
 
 @dataclass(frozen=True)
 class SlotLayout:
@@ -93,6 +97,38 @@ class FieldBytes:
     name: str
     offset: int
     kind: ArrayKind
+
+
+def ranges_of(places: Sequence[FieldBytes]) -> list[tuple[int, int]]:
+    """The parts of a buffer that hold fields, as few as is worth while.
+
+    They are fewer bytes than the buffer where rows are missing, or values have become narrower.
+
+    Parameters
+    ----------
+    places : sequence of FieldBytes
+        The places of the fields.
+
+    Returns
+    -------
+    list of (int, int)
+        Where each part begins and ends.
+
+    Examples
+    --------
+    >>> small, large = ArrayKind((8,), np.dtype("u1")), ArrayKind((2**20,), np.dtype("u1"))
+    >>> ranges_of([FieldBytes("a", 0, small), FieldBytes("b", 256, small)])
+    [(0, 264)]
+    >>> ranges_of([FieldBytes("a", 2**20, large), FieldBytes("b", 0, small)])
+    [(0, 8), (1048576, 2097152)]
+    """
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted((one.offset, one.offset + one.kind.nbytes) for one in places):
+        if found and begin - found[-1][1] < _SMALL_GAP_NBYTES:
+            begin, end = found[-1][0], max(end, found[-1][1])
+            found.pop()
+        found.append((begin, end))
+    return found
 
 
 def find_fields(arrays: Arrays, begin: int, end: int) -> tuple[FieldBytes, ...] | None:

@@ -11,24 +11,31 @@ On the processor itself there is nothing to copy: tensors lie over the gathered 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from xloader.core.options import LoaderOptions
+from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPool
-from xloader.device.device_transform import DeviceTransform, torch_dtype, zeros_of
+from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
 from xloader.device.out_batch import check_out, check_rows
 from xloader.device.ring import SlotRing
 from xloader.device.slot_layout import FieldBytes
+from xloader.device.unpacking import TensorUnpacker
 from xloader.engine.buffers import ArrayKind, MakeMemory
 from xloader.engine.job import Delivery
 from xloader.errors import ForkError, OptionError
 from xloader.loader.batch import Batch
+from xloader.loader.loader import HandOver
+from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.outputs import Output
+from xloader.transforms.packed_fields import PackedField, packed_fields
 from xloader.transforms.rng import Chance
 from xloader.transforms.steps import Map
 
@@ -43,21 +50,39 @@ class Transfer:
     ----------
     device : torch.device
         The device, with its number where there may be several.
+    hand_over : callable
+        Makes a tensor over the memory of an array.
     transform : DeviceTransform, optional
         What to do to each batch there.
     out : Batch, optional
         Tensors that each batch is written to.
+    packed_fields : tuple of PackedField
+        Fields that are gathered as stored, and unpacked on the device.
+    output_dtype : {"float32", "float16", "bfloat16"}, optional
+        Dtype in which floating fields are delivered; by default their own.
+    is_elsewhere : bool
+        Whether batches must be copied to the device. If not, they are in its memory already.
     """
 
     def __init__(
         self,
         device: torch.device,
+        hand_over: HandOver,
         transform: DeviceTransform | None = None,
         out: Batch | None = None,
+        packed_fields: tuple[PackedField, ...] = (),
+        output_dtype: OutputDtype | None = None,
+        *,
+        is_elsewhere: bool,
     ) -> None:
         self._device = device
+        self._hand_over = hand_over
         self._transform = transform
         self._out = out
+        self._packed_fields = packed_fields
+        self._output_dtype = output_dtype
+        self._is_elsewhere = is_elsewhere
+        self._unpackers: dict[str, TensorUnpacker] = {}
         self._pid = os.getpid()
         self._known_hardware: Hardware | None = None
         self._ring: SlotRing | None = None
@@ -68,6 +93,11 @@ class Transfer:
     def device(self) -> torch.device:
         """The device."""
         return self._device
+
+    @property
+    def packed_fields(self) -> tuple[PackedField, ...]:
+        """Fields that are to be gathered as stored."""
+        return self._packed_fields
 
     @property
     def ring(self) -> SlotRing | None:
@@ -91,11 +121,17 @@ class Transfer:
         UnsupportedDataError
             If the transform returns something other than tensors.
         """
-        check_dtypes(self._device, outputs)
+        dtypes = [converted_dtype(output.dtype, self._output_dtype) for output in outputs]
+        names = [output.name for output in outputs]
+        check_dtypes(self._device, dict(zip(names, dtypes, strict=True)))
+        rows = 0 if self._transform is None else num_rows
+        tensors = [
+            torch.zeros((rows, *output.shape), dtype=self._torch_dtype(dtype), device=self._device)
+            for output, dtype in zip(outputs, dtypes, strict=True)
+        ]
+        example = Batch(tensors, names, np.arange(rows))
         if self._transform is not None:
-            example = self._transform.try_on(outputs, num_rows, self._device)
-        else:
-            example = zeros_of(outputs, 0, self._device)
+            example = self._transform.try_on(example, self._device)
         if self._out is not None:
             check_out(self._out, example)
 
@@ -109,7 +145,7 @@ class Transfer:
 
     def make_memory(self, num_steps: int) -> MakeMemory | None:
         """The maker of a ring of slots; None on the processor itself."""
-        if not is_elsewhere(self._device):
+        if not self._is_elsewhere:
             return None
 
         def make(kinds: Sequence[ArrayKind], num_batches: int) -> SlotRing:
@@ -123,7 +159,7 @@ class Transfer:
 
     def outbox(self) -> RunCopies | None:
         """The copies of a new run; None on the processor itself."""
-        if not is_elsewhere(self._device):
+        if not self._is_elsewhere:
             return None
         hardware = self._hardware()
         if self._scratch is None or self._pool is None:
@@ -135,7 +171,7 @@ class Transfer:
         sent = delivery.sent
         if sent is None:
             names = list(delivery.arrays)
-            tensors = [torch.from_numpy(array) for array in delivery.arrays.values()]
+            tensors = [self._hand_over(array) for array in delivery.arrays.values()]
         else:
             assert isinstance(sent, SentBatch)
             names, tensors = sent.names, sent.receive(self._unpack)
@@ -156,18 +192,36 @@ class Transfer:
         if self._pool is not None:
             self._pool.clear()
         self._ring = self._scratch = self._pool = None
+        self._unpackers = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         # Memory and streams belong to this process.
-        return Transfer, (self._device, self._transform, self._out)
+        options = (self._transform, self._out, self._packed_fields, self._output_dtype)
+        make = partial(Transfer, is_elsewhere=self._is_elsewhere)
+        return make, (self._device, self._hand_over, *options)
 
     def _unpack(self, place: FieldBytes, stored: torch.Tensor) -> torch.Tensor:
         """Make a tensor of a field from its bytes in the staging memory."""
-        values = stored.view(torch_dtype(place.kind.dtype)).view(place.kind.shape)
-        if self._out is None or self._transform is not None:
-            return values.clone()
-        target: torch.Tensor = self._out[place.name]
-        return target.copy_(values)
+        target: torch.Tensor | None = None
+        if self._out is not None and self._transform is None:
+            target = self._out[place.name]
+        if unpacker := self._unpacker(place.name):
+            return unpacker.unpack(stored, target)
+        values = stored.view(self._torch_dtype(place.kind.dtype)).view(place.kind.shape)
+        return values.clone() if target is None else target.copy_(values)
+
+    def _unpacker(self, name: str) -> TensorUnpacker | None:
+        """The unpacker of a field that is gathered as stored; None for another one."""
+        if self._packed_fields and not self._unpackers:
+            self._unpackers = {
+                field.name: TensorUnpacker.of(field, self._device, self._output_dtype)
+                for field in self._packed_fields
+            }
+        return self._unpackers.get(name)
+
+    def _torch_dtype(self, dtype: np.dtype) -> torch.dtype:
+        found: torch.dtype = self._hand_over(np.empty(0, dtype)).dtype
+        return found
 
     def _hardware(self) -> Hardware:
         if self._known_hardware is None:
@@ -176,7 +230,7 @@ class Transfer:
         return self._known_hardware
 
 
-def make_transfer(recipe: Recipe, options: LoaderOptions) -> Transfer | None:
+def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -> Transfer | None:
     """The way to the device that a loader's options ask for.
 
     Parameters
@@ -185,6 +239,8 @@ def make_transfer(recipe: Recipe, options: LoaderOptions) -> Transfer | None:
         The samples.
     options : LoaderOptions
         The options, with ``output="torch"``.
+    hand_over : callable
+        Makes a tensor over the memory of an array.
 
     Returns
     -------
@@ -199,13 +255,21 @@ def make_transfer(recipe: Recipe, options: LoaderOptions) -> Transfer | None:
         If this process was forked from one that uses the device.
     """
     device = resolve_device("cpu" if options.device is None else options.device)
-    if not is_elsewhere(device) and options.device_transform is None and options.out is None:
+    is_away = options.device is not None and is_elsewhere(device)
+    if not is_away and options.device_transform is None and options.out is None:
         return None
     transform = None
     if options.device_transform is not None:
         number = sum(isinstance(step, Map) and step.random for step in recipe.steps)
         transform = DeviceTransform(options.device_transform, options.device_random, number)
-    return Transfer(device, transform, options.out)
+    fields: tuple[PackedField, ...] = ()
+    if is_away:
+        has_float64 = device.type != "mps"
+        fields = packed_fields(recipe, make_layouts(recipe), has_float64=has_float64)
+    return Transfer(
+        *(device, hand_over, transform, options.out, fields, options.output_dtype),
+        is_elsewhere=is_away,
+    )
 
 
 def resolve_device(device: Any) -> torch.device:
@@ -276,27 +340,26 @@ def _fork_error(device: torch.device, given: str) -> ForkError:
     )
 
 
-def check_dtypes(device: torch.device, outputs: tuple[Output, ...]) -> None:
+def check_dtypes(device: torch.device, dtypes: Mapping[str, np.dtype]) -> None:
     """Refuse fields of a dtype that the device lacks.
 
     Parameters
     ----------
     device : torch.device
         The device.
-    outputs : tuple of Output
-        The fields as delivered.
+    dtypes : mapping of str to numpy.dtype
+        The dtypes of the fields, by name.
 
     Raises
     ------
     OptionError
         If a field is of float64, and the device is Apple's.
     """
-    wide = [output.name for output in outputs if output.dtype.name in ("float64", "complex128")]
+    wide = [name for name, dtype in dtypes.items() if dtype == np.float64]
     if device.type == "mps" and wide:
         raise OptionError(
             "Apple's GPUs have no float64",
             given=f"device={str(device)!r}, fields of float64: {', '.join(map(repr, wide))}",
-            allowed="fields of float32, or of integers",
-            remedy='open the data with xloader.open(..., dtype="float32"), or convert it first: '
-            '.astype("float32")',
+            allowed="fields of float32, float16 or bfloat16, or of integers",
+            remedy='pass output_dtype="float32"',
         )

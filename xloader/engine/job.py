@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import FieldNans, OnNan
+from xloader.core.nans import CountNans, FieldNans, OnNan, look_for_nans
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
@@ -131,6 +131,11 @@ class Job:
         In which batches NaN is looked for, and what happens if there is any.
     on_error : {"raise", "skip"}
         What happens if a chunk cannot be read.
+    nan_counts : mapping of str to callable
+        By field, how its NaN values are counted, for fields that are delivered as stored.
+    convert : callable, optional
+        Takes the finished arrays, and returns them in the dtypes in which they are delivered.
+        Called on the workers, after NaN were looked for.
     outbox : Outbox, optional
         Sends finished batches to a device; by default they stay in this process's memory.
     """
@@ -145,7 +150,21 @@ class Job:
     is_resident: bool
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
+    nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
+    convert: Callable[[Arrays], Arrays] = lambda arrays: arrays
     outbox: Outbox | None = None
+
+    def find_nans(self, step: BatchRows, arrays: Arrays) -> tuple[FieldNans, ...]:
+        """Look for NaN in a finished batch, as ``on_nan`` says.
+
+        Parameters
+        ----------
+        step : BatchRows
+            The rows of the batch.
+        arrays : dict of str to numpy.ndarray
+            Its arrays, by field name.
+        """
+        return look_for_nans(self.on_nan, step.index, arrays, step.ids, self.nan_counts)
 
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet this error are skipped, so that the epoch goes on.

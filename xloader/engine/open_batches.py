@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import look_for_nans
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
 from xloader.engine.hit_parts import HitPart, WantedHits, join_parts
@@ -331,9 +330,8 @@ class OpenBatches:
                 ids = self._padded_ids(open_batch)[0]
                 occurrences = step.occurrences_in(len(ids))
                 open_batch.arrays = self._job.finish(open_batch.arrays, ids, occurrences)
-                open_batch.nans = look_for_nans(
-                    self._job.on_nan, step.index, open_batch.arrays, step.ids
-                )
+                open_batch.nans = self._job.find_nans(step, open_batch.arrays)
+                open_batch.arrays = self._job.convert(open_batch.arrays)
                 # The memory must have no other user when the copy is done.
                 open_batch.places = ()
                 if self._job.outbox is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -37,6 +37,7 @@ from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.packed_fields import PackedField
 from xloader.transforms.rng import Chance
 
 HandOver = Callable[[NDArray[Any]], Any]
@@ -58,6 +59,8 @@ class Loader:
         The options of :meth:`Samples.loader`.
     hand_over : callable
         Converts a gathered array into what is delivered.
+    packed_fields : sequence of PackedField
+        Fields that are gathered as stored. The device unpacks them.
     device_path : DevicePath, optional
         Brings the batches to a device in place of ``hand_over``.
 
@@ -88,11 +91,13 @@ class Loader:
         recipe: Recipe,
         options: LoaderOptions,
         hand_over: HandOver,
+        packed_fields: Sequence[PackedField] = (),
         device_path: DevicePath | None = None,
     ) -> None:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
+        self._packed_fields = tuple(packed_fields)
         self._device_path = device_path
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
@@ -243,7 +248,7 @@ class Loader:
         """
         rank_plan = self._resolver.settle()
         expected = self._expected() if scope == "rank" else self._explain_all(scope)
-        return rank_plan.with_notes(expected)
+        return rank_plan.with_notes(expected, self._packed_fields)
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -307,7 +312,8 @@ class Loader:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
-        return Loader, (self.recipe, self.options, self._hand_over, self._device_path)
+        arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
+        return Loader, (*arguments, self._device_path)
 
     def __repr__(self) -> str:
         planned = self._resolver.planned
@@ -380,6 +386,7 @@ class Loader:
                 own,
                 num_ready=options.prefetch,
                 num_cores=options.num_threads,
+                packed_fields=self._packed_fields,
                 device_path=self._device_path,
             )
             self._carried = job_factory

@@ -161,4 +161,6 @@ def _loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     # Imported here, because its module imports PyTorch.
     from xloader.device.transfer import make_transfer
 
-    return Loader(recipe, options, hand_over, make_transfer(recipe, options))
+    transfer = make_transfer(recipe, options, hand_over)
+    packed = () if transfer is None else transfer.packed_fields
+    return Loader(recipe, options, hand_over, packed, transfer)

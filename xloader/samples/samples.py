@@ -20,6 +20,7 @@ from xloader.core.axis import Ints
 from xloader.core.keywords import LoaderKeywords
 from xloader.core.nans import OnNan
 from xloader.core.options import make_options
+from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.loader.batch import Batch
@@ -32,6 +33,7 @@ from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.unplanned_warning import warn_of_no_plan
+from xloader.samples.verb_order import require_before
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
@@ -191,7 +193,7 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If nothing is left.
         """
-        self._require_before("sel", self._has_windows)
+        require_before(self.recipe, "sel", self._has_windows)
         chosen = selection.sel(
             self.recipe, {**(indexers or {}), **labels}, method=method, tolerance=tolerance
         )
@@ -222,7 +224,7 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If nothing is left.
         """
-        self._require_before("isel", self._has_windows)
+        require_before(self.recipe, "isel", self._has_windows)
         chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
         return self._but(selection=chosen)
 
@@ -268,7 +270,7 @@ class Samples(RecordedMethods):
         OptionError
             If no dimension is named, a number is not whole, or there are windows already.
         """
-        self._require_before("window", self._has_windows)
+        require_before(self.recipe, "window", self._has_windows)
         if isinstance(sizes, Mapping) or sizes_by_dim:
             if isinstance(sizes, int):
                 sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
@@ -320,7 +322,7 @@ class Samples(RecordedMethods):
             transform is recorded that may have changed the fields.
         """
         self.recipe.require_windows()
-        self._require_before("field", self.recipe.is_mapped)
+        require_before(self.recipe, "field", self.recipe.is_mapped)
         names = [[given] if isinstance(given, str) else given for given in variables]
         added = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
         return self._but(fields=(*self.recipe.fields, added))
@@ -369,7 +371,7 @@ class Samples(RecordedMethods):
         [-1.0, 0.0, 1.0]
         """
         self.recipe.require_windows()
-        self._require_before("normalize", self.recipe.is_mapped)
+        require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def fillna(self, value: Any) -> Self:
@@ -882,10 +884,11 @@ class Samples(RecordedMethods):
         drop_last: bool = False,
         memory: int | str = "2GiB",
         output: Literal["torch", "numpy"] = "torch",
+        output_dtype: OutputDtype | None = None,
         device: Any = None,
         device_transform: Callable[..., Any] | None = None,
         device_random: bool = False,
-        out: Batch | None = None,
+        out: Any = None,
         collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
         threads: int | None = None,
         processes: int = 0,
@@ -920,6 +923,9 @@ class Samples(RecordedMethods):
             Bytes that this rank may use for batches, reads under way and decoded chunks.
         output : {"torch", "numpy"}
             Whether batches hold PyTorch tensors or NumPy arrays.
+        output_dtype : {"float32", "float16", "bfloat16"}, optional
+            Dtype of the floating fields, which are converted after all transforms; by default they
+            keep their own. Integers and booleans stay as they are. NumPy has no bfloat16.
         device : torch.device or str, optional
             Device that batches are copied to while the one before is used, such as ``"cuda"``,
             ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory.
@@ -1007,6 +1013,7 @@ class Samples(RecordedMethods):
             drop_last=drop_last,
             memory=memory,
             output=output,
+            output_dtype=output_dtype,
             device=device,
             device_transform=device_transform,
             device_random=device_random,
@@ -1148,16 +1155,6 @@ class Samples(RecordedMethods):
         changed = replace(self.recipe.planned, **changes)
         slab = self.recipe.slab
         return type(self)(changed if slab is None else slabs.cut(changed, slab.dim, slab.part))
-
-    def _require_before(self, verb: str, is_too_late: bool) -> None:
-        if is_too_late:
-            raise OptionError(
-                f"{verb} comes too late",
-                given=f"after {describe.last_verb(self.recipe)}",
-                allowed="first sel and isel, then window once, then inputs, targets and field, "
-                "normalize and fillna, then map and recorded methods",
-                remedy=f"call .{verb}(...) earlier in the chain",
-            )
 
     @property
     def _has_windows(self) -> bool:

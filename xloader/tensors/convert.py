@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.messages import extra_remedy
+from xloader.core.output_dtypes import BFLOAT16
 from xloader.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     Returns
     -------
     callable
-        Takes an array and returns a tensor over the same memory.
+        Takes an array and returns a tensor over the same memory. Arrays of `BFLOAT16` become
+        tensors of bfloat16.
 
     Raises
     ------
@@ -40,9 +43,15 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     [7.0, 0.0, 0.0]
     """
     require_torch('output="torch"', allowed='without PyTorch, output="numpy"')
+    return _tensor_of
+
+
+def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
     import torch
 
-    return torch.from_numpy
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def require_torch(given: str, allowed: str | None = None) -> None:
