@@ -60,6 +60,8 @@ ONLY_UNDER = {
         "xloader.demo",
         "xloader.xbatcher.torch_datasets",
     ),
+    "jax": ("xloader.tensors",),
+    "cupy": ("xloader.tensors",),
     "zarr": ("xloader.sources", "xloader.testing", "xloader.demo"),
     "matplotlib": ("xloader.demo",),
 }

@@ -12,6 +12,9 @@ from typing import Any, Final, Literal, TypedDict
 from xloader.core.nans import OnNan
 from xloader.core.output_dtypes import OutputDtype
 
+OutputKind = Literal["torch", "numpy", "jax", "cupy"]
+"""The library whose arrays are delivered."""
+
 
 class PlanKeywords(TypedDict, total=False):
     """Options that mean the same in `Samples.loader` and under a PyTorch ``DataLoader``."""
@@ -33,7 +36,7 @@ class LoaderKeywords(PlanKeywords, total=False):
     seed: int
     drop_last: bool
     memory: int | str
-    output: Literal["torch", "numpy"]
+    output: OutputKind
     output_dtype: OutputDtype | None
     device: Any
     device_transform: Callable[..., Any] | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any, Literal, Unpack, get_args
 
-from xloader.core.keywords import LoaderKeywords
+from xloader.core.keywords import LoaderKeywords, OutputKind
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -53,7 +53,7 @@ class LoaderOptions:
     seed: int = 0
     drop_last: bool = False
     memory: int | str = "2GiB"
-    output: Literal["torch", "numpy"] = "torch"
+    output: OutputKind = "torch"
     output_dtype: OutputDtype | None = None
     device: Any = None
     device_transform: Callable[..., Any] | None = None
@@ -77,7 +77,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        check_choice("output", self.output, ("torch", "numpy"))
+        check_choice("output", self.output, get_args(OutputKind))
         self._check_output_dtype()
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("on_nan", self.on_nan, get_args(OnNan))
@@ -173,12 +173,13 @@ class LoaderOptions:
         for name in ("device", "device_transform", "out"):
             value = getattr(self, name)
             if value is not None and self.output != "torch":
-                shown = value if name == "device" else type(value).__name__
+                shown = repr(value) if name == "device" else f"a {type(value).__name__}"
+                remedy = _WITHOUT_DEVICE.get(self.output, 'pass output="torch"')
                 raise OptionError(
-                    f"{name} is for tensors" if name != "device" else "only tensors have a device",
-                    given=f"{name}={shown!r}, output={self.output!r}",
+                    f"{name} is for tensors of PyTorch",
+                    given=f"{name}={shown}, output={self.output!r}",
                     allowed='output="torch"',
-                    remedy=f'pass output="torch", or leave {name}= out',
+                    remedy=f"{remedy}, or leave {name}= out",
                 )
         if self.device_random and self.device_transform is None:
             raise OptionError(
@@ -192,12 +193,13 @@ class LoaderOptions:
         allowed = (None, *get_args(OutputDtype))
         remedy = 'pass the name as text, for example output_dtype="bfloat16"'
         check_choice("output_dtype", self.output_dtype, allowed, remedy)
-        if self.output_dtype == "bfloat16" and self.output == "numpy":
+        without = {"numpy": "NumPy", "cupy": "CuPy"}
+        if self.output_dtype == "bfloat16" and self.output in without:
             raise OptionError(
-                "NumPy has no bfloat16",
-                given='output_dtype="bfloat16", output="numpy"',
-                allowed='output_dtype="float16" or "float32" with output="numpy"',
-                remedy='pass output="torch", or output_dtype="float16"',
+                f"{without[self.output]} has no bfloat16",
+                given=f'output_dtype="bfloat16", output="{self.output}"',
+                allowed=f'output_dtype="float16" or "float32" with output="{self.output}"',
+                remedy='pass output="torch" or output="jax", or output_dtype="float16"',
             )
 
     def _check_lanes(self) -> None:
@@ -219,6 +221,12 @@ class LoaderOptions:
                 remedy="pass one of these as lanes=, or another batch_size=",
             )
 
+
+_WITHOUT_DEVICE = {
+    "jax": "move batches with jax.device_put(batch.as_dict(), device)",
+    "cupy": "choose the GPU with cupy.cuda.Device(0).use() before the loop",
+}
+"""By output that takes no ``device``, how arrays come to one."""
 
 _OF_TORCH = {
     "num_workers": "pass threads=, the number of threads that load; they share memory",

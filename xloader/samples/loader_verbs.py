@@ -27,6 +27,7 @@ from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.samples.sample_ids import normal_ids
 from xloader.tensors.convert import tensor_maker
+from xloader.tensors.other_arrays import cupy_maker, jax_maker
 from xloader.transforms.outputs import make_outputs
 
 
@@ -157,6 +158,11 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
 def _loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     if options.output == "numpy":
         return Loader(recipe, options, np.asarray)
+    if options.output == "cupy":
+        return Loader(recipe, options, cupy_maker())
+    if options.output == "jax":
+        outputs = make_outputs(recipe, make_layouts(recipe))
+        return Loader(recipe, options, jax_maker({out.name: out.dtype for out in outputs}))
     hand_over = tensor_maker()
     # Imported here, because its module imports PyTorch.
     from xloader.device.transfer import make_transfer

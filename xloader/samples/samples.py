@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.keywords import LoaderKeywords
+from xloader.core.keywords import LoaderKeywords, OutputKind
 from xloader.core.nans import OnNan
 from xloader.core.options import make_options
 from xloader.core.output_dtypes import OutputDtype
@@ -883,7 +883,7 @@ class Samples(RecordedMethods):
         seed: int = 0,
         drop_last: bool = False,
         memory: int | str = "2GiB",
-        output: Literal["torch", "numpy"] = "torch",
+        output: OutputKind = "torch",
         output_dtype: OutputDtype | None = None,
         device: Any = None,
         device_transform: Callable[..., Any] | None = None,
@@ -921,11 +921,12 @@ class Samples(RecordedMethods):
             padded rows.
         memory : int or str, default "2GiB"
             Bytes that this rank may use for batches, reads under way and decoded chunks.
-        output : {"torch", "numpy"}
-            Whether batches hold PyTorch tensors or NumPy arrays.
+        output : {"torch", "numpy", "jax", "cupy"}
+            Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
+            arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
         output_dtype : {"float32", "float16", "bfloat16"}, optional
             Dtype of the floating fields, which are converted after all transforms; by default they
-            keep their own. Integers and booleans stay as they are. NumPy has no bfloat16.
+            keep their own. Integers and booleans stay as they are. NumPy and CuPy have no bfloat16.
         device : torch.device or str, optional
             Device that batches are copied to while the one before is used, such as ``"cuda"``,
             ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory.
@@ -1004,7 +1005,7 @@ class Samples(RecordedMethods):
         ForkError
             If the process was forked from one that used the GPU.
         MissingDependencyError
-            If tensors are asked for and PyTorch is not installed.
+            If the library of ``output`` is not installed.
         """
         options = make_options(
             batch_size=batch_size,
