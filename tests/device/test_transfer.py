@@ -49,7 +49,7 @@ def is_right(batch: Batch) -> bool:
     """Whether all values of a batch are those of its ids."""
     expected = {"t": batch.ids, "u": -batch.ids, "k": batch.ids, "d": batch.ids / 2}
     return all(
-        (batch[name].numpy().reshape(len(batch.ids), -1) == values[:, None]).all()
+        (batch[name].cpu().numpy().reshape(len(batch.ids), -1) == values[:, None]).all()
         for name, values in expected.items()
     )
 
@@ -313,3 +313,18 @@ def test_fields_keep_their_dtypes(use_device: UseDevice) -> None:
             for name in names:
                 assert batch[name].dtype == other[name].dtype
                 assert torch.equal(batch[name].to(torch.float64), other[name].to(torch.float64))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("is_own_stream", [False, True])
+def test_a_gpu_gets_whole_batches(is_own_stream: bool) -> None:
+    """The consumer's stream is far behind its thread, so that copies and readings overlap."""
+    stream = torch.cuda.Stream() if is_own_stream else torch.cuda.current_stream()
+    with make_loader(device="cuda") as loader, torch.cuda.stream(stream):
+        kept = []
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)
+            kept.append(batch)
+            assert batch.t.is_cuda
+        assert all(map(is_right, kept))
+        assert loader.device_path.ring.num_outside == 0  # type: ignore[union-attr]
