@@ -170,10 +170,19 @@ def test_close_in_the_middle(use_device: UseDevice) -> None:
         next(iterator)
     assert all(map(is_right, kept))
     assert not running()
-    del loader, iterator
-    gc.collect()
+    # Pinned memory is released at once, but not before its copies are done.
     assert hardware.pinned == []
     assert hardware.num_settled > 0
+
+
+def test_a_loader_that_nobody_holds_unpins_its_memory(use_device: UseDevice) -> None:
+    hardware = use_device(FakeHardware())
+    loader = make_loader(50)
+    assert all(map(is_right, loader))
+    assert len(hardware.pinned) == 1
+    del loader
+    gc.collect()
+    assert hardware.pinned == []
 
 
 def test_slots_are_pinned_once_and_counted(use_device: UseDevice) -> None:
@@ -244,6 +253,8 @@ def test_results_of_map_cross_too(use_device: UseDevice) -> None:
         (block,) = hardware.pinned
         assert block.nbytes < 3 * (2 * 64 + 6 + 8) + 4 * 256
     assert not running()
+    del block
+    assert hardware.pinned == []
 
 
 def test_threads_that_share_an_iterator(use_device: UseDevice) -> None:
