@@ -21,7 +21,7 @@ TOWER = (
     ("xbatcher",),
     ("torch",),
     ("samples",),
-    ("tensors",),
+    ("tensors", "device"),
     ("loader",),
     ("engine",),
     ("planning", "transforms"),
@@ -56,9 +56,12 @@ ONLY_UNDER = {
     "torch": (
         "xloader.torch",
         "xloader.tensors",
+        "xloader.device",
         "xloader.demo",
         "xloader.xbatcher.torch_datasets",
     ),
+    "jax": ("xloader.tensors",),
+    "cupy": ("xloader.tensors",),
     "zarr": ("xloader.sources", "xloader.testing", "xloader.demo"),
     "matplotlib": ("xloader.demo",),
 }

@@ -22,6 +22,8 @@ def test_the_oldest_end_has_the_lower_bounds(name: str, bound: str):
     installed = versions.installed(name)
     if installed is None and name in ("torch", "tqdm"):
         pytest.skip("this interpreter has no CPU build of PyTorch")
+    if name == "jax":
+        pytest.skip("only one release of JAX is tested")
     assert installed is not None
     # "2024.10" allows 2024.10.0, and "2.13.0+cpu" is a build of 2.13.0.
     assert Version(Version(installed).public) == Version(bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,19 +22,20 @@ def python_blocks(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def run_blocks(page: str, text: str) -> None:
-    """Run a page's examples in order, in one namespace, as a reader would type them."""
-    names: dict[str, object] = {"__name__": "__main__"}
+def run_blocks(page: str, text: str) -> dict[str, Any]:
+    """Run a page's examples in order, as a reader would type them; return their names."""
+    names: dict[str, Any] = {"__name__": "__main__"}
     for line, block in python_blocks(text):
         # Blank lines above make a traceback point at the line of the page.
         exec(compile("\n" * (line - 1) + block, page, "exec"), names)
+    return names
 
 
 PAGES_WITH_EXAMPLES = [
     page
     for page in PAGES
-    # The page on training needs trainers, so its examples run with their tests.
-    if page.name != "training.md" and python_blocks(page.read_text("utf-8"))
+    # These pages need trainers and JAX, so their examples run with the tests of these.
+    if page.name not in ("training.md", "jax.md") and python_blocks(page.read_text("utf-8"))
 ]
 
 

@@ -52,7 +52,9 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("changes", "given", "allowed", "remedy"),
     [
-        pytest.param({"output": "jax"}, "'jax'", "'torch' or 'numpy'", "", id="output"),
+        pytest.param(
+            {"output": "mxnet"}, "'mxnet'", "'torch' or 'numpy' or 'jax' or 'cupy'", "", id="output"
+        ),
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
         pytest.param({"processes": 2}, "processes=2", "0", "pass threads= instead", id="processes"),
         pytest.param(

@@ -40,6 +40,7 @@ allowed, and what to do::
     |-- MissingChunkWarning                 absent chunks were read as the fill value
     |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
+    |-- PinningWarning                      memory that a GPU reads could not be pinned
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
@@ -407,6 +408,10 @@ class SkippedWarning(XloaderWarning):
 
 class SlowReadWarning(XloaderWarning):
     """A batch has waited a long time for a chunk."""
+
+
+class PinningWarning(XloaderWarning):
+    """Memory could not be pinned, so that copies to the device are slower."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

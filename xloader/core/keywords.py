@@ -10,6 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypedDict
 
 from xloader.core.nans import OnNan
+from xloader.core.output_dtypes import OutputDtype
+
+OutputKind = Literal["torch", "numpy", "jax", "cupy"]
+"""The library whose arrays are delivered."""
 
 
 class PlanKeywords(TypedDict, total=False):
@@ -32,8 +36,12 @@ class LoaderKeywords(PlanKeywords, total=False):
     seed: int
     drop_last: bool
     memory: int | str
-    output: Literal["torch", "numpy"]
+    output: OutputKind
+    output_dtype: OutputDtype | None
     device: Any
+    device_transform: Callable[..., Any] | None
+    device_random: bool
+    out: Any
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None
     processes: int
     prefetch: int

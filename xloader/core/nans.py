@@ -11,8 +11,9 @@ The option ``on_nan`` says what is done::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -63,8 +64,18 @@ class FieldNans:
         return f"{self.num:,} {values} of the field {self.field!r}, in {samples} {listed}"
 
 
+CountNans = Callable[[NDArray[Any]], Ints]
+"""Counts the NaN values of each row of an array whose values are still packed."""
+
+NO_COUNTS: Final[Mapping[str, CountNans]] = MappingProxyType({})
+
+
 def look_for_nans(
-    on_nan: OnNan, number: int, arrays: Mapping[str, NDArray[Any]], ids: Ints
+    on_nan: OnNan,
+    number: int,
+    arrays: Mapping[str, NDArray[Any]],
+    ids: Ints,
+    counts: Mapping[str, CountNans] = NO_COUNTS,
 ) -> tuple[FieldNans, ...]:
     """Look for NaN in a finished batch, if ``on_nan`` asks to check this batch.
 
@@ -79,11 +90,13 @@ def look_for_nans(
         from ``n`` on are padding and are not checked.
     ids : numpy.ndarray of int64, shape (n,)
         Sample ids of the first ``n`` rows.
+    counts : mapping of str to callable, optional
+        By field, how its NaN values are counted, for fields whose values are still packed.
 
     Returns
     -------
     tuple of FieldNans
-        One for each field that has NaN. Only fields of floats are checked.
+        One for each field that has NaN. Of the other fields, only floats are checked.
 
     Raises
     ------
@@ -99,7 +112,16 @@ def look_for_nans(
     if on_nan == "ignore" or (on_nan == "warn" and number >= NUM_FIRST):
         return ()
     looked_at = ((name, array[: len(ids)]) for name, array in arrays.items())
-    found = tuple(_count(name, array, ids) for name, array in looked_at if _has_nan(array))
+    per_row = {
+        name: counts.get(name, _count_floats)(array)
+        for name, array in looked_at
+        if name in counts or _has_nan(array)
+    }
+    found = tuple(
+        FieldNans(name, int(nums.sum()), ids[nums > 0])
+        for name, nums in per_row.items()
+        if nums.any()
+    )
     if found and on_nan == "raise":
         raise NanError(
             "a batch holds NaN",
@@ -151,9 +173,9 @@ def _has_nan(array: NDArray[Any]) -> bool:
         return bool(np.isnan(np.min(array)))
 
 
-def _count(field: str, array: NDArray[Any], ids: Ints) -> FieldNans:
-    per_row = np.isnan(array).reshape(len(ids), -1).sum(axis=1)
-    return FieldNans(field, int(per_row.sum()), ids[per_row > 0])
+def _count_floats(array: NDArray[Any]) -> Ints:
+    nums: Ints = np.isnan(array).reshape(len(array), -1).sum(axis=1)
+    return nums
 
 
 def check_on_nan(on_nan: Any) -> OnNan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any, Literal, Unpack, get_args
 
-from xloader.core.keywords import LoaderKeywords
+from xloader.core.keywords import LoaderKeywords, OutputKind
 from xloader.core.messages import closest
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
@@ -22,6 +22,7 @@ from xloader.core.option_checks import (
     check_whole,
     is_whole,
 )
+from xloader.core.output_dtypes import OutputDtype
 from xloader.core.ranks import World, resolve_world
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import LanesError, OptionError
@@ -52,8 +53,13 @@ class LoaderOptions:
     seed: int = 0
     drop_last: bool = False
     memory: int | str = "2GiB"
-    output: Literal["torch", "numpy"] = "torch"
+    output: OutputKind = "torch"
+    output_dtype: OutputDtype | None = None
     device: Any = None
+    device_transform: Callable[..., Any] | None = None
+    device_random: bool = False
+    # Tensors cannot be compared for a single answer.
+    out: Any = field(default=None, compare=False)
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None
     threads: int | None = None
     processes: int = 0
@@ -71,13 +77,15 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        check_choice("output", self.output, ("torch", "numpy"))
+        check_choice("output", self.output, get_args(OutputKind))
+        self._check_output_dtype()
         check_choice("on_error", self.on_error, ("raise", "skip"))
         check_choice("on_nan", self.on_nan, get_args(OnNan))
-        for name in ("shuffle", "drop_last"):
+        for name in ("shuffle", "drop_last", "device_random"):
             check_choice(name, getattr(self, name), (True, False))
             object.__setattr__(self, name, bool(getattr(self, name)))
         check_callable("collate_fn", self.collate_fn)
+        check_callable("device_transform", self.device_transform)
         processes: Any = self.processes
         has_none = isinstance(processes, Integral) and processes == 0
         if not has_none:
@@ -87,13 +95,7 @@ class LoaderOptions:
                 allowed=0,
                 remedy="pass threads= instead: threads share memory and decode without the GIL",
             )
-        if self.device is not None and self.output != "torch":
-            raise OptionError(
-                "only tensors have a device",
-                given=f"device={self.device!r}, output={self.output!r}",
-                allowed='output="torch"',
-                remedy='pass output="torch", or leave device= out',
-            )
+        self._check_device()
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
         RetryPolicy().but(self.read_timeout, self.max_retries)
         if self.rank is not None or self.world_size is not None:
@@ -167,6 +169,39 @@ class LoaderOptions:
         name = "max_amplification"
         object.__setattr__(self, name, check_number(name, self.max_amplification, 1.0))
 
+    def _check_device(self) -> None:
+        for name in ("device", "device_transform", "out"):
+            value = getattr(self, name)
+            if value is not None and self.output != "torch":
+                shown = repr(value) if name == "device" else f"a {type(value).__name__}"
+                remedy = _WITHOUT_DEVICE.get(self.output, 'pass output="torch"')
+                raise OptionError(
+                    f"{name} is for tensors of PyTorch",
+                    given=f"{name}={shown}, output={self.output!r}",
+                    allowed='output="torch"',
+                    remedy=f"{remedy}, or leave {name}= out",
+                )
+        if self.device_random and self.device_transform is None:
+            raise OptionError(
+                "device_random has no function to give random numbers to",
+                given="device_random=True, device_transform=None",
+                allowed="device_random=True with a device_transform",
+                remedy="pass device_transform=fn, called as fn(batch, rng)",
+            )
+
+    def _check_output_dtype(self) -> None:
+        allowed = (None, *get_args(OutputDtype))
+        remedy = 'pass the name as text, for example output_dtype="bfloat16"'
+        check_choice("output_dtype", self.output_dtype, allowed, remedy)
+        without = {"numpy": "NumPy", "cupy": "CuPy"}
+        if self.output_dtype == "bfloat16" and self.output in without:
+            raise OptionError(
+                f"{without[self.output]} has no bfloat16",
+                given=f'output_dtype="bfloat16", output="{self.output}"',
+                allowed=f'output_dtype="float16" or "float32" with output="{self.output}"',
+                remedy='pass output="torch" or output="jax", or output_dtype="float16"',
+            )
+
     def _check_lanes(self) -> None:
         check_whole("batch_size * world_size", self.global_batch, 1, MOST)
         ranks = self.world.world_size
@@ -186,6 +221,12 @@ class LoaderOptions:
                 remedy="pass one of these as lanes=, or another batch_size=",
             )
 
+
+_WITHOUT_DEVICE = {
+    "jax": "move batches with jax.device_put(batch.as_dict(), device)",
+    "cupy": "choose the GPU with cupy.cuda.Device(0).use() before the loop",
+}
+"""By output that takes no ``device``, how arrays come to one."""
 
 _OF_TORCH = {
     "num_workers": "pass threads=, the number of threads that load; they share memory",

@@ -17,7 +17,7 @@ from xloader.engine.gather import Gatherer
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 
-NO_PACKINGS: Final[Mapping[str, Packing]] = MappingProxyType({})
+NO_PACKINGS: Final[Mapping[str, Packing | None]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class EngineParts:
         in_flight_nbytes: int,
         num_cores: int,
         retry_policy: RetryPolicy,
-        packings: Mapping[str, Packing] = NO_PACKINGS,
+        packings: Mapping[str, Packing | None] = NO_PACKINGS,
     ) -> EngineParts:
         """Make the parts for the samples of a recipe.
 
@@ -82,8 +82,9 @@ class EngineParts:
             largest chunks.
         retry_policy : RetryPolicy
             How long reads are waited for.
-        packings : mapping of str to Packing
-            For some variables, the packing to use in place of their own.
+        packings : mapping of str to (Packing or None)
+            For some variables, the packing to use in place of their own; None to copy the stored
+            numbers as they are. The layouts then have the stored dtype.
         """
         num_threads = min(num_cores, in_flight_nbytes // footprint.max_chunk_nbytes)
         stored = stored_variables(recipe, footprint)

@@ -1,15 +1,16 @@
 """Pools of reusable memory for decoded chunks and for batches.
 
 Memory is reused because touching fresh pages for the first time takes as long as decoding into
-them.
+them. Where batches go to a device, another `BatchMemory` than this file's pool holds them: memory
+that the device reads by itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,38 @@ class BlockPool:
                 self._free_nbytes -= buffers.pop().nbytes
 
 
+class ArrayKind(NamedTuple):
+    """Shape and dtype of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class BatchMemory(Protocol):
+    """Memory for the arrays of batches."""
+
+    def has_room(self) -> bool:
+        """Whether to open another batch now. If not, memory is about to come back."""
+        ...
+
+    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
+        """Uninitialised, C-contiguous arrays for one batch, of these kinds. It never waits."""
+        ...
+
+    def nbytes_of(self, num_batches: int) -> int:
+        """The memory that is used while so many batches are under way or delivered."""
+        ...
+
+
+MakeMemory = Callable[[Sequence[ArrayKind], int], BatchMemory]
+"""Makes the memory for a number of batches under way at a time, from the kinds of their arrays."""
+
+
 class BatchPool:
     """A pool of buffers for batches. A buffer comes back when no array refers to it any more.
 
@@ -100,32 +133,39 @@ class BatchPool:
 
     Parameters
     ----------
-    most_free : mapping of int to int
-        Per size in bytes, how many free buffers are kept. Others are released.
+    kinds : sequence of ArrayKind
+        The arrays of a batch.
+    num_batches : int
+        Of how many batches free buffers are kept. Others are released.
     """
 
-    def __init__(self, most_free: Mapping[int, int]) -> None:
-        self._most_free = most_free
+    def __init__(self, kinds: Sequence[ArrayKind], num_batches: int) -> None:
+        self._batch_nbytes = sum(kind.nbytes for kind in kinds)
+        self._most_free: dict[int, int] = {}
+        for kind in kinds:
+            self._most_free[kind.nbytes] = self._most_free.get(kind.nbytes, 0) + num_batches
         # No lock: a garbage collection may end a lease while this thread already holds the lock.
         self._free: dict[int, deque[Buffer]] = {}
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
-        """An uninitialised, C-contiguous array.
+    def has_room(self) -> bool:
+        """Always true: nothing waits for a buffer."""
+        return True
 
-        Parameters
-        ----------
-        shape : tuple of int
-            Its shape.
-        dtype : numpy.dtype
-            Its dtype.
-        """
-        nbytes = math.prod(shape) * dtype.itemsize
+    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
+        """Uninitialised, C-contiguous arrays of these kinds, each with a buffer of its own."""
+        # A user may keep one field of each batch: its buffer must not hold the others too.
+        return [self._take(kind) for kind in kinds]
+
+    def nbytes_of(self, num_batches: int) -> int:
+        """The memory of so many batches."""
+        return num_batches * self._batch_nbytes
+
+    def _take(self, kind: ArrayKind) -> NDArray[Any]:
         try:
-            buffer = self._free[nbytes].pop()
+            buffer = self._free[kind.nbytes].pop()
         except (KeyError, IndexError):
-            buffer = allocate(nbytes)
-        lease = _Lease(buffer, self)
-        return np.asarray(lease).view(dtype).reshape(shape)
+            buffer = allocate(kind.nbytes)
+        return leased(buffer, self.give_back).view(kind.dtype).reshape(kind.shape)
 
     def give_back(self, buffer: Buffer) -> None:
         """Keep a buffer for later, up to the number of free buffers of its size."""
@@ -136,13 +176,27 @@ class BatchPool:
 class _Lease:
     """The owner of an array's memory. NumPy and torch refer to it while they use the memory."""
 
-    def __init__(self, buffer: Buffer, pool: BatchPool) -> None:
+    def __init__(self, buffer: Buffer, give_back: Callable[[Buffer], None]) -> None:
         self._buffer = buffer
-        self._pool = pool
+        self._give_back = give_back
         self.__array_interface__ = buffer.__array_interface__
 
     def __del__(self) -> None:
-        self._pool.give_back(self._buffer)
+        self._give_back(self._buffer)
+
+
+def leased(buffer: Buffer, give_back: Callable[[Buffer], None]) -> Buffer:
+    """The same memory as an array that gives the buffer back when nothing refers to it any more.
+
+    Parameters
+    ----------
+    buffer : numpy.ndarray
+        The memory.
+    give_back : callable
+        Takes the buffer. It may be called on any thread, in a garbage collection, so it must not
+        wait for a lock.
+    """
+    return np.asarray(_Lease(buffer, give_back))
 
 
 Arrays = dict[str, NDArray[Any]]
@@ -160,34 +214,46 @@ class Fields:
         Rows of a full batch.
     num_batches : int
         Number of batches in memory at a time, whose memory is reused.
+    make_memory : callable, optional
+        Makes the memory of batches; by default a `BatchPool`.
 
     Attributes
     ----------
     batch_size : int
         Rows of a full batch.
-    batch_nbytes : int
-        The memory of one batch. A short batch takes as much as a full one.
     """
 
-    def __init__(self, layouts: Sequence[FieldLayout], batch_size: int, num_batches: int) -> None:
+    def __init__(
+        self,
+        layouts: Sequence[FieldLayout],
+        batch_size: int,
+        num_batches: int,
+        make_memory: MakeMemory = BatchPool,
+    ) -> None:
         self.batch_size = batch_size
         self._names = [layout.name for layout in layouts]
         self._alike: dict[tuple[object, ...], list[FieldLayout]] = {}
         for layout in layouts:
             self._alike.setdefault((layout.shape, layout.dtype), []).append(layout)
-        most: dict[int, int] = {}
-        for alike in self._alike.values():
-            nbytes = batch_size * sum(layout.sample_nbytes for layout in alike)
-            most[nbytes] = most.get(nbytes, 0) + num_batches
-        self._pool = BatchPool(most)
-        self.batch_nbytes = batch_size * sum(layout.sample_nbytes for layout in layouts)
+        self._kinds = [
+            ArrayKind((len(alike), batch_size, *alike[0].shape), alike[0].dtype)
+            for alike in self._alike.values()
+        ]
+        self._memory = make_memory(self._kinds, num_batches)
+
+    def has_room(self) -> bool:
+        """Whether another batch may be taken now. If not, memory is about to come back."""
+        return self._memory.has_room()
+
+    def nbytes_of(self, num_batches: int) -> int:
+        """The memory that is used while so many batches are under way or delivered."""
+        return self._memory.nbytes_of(num_batches)
 
     def take(self, num_rows: int) -> Arrays:
         """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
         arrays: Arrays = {}
-        for alike in self._alike.values():
-            shape = (len(alike), self.batch_size, *alike[0].shape)
+        joints = self._memory.take(self._kinds)
+        for joint, alike in zip(joints, self._alike.values(), strict=True):
             # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
-            joint = self._pool.take(shape, alike[0].dtype)
             arrays.update({own.name: joint[at, :num_rows] for at, own in enumerate(alike)})
         return {name: arrays[name] for name in self._names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import FieldNans, OnNan
+from xloader.core.nans import CountNans, FieldNans, OnNan, look_for_nans
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
@@ -47,6 +48,61 @@ class Finish(Protocol):
         ...
 
 
+class Sent(Protocol):
+    """A batch on its way to a device."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its fields, as they cross."""
+        ...
+
+    def release(self) -> None:
+        """Give up the device's memory of the batch, unless it was received. May be repeated."""
+        ...
+
+
+class Outbox(Protocol):
+    """Sends the finished batches of one run to a device."""
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin a run.
+
+        Parameters
+        ----------
+        wake : callable
+            Called on any thread, without a lock, whenever memory of batches has come back.
+        """
+        ...
+
+    def send(self, arrays: Arrays) -> Sent:
+        """Start to copy a finished batch to the device. Called on the workers.
+
+        Parameters
+        ----------
+        arrays : dict of str to numpy.ndarray
+            The fields. The dict is emptied: the arrays live until they are copied.
+        """
+        ...
+
+    def has(self, thread: threading.Thread) -> bool:
+        """Whether the thread belongs to the outbox."""
+        ...
+
+    def close(self) -> None:
+        """End the run: release the batches that were not received. Waits for nothing."""
+        ...
+
+    def join(self, until: float) -> bool:
+        """Wait until the copies are done or the time is over, by `time.monotonic`.
+
+        Returns
+        -------
+        bool
+            Whether they are done.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
     """The work of one run: the steps to make, and everything that is needed to make them.
@@ -75,6 +131,13 @@ class Job:
         In which batches NaN is looked for, and what happens if there is any.
     on_error : {"raise", "skip"}
         What happens if a chunk cannot be read.
+    nan_counts : mapping of str to callable
+        By field, how its NaN values are counted, for fields that are delivered as stored.
+    convert : callable, optional
+        Takes the finished arrays, and returns them in the dtypes in which they are delivered.
+        Called on the workers, after NaN were looked for.
+    outbox : Outbox, optional
+        Sends finished batches to a device; by default they stay in this process's memory.
     """
 
     walker: Walker
@@ -87,6 +150,21 @@ class Job:
     is_resident: bool
     on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
+    nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
+    convert: Callable[[Arrays], Arrays] = lambda arrays: arrays
+    outbox: Outbox | None = None
+
+    def find_nans(self, step: BatchRows, arrays: Arrays) -> tuple[FieldNans, ...]:
+        """Look for NaN in a finished batch, as ``on_nan`` says.
+
+        Parameters
+        ----------
+        step : BatchRows
+            The rows of the batch.
+        arrays : dict of str to numpy.ndarray
+            Its arrays, by field name.
+        """
+        return look_for_nans(self.on_nan, step.index, arrays, step.ids, self.nan_counts)
 
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet this error are skipped, so that the epoch goes on.
@@ -194,7 +272,7 @@ class Delivery:
     step : BatchRows
         The rows of the batch.
     arrays : dict of str to numpy.ndarray
-        The finished arrays, by field name.
+        The finished arrays, by field name; empty if they were sent.
     ids : numpy.ndarray of int64, shape (n,)
         The sample of each row, including the rows that fill the batch up.
     is_padding : numpy.ndarray of bool, shape (n,)
@@ -203,6 +281,8 @@ class Delivery:
         The NaN values found, if they were looked for.
     num_skipped : int
         Rows whose chunks could not be read. Other rows of the batch replace them.
+    sent : Sent, optional
+        The batch on its way to a device, if it was sent to one.
     """
 
     step: BatchRows
@@ -211,6 +291,19 @@ class Delivery:
     is_padding: NDArray[np.bool_]
     nans: tuple[FieldNans, ...] = ()
     num_skipped: int = 0
+    sent: Sent | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields, as they are handed over."""
+        if self.sent is not None:
+            return self.sent.nbytes
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def release(self) -> None:
+        """Give up the batch, unless it was received. May be repeated."""
+        if self.sent is not None:
+            self.sent.release()
 
     @property
     def occurrences(self) -> Ints | None:
@@ -244,6 +337,8 @@ class OpenBatch:
         The error of the first such row that was noted.
     nans : tuple of FieldNans
         The NaN values found, if they were looked for.
+    sent : Sent, optional
+        The batch on its way to a device, once it was sent. ``arrays`` is empty then.
     left : dict of int to numpy.ndarray of int64, shape (n,)
         Per group, how many hits of each row are not gathered yet. Only for groups whose hits are
         gathered in several parts.
@@ -259,6 +354,7 @@ class OpenBatch:
     bad_rows: NDArray[np.bool_] | None = None
     first_error: BaseException | None = None
     nans: tuple[FieldNans, ...] = ()
+    sent: Sent | None = None
     left: dict[int, Ints] = field(default_factory=dict)
 
     @property

@@ -6,18 +6,17 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import look_for_nans
 from xloader.engine.block_table import LoadedBlock
 from xloader.engine.buffers import Arrays
+from xloader.engine.hit_parts import HitPart, WantedHits, join_parts
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock
-from xloader.engine.overlaps import Chosen, Hits
+from xloader.engine.overlaps import Hits
 from xloader.engine.skipped_rows import fill_rows, note_rows, padding_of
 from xloader.engine.tally import Tally
 from xloader.engine.uses import Uses, count_hits
@@ -30,48 +29,6 @@ _MANY_HITS = 1 << 8
 """Parts with fewer hits are not shared among workers. NumPy copies them one by one, and waiting for
 Python's lock costs more than a second thread gains: rows of 14 KB took 1.33 s an epoch, and 1.54 s
 if they were shared. To the compiled copy, which holds no lock, it makes no difference."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Wanted:
-    """The hits of one batch, group and access, and where their blocks are.
-
-    Parameters
-    ----------
-    open_batch : OpenBatch
-        The batch.
-    group, access : int
-        Indices of the group, and of the access within it.
-    hits : Hits
-        Which rows take which parts of blocks.
-    slots : numpy.ndarray of int32, shape (n,)
-        Per hit, the slot of its block.
-    """
-
-    open_batch: OpenBatch
-    group: int
-    access: int
-    hits: Hits
-    slots: NDArray[np.int32]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Part:
-    """Some of these hits, which are gathered together.
-
-    Parameters
-    ----------
-    wanted : _Wanted
-        The hits.
-    chosen : slice or numpy.ndarray of int64
-        Which of them.
-    size : int
-        Their number.
-    """
-
-    wanted: _Wanted
-    chosen: Chosen
-    size: int
 
 
 class OpenBatches:
@@ -101,7 +58,7 @@ class OpenBatches:
         self._queue: deque[OpenBatch] = deque()
         self._num_opened = 0
         self._num_delivered = 0
-        self._gathers: deque[_Part] = deque()
+        self._gathers: deque[HitPart] = deque()
         self._row_nbytes = job.parts.gatherer.row_nbytes
         self._uses = (
             None
@@ -164,6 +121,7 @@ class OpenBatches:
             is_padding,
             open_batch.nans,
             open_batch.num_skipped,
+            open_batch.sent,
         )
 
     def next_finish(self) -> Callable[[], None] | None:
@@ -234,8 +192,8 @@ class OpenBatches:
         # Until the consumer asks for the next batch it may hold two, the previous one and this one.
         # So one more is opened only when it asks.
         most = self._job.prefetch + self.is_wanted
-        while self._num_opened < most and self._num_opened < len(self._queue):
-            fields = self._job.parts.fields
+        fields = self._job.parts.fields
+        while self._num_opened < min(most, len(self._queue)) and fields.has_room():
             open_batch = self._queue[self._num_opened]
             self._num_opened += 1
             num_rows = fields.batch_size if self._job.is_padded else len(open_batch.step.ids)
@@ -251,14 +209,14 @@ class OpenBatches:
     def _weigh(self) -> None:
         # The consumer may keep more than the last batch; these are not counted.
         num_batches = self._num_opened + self._num_delivered
-        self._tally.batches_nbytes = num_batches * self._job.parts.fields.batch_nbytes
+        self._tally.batches_nbytes = self._job.parts.fields.nbytes_of(num_batches)
         self._tally.weigh(self._job.pool)
 
     def _sort(self, open_batch: OpenBatch, group: int, access: int, hits: Hits) -> None:
         """Queue the hits whose blocks are loaded. Add the others to the lists of their blocks."""
         block_table = self._job.block_table
         slots = block_table.slots_of(group, hits.residences)
-        wanted = _Wanted(open_batch, group, access, hits, slots)
+        wanted = WantedHits(open_batch, group, access, hits, slots)
         is_there = block_table.is_loaded[slots]
         if is_there.all():
             self._queue_parts(wanted, None, len(slots))
@@ -275,21 +233,21 @@ class OpenBatches:
             block = block_table.blocks[keys[lo]]
             assert block is not None
             if not block.is_row:
-                block.waiting.append(_Part(wanted, line[lo:hi], hi - lo))
+                block.waiting.append(HitPart(wanted, line[lo:hi], hi - lo))
 
-    def _queue_parts(self, wanted: _Wanted, line: Ints | None, size: int) -> None:
+    def _queue_parts(self, wanted: WantedHits, line: Ints | None, size: int) -> None:
         """Queue hits whose blocks are loaded, cut so that several workers share many bytes."""
         per_part = max(1, _CLAIM_NBYTES // max(self._row_nbytes[wanted.group], 1))
         for lo in range(0, size, per_part):
             own = slice(lo, min(lo + per_part, size))
             chosen = own if line is None else line[own]
-            self._gathers.append(_Part(wanted, chosen, own.stop - lo))
+            self._gathers.append(HitPart(wanted, chosen, own.stop - lo))
 
     # Gathering
 
-    def _gather(self, parts: list[_Part]) -> None:
+    def _gather(self, parts: list[HitPart]) -> None:
         begin = time.perf_counter()
-        job, parts = self._job, _joined(parts)
+        job, parts = self._job, join_parts(parts)
         for part in parts:
             wanted = part.wanted
             job.parts.gatherer.gather(
@@ -306,7 +264,7 @@ class OpenBatches:
             for part in parts:
                 self._pass(part)
 
-    def _pass(self, part: _Part) -> None:
+    def _pass(self, part: HitPart) -> None:
         """Count gathered hits, and drop the blocks that no row needs any more.
 
         The lock must be held.
@@ -325,7 +283,7 @@ class OpenBatches:
             if block.is_loaded:
                 self._evict(block)
 
-    def _note_failed(self, part: _Part) -> None:
+    def _note_failed(self, part: HitPart) -> None:
         """Note the rows or the batch that need a block which could not be loaded."""
         open_batch = part.wanted.open_batch
         slots = part.wanted.slots[part.chosen]
@@ -340,7 +298,7 @@ class OpenBatches:
                 open_batch.error = open_batch.error or block.error
 
     @staticmethod
-    def _count_down(uses: Uses, part: _Part) -> list[int]:
+    def _count_down(uses: Uses, part: HitPart) -> list[int]:
         """Count the rows for which all hits of a group are gathered, now that this part is."""
         wanted, step = part.wanted, part.wanted.open_batch.step
         accesses, left = step.hits[wanted.group], None
@@ -370,9 +328,12 @@ class OpenBatches:
                 ids = self._padded_ids(open_batch)[0]
                 occurrences = step.occurrences_in(len(ids))
                 open_batch.arrays = self._job.finish(open_batch.arrays, ids, occurrences)
-                open_batch.nans = look_for_nans(
-                    self._job.on_nan, step.index, open_batch.arrays, step.ids
-                )
+                open_batch.nans = self._job.find_nans(step, open_batch.arrays)
+                open_batch.arrays = self._job.convert(open_batch.arrays)
+                # The memory must have no other user when the copy is done.
+                open_batch.places = ()
+                if self._job.outbox is not None:
+                    open_batch.sent = self._job.outbox.send(open_batch.arrays)
         except Exception as error:
             open_batch.error = error
         with self._run_lock.lock:
@@ -412,16 +373,3 @@ class OpenBatches:
                 # The last batch may have waited for this row.
                 for waiting in itertools.islice(self._queue, self._num_opened):
                     self._finish_later(waiting)
-
-
-def _joined(parts: list[_Part]) -> list[_Part]:
-    """Make one part of those that follow each other and belong to the same hits."""
-    joined: list[_Part] = []
-    for wanted, group in itertools.groupby(parts, key=lambda part: part.wanted):
-        own = list(group)
-        if len(own) == 1 or isinstance(own[0].chosen, slice):
-            joined.extend(own)
-            continue
-        chosen = np.concatenate([part.chosen for part in own if not isinstance(part.chosen, slice)])
-        joined.append(_Part(wanted, chosen, len(chosen)))
-    return joined

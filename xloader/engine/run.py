@@ -174,6 +174,8 @@ class Run:
             # may wait for a lock that this thread holds, so it must not wait for them. They stop by
             # themselves.
             is_own = me in self._threads or self._block_loads.has(me) or self._deadlines.has(me)
+            if self._job.outbox is not None:
+                is_own |= self._job.outbox.has(me)
             if not is_own:
                 self._join()
         finally:
@@ -205,10 +207,17 @@ class Run:
         if self._has_started or self._is_closed:
             return
         self._has_started = True
+        if self._job.outbox is not None:
+            self._job.outbox.start(self._wake)
         self.tally.mark(workers=self._job.parts.num_threads)
         self._deadlines.start()
         for _ in range(self._job.parts.num_threads):
             self._threads.begin(self._work)
+
+    def _wake(self) -> None:
+        """Look for work again: memory of batches has come back."""
+        with self._run_lock.lock:
+            self._run_lock.work.notify_all()
 
     def _replace(self, stuck: threading.Thread) -> None:
         """Start another worker in place of one that was given up. The lock must be held."""
@@ -228,6 +237,8 @@ class Run:
             self._block_loads.close()
             self._run_lock.ring()
         self._deadlines.close()
+        if self._job.outbox is not None:
+            self._job.outbox.close()
 
     def _join(self) -> None:
         now = time.monotonic()
@@ -238,6 +249,8 @@ class Run:
                 self._block_loads.give_up(thread)
         has_ended = self._have_ended(now + MOST_SECONDS)
         self._deadlines.join(now + MOST_SECONDS)
+        if self._job.outbox is not None:
+            self._job.outbox.join(now + MOST_SECONDS)
         with self._run_lock.lock:
             if self._is_dropped:
                 # A later run may use the block table and the pool by now.

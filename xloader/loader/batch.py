@@ -170,7 +170,8 @@ class Batch(tuple[Any, ...]):
                     f"the field {name!r} cannot be moved to a device",
                     given=type(array).__name__,
                     allowed="tensors",
-                    remedy='make the loader with output="torch"',
+                    remedy='make the loader with output="torch"; with JAX, call '
+                    "jax.device_put(batch.as_dict(), device)",
                 )
         return self.with_arrays([array.to(device, non_blocking=non_blocking) for array in self])
 

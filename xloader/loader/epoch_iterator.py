@@ -57,7 +57,7 @@ class EpochIterator:
         Makes the `EpochRun`. It is called at once, and again if another epoch is chosen before
         the first batch is asked for.
     deliver : callable
-        Converts a `Delivery` into the batch that the user gets.
+        Converts a `Delivery` and the number of its epoch into the batch that the user gets.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EpochIterator:
         cursor: Cursor,
         number: int,
         begin: Callable[[], EpochRun],
-        deliver: Callable[[Delivery], Any],
+        deliver: Callable[[Delivery, int], Any],
     ) -> None:
         self._cursor = cursor
         self._number = number
@@ -104,7 +104,8 @@ class EpochIterator:
             # A run that is closed early raises ClosedError: a loop must not take that for the end.
             while self._num_again > 0:
                 self._num_again -= 1
-                run.take()
+                if again := run.take():
+                    again.release()
             delivery = None if self._is_over else run.take()
         except ClosedError as error:
             self._is_over = True
@@ -124,7 +125,7 @@ class EpochIterator:
             self.close()
             raise StopIteration
         progress.add(delivery)
-        batch = self._deliver(delivery)
+        batch = self._deliver(delivery, self._position.epoch)
         self._position = Position(self._position.epoch, self._position.step + 1)
         self._cursor.count(self._position, num_steps)
         # The epoch is complete now, even if the loop never asks for another batch.

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+from xloader.core.nbytes import show_nbytes
+from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import irregular_steps
+from xloader.transforms.outputs import Output
+from xloader.transforms.packed_fields import PackedField, stored_layouts
 
 
 def with_notes(
-    expected: Explanation, recipe: Recipe, layouts: tuple[FieldLayout, ...], *more: str
+    expected: Explanation,
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    *more: str,
+    packed_fields: Sequence[PackedField] = (),
 ) -> Explanation:
     """Add notes on the samples to a prediction: irregular labels, windows without overlap.
 
@@ -28,6 +38,8 @@ def with_notes(
         The layouts of its fields.
     *more : str
         Further notes; empty ones are left out.
+    packed_fields : sequence of PackedField
+        Fields that are gathered as stored.
 
     Returns
     -------
@@ -35,14 +47,56 @@ def with_notes(
         The prediction with its notes.
     """
     notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
+    as_stored = {field.name for field in packed_fields}
     copied = [
-        (part.variable, variable.stored_dtype, variable.packing, layout.dtype)
-        for layout in layouts
+        (
+            part.variable,
+            variable.stored_dtype,
+            None if layout.name in as_stored else variable.packing,
+            layout.dtype,
+        )
+        for layout in stored_layouts(layouts, packed_fields)
         for part in layout.parts
         for variable in [recipe.variable(part.variable)]
     ]
     gather, steps = gather_in_words(copied), irregular_steps(recipe)
     return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
+
+
+def transfer_in_words(
+    device: object,
+    outputs: Sequence[Output],
+    packed_fields: Sequence[PackedField],
+    num_rows: int,
+    output_dtype: OutputDtype | None = None,
+) -> str:
+    """Say what crosses to a device with each batch, and in which form.
+
+    Parameters
+    ----------
+    device : object
+        The device.
+    outputs : sequence of Output
+        The fields as delivered.
+    packed_fields : sequence of PackedField
+        The fields that cross as stored.
+    num_rows : int
+        Rows of a full batch.
+    output_dtype : {"float32", "float16", "bfloat16"}, optional
+        Dtype in which floating fields are delivered.
+    """
+    packed = {field.name: field for field in packed_fields}
+    nbytes = num_rows * sum(
+        packed[out.name].sample_nbytes
+        if out.name in packed
+        else math.prod(out.shape) * converted_dtype(out.dtype, output_dtype).itemsize
+        for out in outputs
+    )
+    listed = [f"{name} as stored ({field.stored_dtype})" for name, field in packed.items()]
+    plain = [out.name for out in outputs if out.name not in packed]
+    if plain:
+        listed.append(f"{', '.join(plain)} as values")
+    return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
 
 
 def overlap_note(recipe: Recipe) -> str:

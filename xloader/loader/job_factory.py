@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from xloader.core.output_dtypes import convert_floats
+from xloader.core.packing import Packing
 from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
-from xloader.engine.buffers import BlockPool, Fields
+from xloader.engine.buffers import BatchPool, BlockPool, Fields
 from xloader.engine.job import Job
 from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
+from xloader.loader.device_path import DevicePath
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
 from xloader.planning.make_plan import most_rows
@@ -24,6 +28,7 @@ from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
 from xloader.transforms.normalized_packing import normalized_packings
+from xloader.transforms.packed_fields import PackedField, stored_layouts
 from xloader.transforms.rng import Chance
 
 
@@ -67,6 +72,11 @@ class JobFactory:
         Number of batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
         Most threads that load and gather.
+    packed_fields : sequence of PackedField
+        Fields that are delivered as stored, for another place to unpack. Their transforms are not
+        run.
+    device_path : DevicePath, optional
+        Brings finished batches to a device.
     """
 
     def __init__(
@@ -75,11 +85,34 @@ class JobFactory:
         *,
         num_ready: int,
         num_cores: int,
+        packed_fields: Sequence[PackedField] = (),
+        device_path: DevicePath | None = None,
     ) -> None:
         self._rank_plan = rank_plan
         self._num_ready = num_ready
         self._num_cores = num_cores
-        self._packings = normalized_packings(rank_plan.recipe, rank_plan.layouts)
+        self._device_path = device_path
+        self._layouts = stored_layouts(rank_plan.layouts, packed_fields)
+        as_stored = {field.name for field in packed_fields}
+        self._unpacked_layouts = tuple(x for x in rank_plan.layouts if x.name not in as_stored)
+        self._nan_counts = {field.name: field.count_nans for field in packed_fields}
+        self._convert = partial(
+            convert_floats,
+            output_dtype=rank_plan.options.output_dtype,
+            # Arrays of the user's functions may still be in use.
+            is_own=not rank_plan.recipe.is_mapped,
+            left_out=as_stored,
+        )
+        self._normalized = normalized_packings(rank_plan.recipe, self._unpacked_layouts)
+        self._packings: dict[str, Packing | None] = {
+            **self._normalized,
+            **{
+                part.variable: None
+                for layout in rank_plan.layouts
+                if layout.name in as_stored
+                for part in layout.parts
+            },
+        }
         self._block_table: BlockTable | None = None
         self._pool: BlockPool
         self._fields: Fields
@@ -114,7 +147,12 @@ class JobFactory:
         own = self._rank_plan
         self._pool = BlockPool(own.plan.pool_nbytes(len(own.sublanes())))
         rows = most_rows(own.footprint, own.options)
-        self._fields = Fields(own.layouts, rows, self._num_ready + 2)
+        make_memory = None
+        if self._device_path is not None and not own.recipe.is_mapped:
+            make_memory = self._device_path.make_memory(own.num_steps)
+        # Beside those under way, the user holds a batch. Where it is on a device, its memory here
+        # is free again.
+        self._fields = Fields(self._layouts, rows, self._num_ready + 2, make_memory or BatchPool)
 
     def clear(self) -> None:
         """Release all memory. Reports of earlier epochs still count it."""
@@ -144,7 +182,7 @@ class JobFactory:
         if self._pool.is_spoilt:
             self.renew()
         own = self._rank_plan
-        recipe, layouts, options = own.recipe, own.layouts, own.options
+        recipe, layouts, options = own.recipe, self._unpacked_layouts, own.options
         plan, footprint = own.plan, own.footprint
         lanes = epoch.lanes(numbers)
         peak = sum(lane.schedule.peak_nbytes for lane in lanes)
@@ -159,7 +197,7 @@ class JobFactory:
         num_ways = len({recipe.source.is_waiting(name) for name in footprint.variables})
         parts = EngineParts.of(
             recipe,
-            layouts,
+            self._layouts,
             footprint,
             self._fields,
             plan.budget.in_flight_nbytes // num_ways,
@@ -168,10 +206,7 @@ class JobFactory:
             self._packings,
         )
         walker = Walker(
-            footprint,
-            parts.gatherer.accesses,
-            lanes,
-            plan.lane_share,
+            *(footprint, parts.gatherer.accesses, lanes, plan.lane_share),
             epoch.sublanes.num_steps_of(numbers[0]),
             is_resident=plan.is_resident,
             # With several ranks, no process sees a whole global batch.
@@ -188,7 +223,7 @@ class JobFactory:
             finish=lambda arrays, ids, occurrences=None: finish(
                 *(recipe, layouts, arrays, ids),
                 Chance(options.seed, epoch.epoch, occurrences),
-                self._packings.keys(),
+                self._normalized.keys(),
             ),
             is_padded=options.world.world_size > 1,
             prefetch=self._num_ready,
@@ -197,4 +232,7 @@ class JobFactory:
             is_resident=plan.is_resident,
             on_nan=options.on_nan,
             on_error=options.on_error,
+            nan_counts=self._nan_counts,
+            convert=self._convert,
+            outbox=None if self._device_path is None else self._device_path.outbox(),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.cursor import Cursor, Position
+from xloader.loader.device_path import DevicePath
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
 from xloader.loader.job_factory import JobFactory, name_chunks
 from xloader.loader.progress import EpochProgress
@@ -36,6 +37,8 @@ from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.packed_fields import PackedField
+from xloader.transforms.rng import Chance
 
 HandOver = Callable[[NDArray[Any]], Any]
 """Converts a gathered array into what is delivered: a tensor, or the array itself."""
@@ -56,6 +59,10 @@ class Loader:
         The options of :meth:`Samples.loader`.
     hand_over : callable
         Converts a gathered array into what is delivered.
+    packed_fields : sequence of PackedField
+        Fields that are gathered as stored. The device unpacks them.
+    device_path : DevicePath, optional
+        Brings the batches to a device in place of ``hand_over``.
 
     Raises
     ------
@@ -79,10 +86,19 @@ class Loader:
     ([4, 4, 1], 1)
     """
 
-    def __init__(self, recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoaderOptions,
+        hand_over: HandOver,
+        packed_fields: Sequence[PackedField] = (),
+        device_path: DevicePath | None = None,
+    ) -> None:
         self.recipe = recipe
         self.options = options
         self._hand_over = hand_over
+        self._packed_fields = tuple(packed_fields)
+        self._device_path = device_path
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
@@ -93,6 +109,11 @@ class Loader:
         self._explained: dict[tuple[Position, int], Explanation] = {}
         self._carried: JobFactory | None = None
         self._locks: dict[int, threading.RLock] = {}
+
+    @property
+    def device_path(self) -> DevicePath | None:
+        """The way of the batches to a device; None if they stay as gathered."""
+        return self._device_path
 
     @property
     def footprint(self) -> Footprint:
@@ -227,7 +248,7 @@ class Loader:
         """
         rank_plan = self._resolver.settle()
         expected = self._expected() if scope == "rank" else self._explain_all(scope)
-        return rank_plan.with_notes(expected)
+        return rank_plan.with_notes(expected, self._packed_fields)
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -261,6 +282,8 @@ class Loader:
             self._stop()
             if self._carried is not None:
                 self._carried.clear()
+            if self._device_path is not None:
+                self._device_path.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -280,13 +303,17 @@ class Loader:
             number = self._cursor.begin()
             self._stop()
             expected = self._expected()
+            if self._device_path is not None:
+                rank_plan = self._resolver.rank_plan
+                self._device_path.check(rank_plan.batch_size, rank_plan.last_size)
             self._resolver.rank_plan.warn(expected)
             self._resolver.begin(expected, self._cursor.start)
             return EpochIterator(self._cursor, number, self._begin, self._deliver)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Only the arguments are pickled: threads, memory and position belong to this process.
-        return Loader, (self.recipe, self.options, self._hand_over)
+        arguments = (self.recipe, self.options, self._hand_over, self._packed_fields)
+        return Loader, (*arguments, self._device_path)
 
     def __repr__(self) -> str:
         planned = self._resolver.planned
@@ -355,7 +382,13 @@ class Loader:
             if job_factory is not None:
                 job_factory.clear()
             options = own.options
-            job_factory = JobFactory(own, num_ready=options.prefetch, num_cores=options.num_threads)
+            job_factory = JobFactory(
+                own,
+                num_ready=options.prefetch,
+                num_cores=options.num_threads,
+                packed_fields=self._packed_fields,
+                device_path=self._device_path,
+            )
             self._carried = job_factory
         return job_factory
 
@@ -368,13 +401,21 @@ class Loader:
         if self._carried is not None and self._carried.is_foreign:
             self._carried.renew()
 
-    def _deliver(self, delivery: Delivery) -> Any:
-        self._nan_warner.warn(delivery.nans)
-        arrays = [self._hand_over(array) for array in delivery.arrays.values()]
-        batch = Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
-        if self.options.device is not None:
-            batch = batch.to(self.options.device, non_blocking=True)
+    def _deliver(self, delivery: Delivery, epoch: int) -> Any:
+        try:
+            self._nan_warner.warn(delivery.nans)
+            batch = self._batch(delivery, epoch)
+        finally:
+            # A warning may be an error. The device's memory must come back all the same.
+            delivery.release()
         if self.options.collate_fn is None:
             return batch
         with names_function(f"collate_fn on a batch of {len(batch.ids)} samples"):
             return self.options.collate_fn(Rows(batch))
+
+    def _batch(self, delivery: Delivery, epoch: int) -> Batch:
+        if self._device_path is not None:
+            seed = self._resolver.rank_plan.options.seed
+            return self._device_path.deliver(delivery, Chance(seed, epoch, delivery.occurrences))
+        arrays = [self._hand_over(array) for array in delivery.arrays.values()]
+        return Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)

@@ -96,7 +96,7 @@ class EpochProgress:
         self.num_skipped += delivery.num_skipped
         for found in delivery.nans:
             self.num_nan[found.field] = self.num_nan.get(found.field, 0) + found.num
-        self.delivered_nbytes += sum(array.nbytes for array in delivery.arrays.values())
+        self.delivered_nbytes += delivery.nbytes
         regions = delivery.step.num_regions
         if regions is not None and len(delivery.ids) == self.batch_size:
             self.num_full += 1

@@ -20,7 +20,7 @@ from xloader.errors import (
     OptionError,
     show_memory,
 )
-from xloader.loader.explain_notes import with_notes
+from xloader.loader.explain_notes import transfer_in_words, with_notes
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, explain_epoch
 from xloader.planning.make_plan import make_plan, most_rows
@@ -30,6 +30,8 @@ from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.normalized_packing import normalized_packings
+from xloader.transforms.outputs import make_outputs
+from xloader.transforms.packed_fields import PackedField
 
 
 class RankPlan:
@@ -113,6 +115,18 @@ class RankPlan:
         """Number of steps that every rank takes in an epoch."""
         return self.plan.num_steps(self.num_samples, drop_last=self.options.drop_last)
 
+    @property
+    def batch_size(self) -> int:
+        """Rows of the largest batch of this rank."""
+        return most_rows(self.footprint, self.options)
+
+    @property
+    def last_size(self) -> int:
+        """Rows of the last batch of an epoch of this rank, padding included."""
+        if self.options.world.world_size > 1 or self.options.drop_last:
+            return self.batch_size
+        return self.num_samples % self.options.batch_size or self.batch_size
+
     def remainder(self, number: int, first_step: int) -> Epoch | Remainder:
         """The remainder of an epoch from a step on.
 
@@ -193,8 +207,7 @@ class RankPlan:
     @property
     def batch_nbytes(self) -> int:
         """Bytes of the largest batch of this rank, as gathered."""
-        rows = most_rows(self.footprint, self.options)
-        return rows * sum(layout.sample_nbytes for layout in self.layouts)
+        return self.batch_size * sum(layout.sample_nbytes for layout in self.layouts)
 
     @property
     def is_direct(self) -> bool:
@@ -202,10 +215,32 @@ class RankPlan:
         source = self.recipe.source
         return not any(source.is_through_xarray(name) for name in self.footprint.variables)
 
-    def with_notes(self, expected: Explanation) -> Explanation:
-        """Add notes on the samples to a prediction. Labels of windowed dimensions are read."""
-        noted = with_notes(expected, self.recipe, self.layouts, self._empty_note)
-        normalized = ", ".join(sorted(normalized_packings(self.recipe, self.layouts)))
+    def with_notes(
+        self, expected: Explanation, packed_fields: Sequence[PackedField] = ()
+    ) -> Explanation:
+        """Add notes on the samples to a prediction. Labels of windowed dimensions are read.
+
+        Parameters
+        ----------
+        expected : Explanation
+            The prediction.
+        packed_fields : sequence of PackedField
+            Fields that are gathered as stored, for the device to unpack.
+        """
+        recipe, layouts, device = self.recipe, self.layouts, self.options.device
+        noted = with_notes(expected, recipe, layouts, self._empty_note, packed_fields=packed_fields)
+        # On the processor itself nothing crosses.
+        if device is not None and (packed_fields or str(device) != "cpu"):
+            outputs, rows = make_outputs(recipe, layouts), most_rows(self.footprint, self.options)
+            transfer = transfer_in_words(
+                device, outputs, packed_fields, rows, self.options.output_dtype
+            )
+            if recipe.is_mapped:
+                transfer += ", copied into pinned memory after the transforms"
+            noted = dataclasses.replace(noted, transfer=transfer)
+        as_stored = {field.name for field in packed_fields}
+        unpacked = tuple(layout for layout in layouts if layout.name not in as_stored)
+        normalized = ", ".join(sorted(normalized_packings(recipe, unpacked)))
         if not normalized:
             return noted
         gather = f"{noted.gather}; {normalized} normalised while unpacked"

@@ -31,6 +31,8 @@ class Explanation(Figures):
         How each variable is read, in words.
     gather : str
         How rows are copied into batches: by compiled code, or by NumPy and why.
+    transfer : str
+        What crosses to the device with each batch, and in which form; empty without a device.
     num_shared_reads : int
         Extra reads because several ranks or workers need the same chunk. A (variable, chunk) pair
         that ``k`` of them need counts ``k - 1`` times; 0 for one process.
@@ -45,6 +47,7 @@ class Explanation(Figures):
 
     paths: Mapping[str, str]
     gather: str = ""
+    transfer: str = ""
     num_shared_reads: int = 0
     shared_chunks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     irregular_steps: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +63,8 @@ class Explanation(Figures):
         read = [("read", f"{', '.join(names)}: {path}") for path, names in by_path.items()]
         if self.gather:
             read.append(("gather", self.gather))
+        if self.transfer:
+            read.append(("transfer", self.transfer))
         if self.num_shared_reads:
             read.append(
                 (

@@ -21,11 +21,13 @@ from xloader.loader.explain_notes import with_notes
 from xloader.loader.loader import Loader
 from xloader.planning.explain import Explanation
 from xloader.planning.explain_order import explain_cached, explain_order
+from xloader.planning.make_plan import most_rows
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.samples.sample_ids import normal_ids
-from xloader.tensors.convert import check_device, tensor_maker
+from xloader.tensors.convert import tensor_maker
+from xloader.tensors.other_arrays import cupy_maker, jax_maker
 from xloader.transforms.outputs import make_outputs
 
 
@@ -33,7 +35,9 @@ def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     """A loader of a recipe's samples; see `Samples.loader`."""
     loader = _loader(recipe, options)
     # A function that fails on every batch fails here, and not at the first batch.
-    make_outputs(recipe, make_layouts(recipe))
+    outputs = make_outputs(recipe, make_layouts(recipe))
+    if loader.device_path is not None:
+        loader.device_path.check_outputs(outputs, most_rows(loader.footprint, options))
     return loader
 
 
@@ -154,7 +158,15 @@ def whole_loader(recipe: Recipe, memory: int | str, on_nan: OnNan) -> Loader:
 def _loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     if options.output == "numpy":
         return Loader(recipe, options, np.asarray)
+    if options.output == "cupy":
+        return Loader(recipe, options, cupy_maker())
+    if options.output == "jax":
+        outputs = make_outputs(recipe, make_layouts(recipe))
+        return Loader(recipe, options, jax_maker({out.name: out.dtype for out in outputs}))
     hand_over = tensor_maker()
-    if options.device is not None:
-        check_device(options.device)
-    return Loader(recipe, options, hand_over)
+    # Imported here, because its module imports PyTorch.
+    from xloader.device.transfer import make_transfer
+
+    transfer = make_transfer(recipe, options, hand_over)
+    packed = () if transfer is None else transfer.packed_fields
+    return Loader(recipe, options, hand_over, packed, transfer)

@@ -17,9 +17,10 @@ import xarray as xr
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.keywords import LoaderKeywords
+from xloader.core.keywords import LoaderKeywords, OutputKind
 from xloader.core.nans import OnNan
 from xloader.core.options import make_options
+from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.loader.batch import Batch
@@ -32,6 +33,7 @@ from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.unplanned_warning import warn_of_no_plan
+from xloader.samples.verb_order import require_before
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
@@ -191,7 +193,7 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If nothing is left.
         """
-        self._require_before("sel", self._has_windows)
+        require_before(self.recipe, "sel", self._has_windows)
         chosen = selection.sel(
             self.recipe, {**(indexers or {}), **labels}, method=method, tolerance=tolerance
         )
@@ -222,7 +224,7 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If nothing is left.
         """
-        self._require_before("isel", self._has_windows)
+        require_before(self.recipe, "isel", self._has_windows)
         chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
         return self._but(selection=chosen)
 
@@ -268,7 +270,7 @@ class Samples(RecordedMethods):
         OptionError
             If no dimension is named, a number is not whole, or there are windows already.
         """
-        self._require_before("window", self._has_windows)
+        require_before(self.recipe, "window", self._has_windows)
         if isinstance(sizes, Mapping) or sizes_by_dim:
             if isinstance(sizes, int):
                 sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
@@ -320,7 +322,7 @@ class Samples(RecordedMethods):
             transform is recorded that may have changed the fields.
         """
         self.recipe.require_windows()
-        self._require_before("field", self.recipe.is_mapped)
+        require_before(self.recipe, "field", self.recipe.is_mapped)
         names = [[given] if isinstance(given, str) else given for given in variables]
         added = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
         return self._but(fields=(*self.recipe.fields, added))
@@ -369,7 +371,7 @@ class Samples(RecordedMethods):
         [-1.0, 0.0, 1.0]
         """
         self.recipe.require_windows()
-        self._require_before("normalize", self.recipe.is_mapped)
+        require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
     def fillna(self, value: Any) -> Self:
@@ -881,8 +883,12 @@ class Samples(RecordedMethods):
         seed: int = 0,
         drop_last: bool = False,
         memory: int | str = "2GiB",
-        output: Literal["torch", "numpy"] = "torch",
+        output: OutputKind = "torch",
+        output_dtype: OutputDtype | None = None,
         device: Any = None,
+        device_transform: Callable[..., Any] | None = None,
+        device_random: bool = False,
+        out: Any = None,
         collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None = None,
         threads: int | None = None,
         processes: int = 0,
@@ -915,10 +921,26 @@ class Samples(RecordedMethods):
             padded rows.
         memory : int or str, default "2GiB"
             Bytes that this rank may use for batches, reads under way and decoded chunks.
-        output : {"torch", "numpy"}
-            Whether batches hold PyTorch tensors or NumPy arrays.
+        output : {"torch", "numpy", "jax", "cupy"}
+            Whether batches hold PyTorch tensors, NumPy arrays, JAX arrays on JAX's CPU, or CuPy
+            arrays on CuPy's current GPU. JAX and CuPy need no PyTorch.
+        output_dtype : {"float32", "float16", "bfloat16"}, optional
+            Dtype of the floating fields, which are converted after all transforms; by default they
+            keep their own. Integers and booleans stay as they are. NumPy and CuPy have no bfloat16.
         device : torch.device or str, optional
-            Device that tensors are moved to, by :meth:`Batch.to`.
+            Device that batches are copied to while the one before is used, such as ``"cuda"``,
+            ``"cuda:1"`` or ``"mps"``. By default tensors stay in ordinary memory.
+        device_transform : callable, optional
+            A function of tensors, called as ``fn(batch)`` with each :class:`Batch` on its device.
+            It returns a batch, a dict or a tuple with the same fields, on the same device. It is
+            called once on zeros when the loader is made. On a GPU it runs in the current stream of
+            the training loop.
+        device_random : bool, default False
+            Whether ``device_transform`` is called as ``fn(batch, rng)``, with an
+            :class:`~xloader.Rng` as in :meth:`map`.
+        out : Batch, optional
+            Tensors that each batch overwrites, for CUDA graphs. They have ``batch_size`` rows, so
+            pass ``drop_last=True`` where the last batch would be shorter.
         collate_fn : callable, optional
             Makes the delivered value from a list of samples, each a tuple with one array or tensor
             for each field, as in PyTorch. By default a :class:`Batch` is delivered.
@@ -977,9 +999,13 @@ class Samples(RecordedMethods):
         LanesError
             If lanes do not divide the global batch, or ranks do not divide the lanes.
         OptionError
-            If an option is unknown or outside its range.
+            If an option is unknown or outside its range, the device does not exist or lacks the
+            dtype of a field, ``out`` does not fit the batches, or ``device_transform`` fails or
+            returns another device.
+        ForkError
+            If the process was forked from one that used the GPU.
         MissingDependencyError
-            If tensors are asked for and PyTorch is not installed.
+            If the library of ``output`` is not installed.
         """
         options = make_options(
             batch_size=batch_size,
@@ -988,7 +1014,11 @@ class Samples(RecordedMethods):
             drop_last=drop_last,
             memory=memory,
             output=output,
+            output_dtype=output_dtype,
             device=device,
+            device_transform=device_transform,
+            device_random=device_random,
+            out=out,
             collate_fn=collate_fn,
             threads=threads,
             processes=processes,
@@ -1126,16 +1156,6 @@ class Samples(RecordedMethods):
         changed = replace(self.recipe.planned, **changes)
         slab = self.recipe.slab
         return type(self)(changed if slab is None else slabs.cut(changed, slab.dim, slab.part))
-
-    def _require_before(self, verb: str, is_too_late: bool) -> None:
-        if is_too_late:
-            raise OptionError(
-                f"{verb} comes too late",
-                given=f"after {describe.last_verb(self.recipe)}",
-                allowed="first sel and isel, then window once, then inputs, targets and field, "
-                "normalize and fillna, then map and recorded methods",
-                remedy=f"call .{verb}(...) earlier in the chain",
-            )
 
     @property
     def _has_windows(self) -> bool:

@@ -1,4 +1,4 @@
-"""Convert NumPy arrays to tensors without a copy, and check that PyTorch and a device exist.
+"""Convert NumPy arrays to tensors without a copy, and check that PyTorch is installed.
 
 PyTorch is imported only when one of these functions is called.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.messages import extra_remedy
-from xloader.errors import MissingDependencyError, OptionError
+from xloader.core.output_dtypes import BFLOAT16
+from xloader.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +25,8 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     Returns
     -------
     callable
-        Takes an array and returns a tensor over the same memory.
+        Takes an array and returns a tensor over the same memory. Arrays of `BFLOAT16` become
+        tensors of bfloat16.
 
     Raises
     ------
@@ -40,9 +43,15 @@ def tensor_maker() -> Callable[[NDArray[Any]], torch.Tensor]:
     [7.0, 0.0, 0.0]
     """
     require_torch('output="torch"', allowed='without PyTorch, output="numpy"')
+    return _tensor_of
+
+
+def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
     import torch
 
-    return torch.from_numpy
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def require_torch(given: str, allowed: str | None = None) -> None:
@@ -68,30 +77,4 @@ def require_torch(given: str, allowed: str | None = None) -> None:
             given=given,
             allowed=allowed,
             remedy=extra_remedy("torch"),
-        ) from error
-
-
-def check_device(device: Any) -> None:
-    """Check that tensors can be put on a device, before anything is read for it.
-
-    Parameters
-    ----------
-    device : torch.device or str
-        The device.
-
-    Raises
-    ------
-    OptionError
-        If PyTorch has no such device on this machine.
-    """
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        raise OptionError(
-            "PyTorch cannot use this device here",
-            given=f"device={device!r}: {str(error).splitlines()[0]}",
-            allowed='a device that this machine has, as torch.device takes it, such as "cpu"',
-            remedy="leave device out, and move batches with batch.to(device)",
         ) from error

@@ -1,0 +1,172 @@
+"""Slots, staging memory, and the rules by which they are used again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.device.fake_hardware import FakeHardware
+from xloader.device.copies import PinnedScratch, RunCopies, StagingPool
+from xloader.device.ring import SlotRing
+from xloader.device.slot_layout import ALIGNMENT, SlotLayout, copy_fields, find_fields
+from xloader.engine.buffers import ArrayKind
+from xloader.errors import ClosedError
+
+KINDS = [ArrayKind((2, 5, 3), np.dtype("f4")), ArrayKind((1, 5), np.dtype("i8"))]
+
+
+def make_copies(num_slots: int = 1) -> tuple[RunCopies, SlotRing, StagingPool]:
+    hardware = FakeHardware()
+    ring, pool = SlotRing(hardware, KINDS, num_slots), StagingPool(hardware)
+    return RunCopies(hardware, ring, PinnedScratch(hardware), pool), ring, pool
+
+
+def take(ring: SlotRing, value: int = 7) -> dict[str, np.ndarray]:
+    joint, other = ring.take(KINDS)
+    joint[...], other[...] = value, value
+    return {"a": joint[0, :4], "b": joint[1, :4], "c": other[0, :4]}
+
+
+def test_fields_begin_at_multiples_of_the_alignment() -> None:
+    layout = SlotLayout.of(KINDS)
+    buffer = np.zeros(layout.nbytes, np.uint8)
+    arrays = layout.arrays(buffer)
+    assert [array.shape for array in arrays] == [(2, 5, 3), (1, 5)]
+    assert layout.offsets == (0, ALIGNMENT)
+    assert layout.nbytes == 2 * ALIGNMENT
+    assert SlotLayout.of([]).nbytes == ALIGNMENT
+
+
+def test_fields_are_found_where_they_lie() -> None:
+    layout = SlotLayout.of(KINDS)
+    buffer = np.zeros(layout.nbytes, np.uint8)
+    joint, other = layout.arrays(buffer)
+    begin = buffer.ctypes.data
+    found = find_fields({"b": joint[1, :2], "c": other[0]}, begin, begin + layout.nbytes)
+    assert found is not None
+    assert [(f.name, f.offset, f.kind.shape) for f in found] == [
+        ("b", 60, (2, 3)),
+        ("c", 256, (5,)),
+    ]
+    assert find_fields({"b": joint[1].copy()}, begin, begin + layout.nbytes) is None
+    assert find_fields({"b": joint[1][:, ::2]}, begin, begin + layout.nbytes) is None
+    assert find_fields({"c": other[0]}, begin, begin + 256) is None
+
+
+def test_fields_are_copied_in_any_order_of_memory() -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    buffer = np.zeros(1024, np.uint8)
+    (place,) = copy_fields({"x": values.T}, buffer)
+    stored = buffer[place.offset : place.offset + place.kind.nbytes].view(place.kind.dtype)
+    assert (stored.reshape(place.kind.shape) == values.T).all()
+
+
+def test_a_slot_comes_back_when_nothing_refers_to_it() -> None:
+    _, ring, _ = make_copies()
+    arrays = take(ring)
+    assert ring.find(arrays) is not None
+    other = take(ring)
+    assert ring.num_outside == 1
+    assert ring.find(other) is None
+    del arrays
+    assert ring.find(take(ring)) is not None
+    assert ring.num_outside == 1
+
+
+def test_no_batch_is_opened_while_a_copy_is_about_to_free_a_slot() -> None:
+    copies, ring, _ = make_copies()
+    arrays = take(ring)
+    assert ring.has_room()
+    ring.begin_copy()
+    assert not ring.has_room()
+    del arrays
+    assert ring.has_room()
+    ring.end_copy()
+    copies.close()
+
+
+def test_the_engine_is_woken_when_a_slot_is_free() -> None:
+    copies, ring, _ = make_copies()
+    rooms: list[bool] = []
+    woken = threading.Event()
+
+    def wake() -> None:
+        rooms.append(bool(ring._free))
+        woken.set()
+
+    copies.start(wake)
+    sent = copies.send(take(ring))
+    assert woken.wait(60)
+    assert rooms == [True]
+    sent.release()
+    copies.close()
+    assert copies.join(time.monotonic() + 60)
+
+
+def test_staging_is_not_given_away_while_it_is_read() -> None:
+    copies, ring, pool = make_copies()
+    sent = copies.send(take(ring))
+    taken = []
+
+    def unpack(place: Any, stored: torch.Tensor) -> torch.Tensor:
+        taken.append(pool.take(512))
+        taken[-1].memory.fill_(0)
+        return stored.view(torch.uint8).clone()
+
+    tensors = sent.receive(unpack)
+    own = {one.memory.data_ptr() for one in taken}
+    assert all(tensor.any() for tensor in tensors)
+    assert pool.take(512).memory.data_ptr() not in own
+    copies.close()
+
+
+def test_staging_comes_back_once() -> None:
+    copies, ring, pool = make_copies(2)
+    sent = copies.send(take(ring))
+    other = copies.send(take(ring))
+    sent.release()
+    sent.release()
+    copies.close()
+    copies.close()
+    assert len(pool._free) == 2
+    with pytest.raises(ClosedError):
+        other.receive(lambda place, stored: stored)
+    assert len(pool._free) == 2
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    copies, ring, pool = make_copies()
+    copies.close()
+    with pytest.raises(ClosedError):
+        copies.send(take(ring))
+    with pytest.raises(ClosedError):
+        copies.send({"x": np.zeros(3)})
+    assert ring.has_room()
+    assert len(pool._free) == 1
+
+
+def test_a_copy_that_fails_holds_up_nothing() -> None:
+    copies, ring, _ = make_copies()
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("device lost")
+
+    copies._hardware.copy = fail  # type: ignore[method-assign]
+    arrays = take(ring)
+    with pytest.raises(RuntimeError, match="device lost"):
+        copies.send(arrays)
+    del arrays
+    assert ring.has_room()
+    assert ring.find(take(ring)) is not None
+
+
+def test_staging_that_is_too_small_is_replaced() -> None:
+    pool = StagingPool(FakeHardware())
+    pool.give_back(pool.take(256))
+    assert pool.take(512).memory.numel() == 512
+    assert not pool._free

@@ -1,0 +1,136 @@
+"""The dtype in which floating fields are delivered: converted last, after all transforms.
+
+NumPy has no bfloat16. Its numbers are the upper halves of float32 numbers, and arrays of them have
+the dtype `BFLOAT16` here, from which PyTorch and JAX take them as what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.errors import OptionError
+
+OutputDtype = Literal["float32", "float16", "bfloat16"]
+
+BFLOAT16: Final = np.dtype([("bfloat16", np.uint16)])
+"""Dtype of arrays that hold the bits of bfloat16 numbers."""
+
+_BLOCK_SIZE = 1 << 18
+"""Elements converted at a time: temporary arrays of this size fit the cache, and need no memory
+budget."""
+
+
+def converted_dtype(dtype: np.dtype, output_dtype: OutputDtype | None) -> np.dtype:
+    """The dtype in which an array of some dtype is delivered.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        The dtype after all transforms.
+    output_dtype : {"float32", "float16", "bfloat16"}, optional
+        The dtype for floats; by default, they keep their own. Other numbers always do.
+
+    Examples
+    --------
+    >>> [converted_dtype(np.dtype(own), "float16").name for own in ("f8", "i2", "?")]
+    ['float16', 'int16', 'bool']
+    """
+    if output_dtype is None or dtype.kind != "f":
+        return dtype
+    return BFLOAT16 if output_dtype == "bfloat16" else np.dtype(output_dtype)
+
+
+def convert_floats(
+    arrays: Mapping[str, NDArray[Any]],
+    output_dtype: OutputDtype | None,
+    *,
+    is_own: bool,
+    left_out: Collection[str] = (),
+) -> dict[str, NDArray[Any]]:
+    """Convert the floating fields of a batch.
+
+    Parameters
+    ----------
+    arrays : mapping of str to numpy.ndarray
+        The fields by name.
+    output_dtype : {"float32", "float16", "bfloat16"} or None
+        The dtype; None to change nothing.
+    is_own : bool
+        Whether the arrays belong to the caller, are contiguous and may be overwritten. Results that
+        are not larger then lie in the same memory.
+    left_out : collection of str
+        Fields that stay as they are.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The fields. Those of bfloat16 have the dtype `BFLOAT16`.
+
+    Raises
+    ------
+    OptionError
+        If a finite value is too large for the dtype.
+
+    Examples
+    --------
+    >>> arrays = {"x": np.array([0.5, 1.0]), "n": np.array([3])}
+    >>> found = convert_floats(arrays, "float16", is_own=False)
+    >>> [(name, array.dtype.name) for name, array in found.items()]
+    [('x', 'float16'), ('n', 'int64')]
+    """
+    found = {}
+    for name, array in arrays.items():
+        dtype = array.dtype if name in left_out else converted_dtype(array.dtype, output_dtype)
+        if dtype == array.dtype:
+            found[name] = array
+            continue
+        fits = is_own and dtype.itemsize <= array.dtype.itemsize
+        out = _front_of(array, dtype) if fits else np.empty(array.shape, dtype)
+        try:
+            _convert(array if is_own else np.ascontiguousarray(array), out)
+        except FloatingPointError as error:
+            raise OptionError(
+                f"a value of the field {name!r} is too large for output_dtype={output_dtype!r}",
+                given=f"a finite value of {array.dtype}",
+                allowed=f"values between -{_largest(dtype):g} and {_largest(dtype):g}",
+                remedy="normalise the field with .normalize(...), or leave output_dtype out; "
+                "bfloat16 holds values as large as float32 does, with fewer digits than float16",
+            ) from error
+        found[name] = out
+    return found
+
+
+def _largest(dtype: np.dtype) -> float:
+    return float(np.finfo(np.float32 if dtype == BFLOAT16 else dtype).max)
+
+
+def _front_of(array: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
+    """The front of an array's memory, as an array of the same shape and a dtype not larger."""
+    flat = array.reshape(-1).view(np.uint8)[: array.size * dtype.itemsize]
+    return flat.view(dtype).reshape(array.shape)
+
+
+def _convert(array: NDArray[Any], out: NDArray[Any]) -> None:
+    """Convert an array, which may begin at the same address as the result."""
+    source, target = array.reshape(-1), out.reshape(-1)
+    for begin in range(0, source.size, _BLOCK_SIZE):
+        part = slice(begin, begin + _BLOCK_SIZE)
+        # First into an array of its own: the place of the result may overlap the numbers.
+        with np.errstate(over="raise"):
+            if target.dtype == BFLOAT16:
+                target["bfloat16"][part] = _upper_halves(source[part])
+            else:
+                target[part] = source[part].astype(target.dtype)
+
+
+def _upper_halves(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """The bits of the nearest bfloat16 numbers; of two equally near ones, that with an even bit."""
+    bits = values.astype(np.float32).view(np.uint32)
+    halves = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    # Rounding could turn a NaN into an infinite number.
+    halves[np.isnan(values)] = 0x7FC0
+    return halves

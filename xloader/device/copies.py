@@ -1,0 +1,353 @@
+"""Copies of finished batches to the device, begun as soon as each is finished.
+
+A batch is copied as one piece into *staging* memory of the device. When the training loop asks for
+it, its stream unpacks the fields from there into fresh tensors. So what the user gets is never
+overwritten, and staging memory serves for one batch after the other.
+
+Three waits keep the memory apart. None of them holds up the training loop::
+
+    a slot is gathered into     after its copy is done       (a thread of this file waits)
+    staging is copied into      after it was unpacked        (the stream of the copies waits)
+    fields are unpacked         after the copy is done       (the stream of the consumer waits)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from xloader.device.hardware import Hardware, Mark
+from xloader.device.ring import PinnedBlock, SlotRing
+from xloader.device.slot_layout import FieldBytes, SlotLayout, copy_fields, ranges_of
+from xloader.engine.buffers import ArrayKind, Arrays
+from xloader.engine.thread_group import Threads
+from xloader.errors import ClosedError
+
+Unpack = Callable[[FieldBytes, torch.Tensor], torch.Tensor]
+"""Makes a fresh tensor of a field from its bytes on the device."""
+
+
+class Staging(NamedTuple):
+    """Memory of the device that batches are copied into, and the mark of its last reading."""
+
+    memory: torch.Tensor
+    read: Mark
+
+
+class StagingPool:
+    """Staging memory that is not in use. There is more of it only when all is in use.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    """
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._free: deque[Staging] = deque()
+        weakref.finalize(self, release_all, hardware, self._free).atexit = False
+
+    def take(self, nbytes: int) -> Staging:
+        """Staging memory of at least this size. It may be overwritten after its mark only."""
+        while True:
+            try:
+                staging = self._free.popleft()
+            except IndexError:
+                return Staging(self._hardware.allocate(nbytes), None)
+            if staging.memory.numel() >= nbytes:
+                return staging
+            self._hardware.release(staging.read)
+
+    def give_back(self, staging: Staging) -> None:
+        """Keep staging memory for later."""
+        self._free.append(staging)
+
+    def clear(self) -> None:
+        """Release all free staging memory."""
+        release_all(self._hardware, self._free)
+
+
+def release_all(hardware: Hardware, free: deque[Staging]) -> None:
+    """Release staging memory, so that nothing else uses it before its last reading is done.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    free : deque of Staging
+        The memory. The deque is emptied.
+    """
+    while free:
+        hardware.release(free.popleft().read)
+
+
+class SentBatch:
+    """A batch in staging memory, or on its way there.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    pool : StagingPool
+        Gets the staging memory back.
+    staging : Staging
+        The staging memory.
+    copied : object
+        The mark of the end of the copy.
+    places : tuple of FieldBytes
+        Where the fields are.
+
+    Attributes
+    ----------
+    copied : object
+        The mark.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        pool: StagingPool,
+        staging: Staging,
+        copied: Mark,
+        places: tuple[FieldBytes, ...],
+    ) -> None:
+        self._hardware = hardware
+        self._pool = pool
+        self._staging = staging
+        self.copied = copied
+        self._places = places
+        # Re-entrant, as a garbage collection may close the run on a thread that holds it.
+        self._lock = threading.RLock()
+        self._state: Literal["sent", "reading", "over"] = "sent"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields, as they cross."""
+        return sum(place.kind.nbytes for place in self._places)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the staging memory has been given back."""
+        return self._state == "over"
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the fields."""
+        return [place.name for place in self._places]
+
+    def receive(self, unpack: Unpack) -> list[torch.Tensor]:
+        """Unpack the fields in the current stream of the calling thread, and free the staging.
+
+        Parameters
+        ----------
+        unpack : callable
+            Makes a fresh tensor of a field from its bytes.
+
+        Returns
+        -------
+        list of torch.Tensor
+            The fields.
+
+        Raises
+        ------
+        ClosedError
+            If the run has been closed meanwhile.
+        """
+        with self._lock:
+            if self._state != "sent":
+                raise ClosedError(
+                    "the iterator was closed while a batch was handed over",
+                    remedy="iterate over the loader again; after loader.close(), make a new loader",
+                )
+            self._state = "reading"
+        memory = self._staging.memory
+        try:
+            self._hardware.follow(self.copied)
+            return [
+                unpack(place, memory[place.offset : place.offset + place.kind.nbytes])
+                for place in self._places
+            ]
+        finally:
+            self._state = "over"
+            # Marked first: the next copy must find the mark.
+            self._pool.give_back(Staging(memory, self._hardware.mark()))
+
+    def release(self) -> None:
+        """Free the staging, unless the fields were unpacked. May be repeated."""
+        with self._lock:
+            if self._state != "sent":
+                return
+            self._state = "over"
+        # Nobody reads it. The next copy into it must come after this one.
+        self._pool.give_back(Staging(self._staging.memory, self.copied))
+
+
+def send_bytes(
+    hardware: Hardware, pool: StagingPool, memory: torch.Tensor, places: tuple[FieldBytes, ...]
+) -> SentBatch:
+    """Queue the copy of a batch into staging memory.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    pool : StagingPool
+        Gives the staging memory.
+    memory : torch.Tensor
+        Memory of this computer that holds the batch, uint8, shape ``(nbytes,)``.
+    places : tuple of FieldBytes
+        Where the fields are.
+    """
+    staging = pool.take(memory.numel())
+    copied = staging.read
+    for begin, end in ranges_of(places):
+        copied = hardware.copy(memory[begin:end], staging.memory[begin:end], copied)
+    return SentBatch(hardware, pool, staging, copied, places)
+
+
+class PinnedScratch:
+    """Pinned memory for one batch that was not gathered into a slot, such as the result of a map.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    """
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._block: PinnedBlock | None = None
+        self._copied: Mark = None
+        self._lock = threading.Lock()
+
+    def copy(self, arrays: Arrays, pool: StagingPool) -> SentBatch:
+        """Copy a batch into the memory, and from there to the device.
+
+        Parameters
+        ----------
+        arrays : dict of str to numpy.ndarray
+            The fields of the batch.
+        pool : StagingPool
+            Gives the staging memory.
+        """
+        kinds = [ArrayKind(array.shape, array.dtype) for array in arrays.values()]
+        nbytes = SlotLayout.of(kinds).nbytes
+        # One batch at a time: with as many as there are workers, memory would exceed the budget.
+        with self._lock:
+            if self._copied is not None:
+                self._hardware.wait(self._copied)
+            if self._block is None or self._block.buffer.nbytes < nbytes:
+                self._block = PinnedBlock(self._hardware, nbytes)
+            places = copy_fields(arrays, self._block.buffer)
+            sent = send_bytes(self._hardware, pool, self._block.tensor[:nbytes], places)
+            self._copied = sent.copied
+            return sent
+
+
+class RunCopies:
+    """The copies of one run.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        The device.
+    ring : SlotRing, optional
+        The slots that batches are gathered into.
+    scratch : PinnedScratch
+        Pinned memory for other batches.
+    pool : StagingPool
+        Staging memory of the device.
+    """
+
+    def __init__(
+        self, hardware: Hardware, ring: SlotRing | None, scratch: PinnedScratch, pool: StagingPool
+    ) -> None:
+        self._hardware = hardware
+        self._ring = ring
+        self._scratch = scratch
+        self._pool = pool
+        self._under_way: SimpleQueue[tuple[Mark, list[Any]] | None] = SimpleQueue()
+        self._sent: deque[SentBatch] = deque()
+        # Re-entrant, as a garbage collection may close the run on a thread that holds it.
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._threads = Threads("xloader-copies")
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin the run; see `Outbox.start`."""
+        if self._ring is not None:
+            self._ring.on_room(wake)
+            self._threads.begin(self._free_slots)
+
+    def send(self, arrays: Arrays) -> SentBatch:
+        """Queue the copy of a finished batch; see `Outbox.send`.
+
+        Raises
+        ------
+        ClosedError
+            If the run is closed.
+        """
+        found = None if self._ring is None else self._ring.find(arrays)
+        scratched = None
+        if found is None:
+            # Not under the lock, because this waits for earlier copies.
+            scratched = self._scratch.copy(arrays, self._pool)
+            arrays.clear()
+        with self._lock:
+            if self._is_closed:
+                if scratched is not None:
+                    scratched.release()
+                raise ClosedError("the iterator is closed", remedy="iterate over the loader again")
+            sent = scratched or self._send_slot(arrays, *found)  # type: ignore[misc]
+            # Batches are received about in the order in which they are sent.
+            while self._sent and self._sent[0].is_over:
+                self._sent.popleft()
+            self._sent.append(sent)
+        return sent
+
+    def has(self, thread: threading.Thread) -> bool:
+        """Whether the thread is the one that frees slots."""
+        return thread in self._threads
+
+    def close(self) -> None:
+        """Free the staging of all batches that were not received. May be repeated."""
+        with self._lock:
+            self._is_closed = True
+            sent = list(self._sent)
+            self._sent.clear()
+        for one in sent:
+            one.release()
+        self._under_way.put(None)
+
+    def join(self, until: float) -> bool:
+        """Wait until all copies are done or the time is over; see `Outbox.join`."""
+        return self._threads.join(until)
+
+    def _send_slot(
+        self, arrays: Arrays, memory: torch.Tensor, places: tuple[FieldBytes, ...]
+    ) -> SentBatch:
+        """Queue the copy of a slot. The lock must be held: nothing is sent after the end."""
+        assert self._ring is not None
+        sent = send_bytes(self._hardware, self._pool, memory, places)
+        self._ring.begin_copy()
+        # Slots are freed by a thread that waits for their copies, in the order of the copies.
+        self._under_way.put((sent.copied, [arrays.pop(name) for name in list(arrays)]))
+        return sent
+
+    def _free_slots(self) -> None:
+        assert self._ring is not None
+        while (item := self._under_way.get()) is not None:
+            copied, arrays = item
+            # The consumer's stream waits for the same mark, and meets the same error.
+            with contextlib.suppress(RuntimeError):
+                self._hardware.wait(copied)
+            arrays.clear()
+            self._ring.end_copy()

@@ -1,0 +1,365 @@
+"""The way of a loader's batches to its device.
+
+::
+
+    gathered into a slot -> copied to staging memory -> unpacked into tensors -> transformed
+      engine's threads        stream of the copies        consumer's stream
+
+On the processor itself there is nothing to copy: tensors lie over the gathered arrays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from xloader.core.options import LoaderOptions
+from xloader.core.output_dtypes import OutputDtype, converted_dtype
+from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPool
+from xloader.device.device_transform import DeviceTransform
+from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
+from xloader.device.out_batch import check_out, check_rows
+from xloader.device.ring import SlotRing
+from xloader.device.slot_layout import FieldBytes
+from xloader.device.unpacking import TensorUnpacker
+from xloader.engine.buffers import ArrayKind, MakeMemory
+from xloader.engine.job import Delivery
+from xloader.errors import ForkError, OptionError
+from xloader.loader.batch import Batch
+from xloader.loader.loader import HandOver
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.outputs import Output
+from xloader.transforms.packed_fields import PackedField, packed_fields
+from xloader.transforms.rng import Chance
+from xloader.transforms.steps import Map
+
+
+class Transfer:
+    """Brings the batches of one loader to a device; see `DevicePath`.
+
+    Memory, and the stream of the copies, are made when they are first needed. They stay until the
+    loader is closed.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device, with its number where there may be several.
+    hand_over : callable
+        Makes a tensor over the memory of an array.
+    transform : DeviceTransform, optional
+        What to do to each batch there.
+    out : Batch, optional
+        Tensors that each batch is written to.
+    packed_fields : tuple of PackedField
+        Fields that are gathered as stored, and unpacked on the device.
+    output_dtype : {"float32", "float16", "bfloat16"}, optional
+        Dtype in which floating fields are delivered; by default their own.
+    is_elsewhere : bool
+        Whether batches must be copied to the device. If not, they are in its memory already.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        hand_over: HandOver,
+        transform: DeviceTransform | None = None,
+        out: Batch | None = None,
+        packed_fields: tuple[PackedField, ...] = (),
+        output_dtype: OutputDtype | None = None,
+        *,
+        is_elsewhere: bool,
+    ) -> None:
+        self._device = device
+        self._hand_over = hand_over
+        self._transform = transform
+        self._out = out
+        self._packed_fields = packed_fields
+        self._output_dtype = output_dtype
+        self._is_elsewhere = is_elsewhere
+        self._unpackers: dict[str, TensorUnpacker] = {}
+        self._pid = os.getpid()
+        self._known_hardware: Hardware | None = None
+        self._ring: SlotRing | None = None
+        self._scratch: PinnedScratch | None = None
+        self._pool: StagingPool | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        return self._device
+
+    @property
+    def packed_fields(self) -> tuple[PackedField, ...]:
+        """Fields that are to be gathered as stored."""
+        return self._packed_fields
+
+    @property
+    def ring(self) -> SlotRing | None:
+        """The slots, once there are some."""
+        return self._ring
+
+    def check_outputs(self, outputs: tuple[Output, ...], num_rows: int) -> None:
+        """Check that the fields can be on the device, and try what is to be done there on zeros.
+
+        Parameters
+        ----------
+        outputs : tuple of Output
+            The fields as delivered.
+        num_rows : int
+            Rows of a batch.
+
+        Raises
+        ------
+        OptionError
+            If the device lacks the dtype of a field, the transform fails, or ``out`` does not fit.
+        UnsupportedDataError
+            If the transform returns something other than tensors.
+        """
+        dtypes = [converted_dtype(output.dtype, self._output_dtype) for output in outputs]
+        names = [output.name for output in outputs]
+        check_dtypes(self._device, dict(zip(names, dtypes, strict=True)))
+        rows = 0 if self._transform is None else num_rows
+        tensors = [
+            torch.zeros((rows, *output.shape), dtype=self._torch_dtype(dtype), device=self._device)
+            for output, dtype in zip(outputs, dtypes, strict=True)
+        ]
+        example = Batch(tensors, names, np.arange(rows))
+        if self._transform is not None:
+            example = self._transform.try_on(example, self._device)
+        if self._out is not None:
+            check_out(self._out, example)
+
+    def check(self, batch_size: int, last_size: int) -> None:
+        """Check that this process may use the device; see `DevicePath.check`."""
+        refuse_fork(self._device)
+        if os.getpid() != self._pid and self._known_hardware is not None:
+            raise _fork_error(self._device, "a process that was forked from the loader's own")
+        if self._out is not None:
+            check_rows(self._out, batch_size, last_size)
+
+    def make_memory(self, num_steps: int) -> MakeMemory | None:
+        """The maker of a ring of slots; None on the processor itself."""
+        if not self._is_elsewhere:
+            return None
+
+        def make(kinds: Sequence[ArrayKind], num_batches: int) -> SlotRing:
+            # One batch fewer than elsewhere: the one that the user holds is on the device.
+            num_slots = max(1, min(num_batches - 1, num_steps))
+            if self._ring is None or not self._ring.is_for(kinds, num_slots):
+                self._ring = SlotRing(self._hardware(), kinds, num_slots)
+            return self._ring
+
+        return make
+
+    def outbox(self) -> RunCopies | None:
+        """The copies of a new run; None on the processor itself."""
+        if not self._is_elsewhere:
+            return None
+        hardware = self._hardware()
+        if self._scratch is None or self._pool is None:
+            self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
+        return RunCopies(hardware, self._ring, self._scratch, self._pool)
+
+    def deliver(self, delivery: Delivery, chance: Chance) -> Batch:
+        """Make the user's batch; see `DevicePath.deliver`."""
+        sent = delivery.sent
+        if sent is None:
+            names = list(delivery.arrays)
+            tensors = [self._hand_over(array) for array in delivery.arrays.values()]
+        else:
+            assert isinstance(sent, SentBatch)
+            names, tensors = sent.names, sent.receive(self._unpack)
+        batch = Batch(tensors, names, delivery.ids, delivery.is_padding)
+        if self._transform is not None:
+            batch = self._transform.apply(batch, self._device, chance)
+        if self._out is None:
+            return batch
+        for tensor, target in zip(batch, self._out, strict=True):
+            if tensor is not target:
+                target.copy_(tensor)
+        return batch.with_arrays(self._out)
+
+    def close(self) -> None:
+        """Release the slots and the memory of the device."""
+        if os.getpid() != self._pid:
+            return
+        if self._pool is not None:
+            self._pool.clear()
+        self._ring = self._scratch = self._pool = None
+        self._unpackers = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Memory and streams belong to this process.
+        options = (self._transform, self._out, self._packed_fields, self._output_dtype)
+        make = partial(Transfer, is_elsewhere=self._is_elsewhere)
+        return make, (self._device, self._hand_over, *options)
+
+    def _unpack(self, place: FieldBytes, stored: torch.Tensor) -> torch.Tensor:
+        """Make a tensor of a field from its bytes in the staging memory."""
+        target: torch.Tensor | None = None
+        if self._out is not None and self._transform is None:
+            target = self._out[place.name]
+        if unpacker := self._unpacker(place.name):
+            return unpacker.unpack(stored, target)
+        values = stored.view(self._torch_dtype(place.kind.dtype)).view(place.kind.shape)
+        return values.clone() if target is None else target.copy_(values)
+
+    def _unpacker(self, name: str) -> TensorUnpacker | None:
+        """The unpacker of a field that is gathered as stored; None for another one."""
+        if self._packed_fields and not self._unpackers:
+            self._unpackers = {
+                field.name: TensorUnpacker.of(field, self._device, self._output_dtype)
+                for field in self._packed_fields
+            }
+        return self._unpackers.get(name)
+
+    def _torch_dtype(self, dtype: np.dtype) -> torch.dtype:
+        found: torch.dtype = self._hand_over(np.empty(0, dtype)).dtype
+        return found
+
+    def _hardware(self) -> Hardware:
+        if self._known_hardware is None:
+            self._pid = os.getpid()
+            self._known_hardware = make_hardware(self._device)
+        return self._known_hardware
+
+
+def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -> Transfer | None:
+    """The way to the device that a loader's options ask for.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    options : LoaderOptions
+        The options, with ``output="torch"``.
+    hand_over : callable
+        Makes a tensor over the memory of an array.
+
+    Returns
+    -------
+    Transfer or None
+        None if tensors over the gathered arrays are all that is asked for.
+
+    Raises
+    ------
+    OptionError
+        If PyTorch has no such device on this machine.
+    ForkError
+        If this process was forked from one that uses the device.
+    """
+    device = resolve_device("cpu" if options.device is None else options.device)
+    is_away = options.device is not None and is_elsewhere(device)
+    if not is_away and options.device_transform is None and options.out is None:
+        return None
+    transform = None
+    if options.device_transform is not None:
+        number = sum(isinstance(step, Map) and step.random for step in recipe.steps)
+        transform = DeviceTransform(options.device_transform, options.device_random, number)
+    fields: tuple[PackedField, ...] = ()
+    if is_away:
+        has_float64 = device.type != "mps"
+        fields = packed_fields(recipe, make_layouts(recipe), has_float64=has_float64)
+    return Transfer(
+        *(device, hand_over, transform, options.out, fields, options.output_dtype),
+        is_elsewhere=is_away,
+    )
+
+
+def resolve_device(device: Any) -> torch.device:
+    """Find a device on this machine, with its number.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        The device, such as ``"cuda"`` or ``"cuda:1"``.
+
+    Returns
+    -------
+    torch.device
+        The device as tensors on it name it: ``"cuda"`` is the current GPU.
+
+    Raises
+    ------
+    OptionError
+        If PyTorch has no such device on this machine.
+    ForkError
+        If this process was forked from one that uses the device.
+
+    Examples
+    --------
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        refuse_fork(torch.device(device))
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        if isinstance(error, ForkError):
+            raise
+        raise OptionError(
+            "PyTorch cannot use this device here",
+            given=f"device={device!r}: {str(error).splitlines()[0]}",
+            allowed='a device that this machine has, as torch.device takes it, such as "cpu"',
+            remedy="leave device out, and move batches with batch.to(device)",
+        ) from error
+
+
+def refuse_fork(device: torch.device) -> None:
+    """Refuse a GPU in a process that was forked from one that used it.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device.
+
+    Raises
+    ------
+    ForkError
+        If the process is such a one.
+    """
+    # PyTorch has no public name for this, and its own error comes only with the first operation.
+    is_bad = getattr(torch.cuda, "_is_in_bad_fork", None)
+    if device.type == "cuda" and is_bad is not None and is_bad():
+        raise _fork_error(device, "a process that was forked from one that used CUDA")
+
+
+def _fork_error(device: torch.device, given: str) -> ForkError:
+    return ForkError(
+        f"{device} cannot be used after a fork",
+        given=given,
+        allowed="the process that first used the device, or one that was started afresh",
+        remedy='start processes with "spawn" or "forkserver"; in workers of a DataLoader, make '
+        "batches without device=, and move them in the training process",
+    )
+
+
+def check_dtypes(device: torch.device, dtypes: Mapping[str, np.dtype]) -> None:
+    """Refuse fields of a dtype that the device lacks.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device.
+    dtypes : mapping of str to numpy.dtype
+        The dtypes of the fields, by name.
+
+    Raises
+    ------
+    OptionError
+        If a field is of float64, and the device is Apple's.
+    """
+    wide = [name for name, dtype in dtypes.items() if dtype == np.float64]
+    if device.type == "mps" and wide:
+        raise OptionError(
+            "Apple's GPUs have no float64",
+            given=f"device={str(device)!r}, fields of float64: {', '.join(map(repr, wide))}",
+            allowed="fields of float32, float16 or bfloat16, or of integers",
+            remedy='pass output_dtype="float32"',
+        )
