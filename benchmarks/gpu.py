@@ -63,6 +63,9 @@ def main() -> int:
     if options.sanitize:
         given = ["--device", str(device), "--quick", "--folder", str(options.folder)]
         return checks.run_sanitized(given)
+    if device.type == "cpu":
+        # Threads of one step wait for each other, which takes long where others use the cores.
+        torch.set_num_threads(1)
     begin = time.perf_counter()
     paths = ensure_stores(options.folder, [scale.store, scale.packed_store])
     is_whole = True

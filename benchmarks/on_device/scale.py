@@ -85,13 +85,13 @@ FULL: Final = Scale(
 )
 QUICK: Final = Scale(
     "coarse",
-    num_steps=25,
-    lats=32,
-    lons=64,
+    num_steps=17,
+    lats=16,
+    lons=32,
     batch_size=4,
     width=8,
     copy_nbytes=(MIB,),
     num_values=MIB // 16,
     num_turns=1,
-    num_epochs=4,
+    num_epochs=3,
 )
