@@ -151,7 +151,7 @@ def test_bfloat16_is_rounded_as_pytorch_does(values: np.ndarray, dtype: str, is_
 
 
 def test_large_arrays_are_converted_where_they_lie() -> None:
-    values = np.random.default_rng(0).random((3, 1 << 18))
+    values = np.random.default_rng(0).random((3, 1 << 17))
     expected = values.astype("f2")
     array = values.copy()
     found = convert_floats({"x": array}, "float16", is_own=True)["x"]

@@ -170,3 +170,24 @@ def test_staging_that_is_too_small_is_replaced() -> None:
     pool.give_back(pool.take(256))
     assert pool.take(512).memory.numel() == 512
     assert not pool._free
+
+
+def test_a_copy_comes_after_the_last_use_of_its_staging() -> None:
+    copies, ring, _ = make_copies(4)
+    hardware = copies._hardware
+    after = []
+    copy = hardware.copy
+
+    def note(source: torch.Tensor, target: torch.Tensor, mark: Any) -> Any:
+        after.append(mark)
+        copy(source, target, mark)
+        return f"copy {len(after)}"
+
+    hardware.copy = note  # type: ignore[method-assign]
+    hardware.mark = lambda: "reading"  # type: ignore[method-assign]
+    copies.send(take(ring)).receive(lambda place, stored: stored.clone())
+    copies.send(take(ring)).release()
+    copies.send(take(ring)).release()
+    # New memory, memory that was read, and memory that was copied into but not read.
+    assert after == [None, "reading", "copy 2"]
+    copies.close()

@@ -49,7 +49,7 @@ def is_right(batch: Batch) -> bool:
     """Whether all values of a batch are those of its ids."""
     expected = {"t": batch.ids, "u": -batch.ids, "k": batch.ids, "d": batch.ids / 2}
     return all(
-        (batch[name].numpy().reshape(len(batch.ids), -1) == values[:, None]).all()
+        (batch[name].cpu().numpy().reshape(len(batch.ids), -1) == values[:, None]).all()
         for name, values in expected.items()
     )
 
@@ -170,10 +170,19 @@ def test_close_in_the_middle(use_device: UseDevice) -> None:
         next(iterator)
     assert all(map(is_right, kept))
     assert not running()
-    del loader, iterator
-    gc.collect()
+    # Pinned memory is released at once, but not before its copies are done.
     assert hardware.pinned == []
     assert hardware.num_settled > 0
+
+
+def test_a_loader_that_nobody_holds_unpins_its_memory(use_device: UseDevice) -> None:
+    hardware = use_device(FakeHardware())
+    loader = make_loader(50)
+    assert all(map(is_right, loader))
+    assert len(hardware.pinned) == 1
+    del loader
+    gc.collect()
+    assert hardware.pinned == []
 
 
 def test_slots_are_pinned_once_and_counted(use_device: UseDevice) -> None:
@@ -244,6 +253,8 @@ def test_results_of_map_cross_too(use_device: UseDevice) -> None:
         (block,) = hardware.pinned
         assert block.nbytes < 3 * (2 * 64 + 6 + 8) + 4 * 256
     assert not running()
+    del block
+    assert hardware.pinned == []
 
 
 def test_threads_that_share_an_iterator(use_device: UseDevice) -> None:
@@ -313,3 +324,18 @@ def test_fields_keep_their_dtypes(use_device: UseDevice) -> None:
             for name in names:
                 assert batch[name].dtype == other[name].dtype
                 assert torch.equal(batch[name].to(torch.float64), other[name].to(torch.float64))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("is_own_stream", [False, True])
+def test_a_gpu_gets_whole_batches(is_own_stream: bool) -> None:
+    """The consumer's stream is far behind its thread, so that copies and readings overlap."""
+    stream = torch.cuda.Stream() if is_own_stream else torch.cuda.current_stream()
+    with make_loader(device="cuda") as loader, torch.cuda.stream(stream):
+        kept = []
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)
+            kept.append(batch)
+            assert batch.t.is_cuda
+        assert all(map(is_right, kept))
+        assert loader.device_path.ring.num_outside == 0  # type: ignore[union-attr]

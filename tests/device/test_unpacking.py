@@ -241,6 +241,43 @@ def test_missing_numbers_count_as_nan(fill: float | None) -> None:
             list(loader)
 
 
+@pytest.mark.parametrize("fill", [None, 0.5])
+def test_narrow_floats_and_their_nan_are_those_of_values(fill: float | None) -> None:
+    half = np.random.default_rng(1).normal(0, 3, (12, 5)).astype("f2")
+    half[2, :2], half[7, 4] = np.nan, -999
+    attributes = {"scale_factor": 0.25, "_FillValue": np.float16(-999)}
+    samples = make_samples(h=xr.Variable(("time", "level"), half, attributes))
+    # Filled before it is normalised, and after: the first fill value is normalised too.
+    if fill is not None:
+        samples = samples.fillna({"h": fill})
+    samples = samples.normalize({"h": (1.0, 2.0)}).fillna({"t": 3.0})
+    fields = fields_of(samples)
+    assert names(samples) == ["h", "t"]
+    with (
+        packed_loader(samples, fields) as loader,
+        samples.loader(output="numpy", batch_size=5, seed=1, on_nan="ignore") as other,
+    ):
+        for batch, expected in zip(loader, other, strict=True):
+            for name, found in unpacked(batch, fields).items():
+                for values in found:
+                    assert values.dtype == expected[name].dtype
+                    np.testing.assert_allclose(values, expected[name], rtol=0, atol=2e-4)
+            assert fields[0].count_nans(batch.h).sum() == np.isnan(expected.h).sum()
+
+
+def test_integers_beyond_float32_are_exact() -> None:
+    counts = np.array([2**24 + 1, 2**31 - 1, -(2**31) + 1, 7], "i4")
+    wide = xr.Variable(("time",), np.tile(counts, 3), {"add_offset": -(2.0**24)})
+    samples = make_samples(w=wide)
+    fields = tuple(field for field in fields_of(samples) if field.name == "w")
+    with packed_loader(samples, fields) as loader:
+        for batch in loader:
+            ids = batch.ids[:, None] + np.arange(2)
+            expected = np.tile(counts, 3)[ids].astype("f8") - 2.0**24
+            for values in unpacked(batch, fields)["w"]:
+                np.testing.assert_array_equal(values, expected, strict=True)
+
+
 def names(samples: Samples, **options: Any) -> list[str]:
     return [field.name for field in fields_of(samples, **options)]
 

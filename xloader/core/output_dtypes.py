@@ -19,9 +19,9 @@ OutputDtype = Literal["float32", "float16", "bfloat16"]
 BFLOAT16: Final = np.dtype([("bfloat16", np.uint16)])
 """Dtype of arrays that hold the bits of bfloat16 numbers."""
 
-_BLOCK_SIZE = 1 << 18
+_BLOCK_SIZE = 1 << 16
 """Elements converted at a time: temporary arrays of this size fit the cache, and need no memory
-budget."""
+budget. Blocks of four times this size were slower."""
 
 
 def converted_dtype(dtype: np.dtype, output_dtype: OutputDtype | None) -> np.dtype:
@@ -129,8 +129,15 @@ def _convert(array: NDArray[Any], out: NDArray[Any]) -> None:
 
 def _upper_halves(values: NDArray[Any]) -> NDArray[np.uint16]:
     """The bits of the nearest bfloat16 numbers; of two equally near ones, that with an even bit."""
-    bits = values.astype(np.float32).view(np.uint32)
-    halves = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    # Rounding could turn a NaN into an infinite number.
-    halves[np.isnan(values)] = 0x7FC0
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    halves = rounded.astype(np.uint16)
+    is_nan = np.isnan(values)
+    if is_nan.any():
+        # Rounding could turn a NaN into an infinite number.
+        halves[is_nan] = 0x7FC0
     return halves

@@ -244,12 +244,17 @@ class PinnedScratch:
         with self._lock:
             if self._copied is not None:
                 self._hardware.wait(self._copied)
-            if self._block is None or self._block.buffer.nbytes < nbytes:
-                self._block = PinnedBlock(self._hardware, nbytes)
-            places = copy_fields(arrays, self._block.buffer)
-            sent = send_bytes(self._hardware, pool, self._block.tensor[:nbytes], places)
+            block = self._block
+            if block is None or block.buffer.nbytes < nbytes:
+                self._block = block = PinnedBlock(self._hardware, nbytes)
+            places = copy_fields(arrays, block.buffer)
+            sent = send_bytes(self._hardware, pool, block.tensor[:nbytes], places)
             self._copied = sent.copied
             return sent
+
+    def close(self) -> None:
+        """Release the memory once its copy is done. Waits for no other thread."""
+        self._block = None
 
 
 class RunCopies:

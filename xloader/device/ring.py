@@ -104,6 +104,7 @@ class SlotRing:
         self._free: deque[Buffer] = deque()
         self._lock = threading.RLock()
         self._num_copies = 0
+        self._is_closed = False
         self._wake: Callable[[], None] = _do_nothing
 
     def is_for(self, kinds: Sequence[ArrayKind], num_slots: int) -> bool:
@@ -125,7 +126,7 @@ class SlotRing:
 
     def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
         """Uninitialised arrays of a batch, in one slot."""
-        if self._block is None:
+        if self._block is None and not self._is_closed:
             self._block = PinnedBlock(self._hardware, self.nbytes)
             self._free.extend(self._block.buffer.reshape(self._num_slots, -1))
         try:
@@ -170,6 +171,13 @@ class SlotRing:
             Called on any thread, without a lock.
         """
         self._wake = wake
+
+    def close(self) -> None:
+        """Release the slots. Memory outside the ring is given from now on, if any is."""
+        # Slots in use stay where they are, as ordinary memory.
+        self._free = deque()
+        self._block = None
+        self._is_closed = True
 
     def begin_copy(self) -> None:
         """Note that a copy out of a slot is queued."""

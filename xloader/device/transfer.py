@@ -189,6 +189,11 @@ class Transfer:
         """Release the slots and the memory of the device."""
         if os.getpid() != self._pid:
             return
+        # Others may still refer to these, such as an iterator that the user has kept.
+        if self._ring is not None:
+            self._ring.close()
+        if self._scratch is not None:
+            self._scratch.close()
         if self._pool is not None:
             self._pool.clear()
         self._ring = self._scratch = self._pool = None

@@ -320,7 +320,6 @@ def _stored_fills(packing: Packing) -> tuple[float, ...] | None:
             value = np.asarray(fill).astype(wide)
             if seen.kind in "iu":
                 limits = np.iinfo(seen)
-                value = np.rint(value)
                 if not limits.min <= value <= limits.max:
                     continue
             stored = value.astype(seen)
