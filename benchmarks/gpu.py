@@ -61,6 +61,9 @@ def main() -> int:
     clock = DeviceClock(device)
     scale = FULL if clock.is_cuda and not options.quick else QUICK
     if options.sanitize:
+        if not clock.is_cuda:
+            print(f"The stream sanitizer: {NOT_MEASURED}, as {str(device)!r} has no streams.")
+            return 0
         given = ["--device", str(device), "--quick", "--folder", str(options.folder)]
         return checks.run_sanitized(given)
     if device.type == "cpu":

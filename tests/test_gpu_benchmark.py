@@ -76,6 +76,12 @@ def test_a_device_that_there_is_not_is_refused():
     assert "PyTorch cannot use 'cuda:99' here" in run.stderr
 
 
+def test_streams_are_sanitized_on_a_gpu_alone(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu", "--sanitize", "--device", "cpu"])
+    assert gpu.main() == 0
+    assert f"{NOT_MEASURED}, as 'cpu' has no streams" in capsys.readouterr().out
+
+
 # --- arithmetic
 
 
