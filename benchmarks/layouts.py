@@ -37,6 +37,8 @@ class StoreSpec:
         Decimal places kept. Data with more decimals compress less.
     is_consolidated : bool
         Whether one object holds all metadata, for stores that cannot be listed.
+    lats, lons : int
+        Sizes along lat and lon.
     """
 
     name: str
@@ -47,6 +49,8 @@ class StoreSpec:
     is_packed: bool = False
     digits: int = 2
     is_consolidated: bool = False
+    lats: int = LATS
+    lons: int = LONS
 
     @property
     def folder_name(self) -> str:
@@ -56,7 +60,7 @@ class StoreSpec:
     @property
     def shape(self) -> Sizes:
         """Shape of each variable."""
-        return (self.num_steps, LATS, LONS)
+        return (self.num_steps, self.lats, self.lons)
 
     @property
     def chunk_nbytes(self) -> int:

@@ -95,12 +95,17 @@ class PeakMemory:
     def __init__(self) -> None:
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-        self._begin = _read_status("VmRSS") if _STATUS.exists() else _peak_nbytes()
+        self._begin = resident_nbytes()
 
     @property
     def nbytes(self) -> int:
         """The peak up to now in bytes."""
         return _peak_nbytes() - self._begin
+
+
+def resident_nbytes() -> int:
+    """Return this process's memory in bytes; where the system does not tell, the peak up to now."""
+    return _read_status("VmRSS") if _STATUS.exists() else _peak_nbytes()
 
 
 def _peak_nbytes() -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from benchmarks.layouts import DIMS, LATS, LONS, StoreSpec
+from benchmarks.layouts import DIMS, Sizes, StoreSpec
 
 _PACKING = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -32768}
 
@@ -30,21 +30,22 @@ def ensure_stores(folder: Path, specs: Sequence[StoreSpec]) -> dict[StoreSpec, P
     partial = {spec: folder / f"{spec.folder_name}.partial" for spec in missing}
     for path in partial.values():
         shutil.rmtree(path, ignore_errors=True)
-    # One random field is used for all stores, because noise takes long to make.
+    # One random field is used for all stores of a size, because noise takes long to make.
     for number, name in enumerate(dict.fromkeys(n for spec in missing for n in spec.variables)):
-        wanted = [spec for spec in missing if name in spec.variables]
-        values = make_noise(max(spec.num_steps for spec in wanted), seed=number)
-        for spec in wanted:
-            _write(partial[spec], spec, name, values[: spec.num_steps])
+        for size in dict.fromkeys(spec.shape[1:] for spec in missing):
+            wanted = [x for x in missing if name in x.variables and x.shape[1:] == size]
+            values = make_noise((max((x.num_steps for x in wanted), default=0), *size), number)
+            for spec in wanted:
+                _write(partial[spec], spec, name, values[: spec.num_steps])
     for spec in missing:
         partial[spec].rename(paths[spec])
     return paths
 
 
-def make_noise(num_steps: int, seed: int) -> NDArray[np.float32]:
-    """Return a random walk along time at each grid point, shape (num_steps, lat, lon)."""
+def make_noise(shape: Sizes, seed: int) -> NDArray[np.float32]:
+    """Return a random walk along time at each grid point, shape (time, lat, lon)."""
     rng = np.random.default_rng(seed)
-    steps = rng.standard_normal((num_steps, LATS, LONS), dtype=np.float32)
+    steps = rng.standard_normal(shape, dtype=np.float32)
     steps *= 0.01
     return np.cumsum(steps, axis=0, out=steps)
 

@@ -18,7 +18,7 @@ def show_ratios(results: Sequence[Result]) -> str:
     More than 1 means that xloader is faster.
     """
     heads = ["layout", "reference", "fastest sequential", *shuffled.WAYS, "targets"]
-    return _table(heads, map(_ratios, results))
+    return make_table(heads, map(_ratios, results))
 
 
 def _ratios(result: Result) -> list[str]:
@@ -56,7 +56,7 @@ def show_figures(results: Sequence[Result]) -> str:
         "CPU s/GB",
         "new pages",
     ]
-    return _table(heads, map(_figures, results))
+    return make_table(heads, map(_figures, results))
 
 
 def _figures(result: Result) -> list[str]:
@@ -89,7 +89,7 @@ def show_sequential(results: Sequence[Result]) -> str:
         if result.sequential:
             speeds = [_show_speed(result.sequential[name]) for name in sequential.WAYS]
             rows.append([result.layout.title, *speeds, _show_speed(result.decoded)])
-    return _table(heads, rows)
+    return make_table(heads, rows)
 
 
 def _show_speed(speed: Speed | str) -> str:
@@ -115,9 +115,10 @@ def show_growth(grown: Sequence[Growth]) -> str:
             )
         said = "held" if growth.is_held else "missed"
         rows[-1][-1] += f"; {said}: {growth.share:.2f} of the smallest's GB/s, of {LEAST_SHARE:g}"
-    return _table(heads, rows)
+    return make_table(heads, rows)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def make_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,231 @@
+"""The benchmark of GPUs runs without one, says what it did not measure, and counts correctly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+import torch
+
+from benchmarks import gpu
+from benchmarks.on_device import bandwidth, checks, clock, decompress, feeds, training, unet
+from benchmarks.on_device.clock import NOT_MEASURED, DeviceClock, StepTimes
+from benchmarks.on_device.scale import FULL, QUICK
+from benchmarks.stores import ensure_stores
+from xloader import Batch
+
+ROOT = Path(__file__).resolve().parents[1]
+CPU = DeviceClock(torch.device("cpu"))
+
+
+def rows_of(text: str) -> dict[str, list[list[str]]]:
+    """Return the rows of each table by the title above it, without the line below the heads."""
+    tables = {}
+    for part in text.split("### ")[1:]:
+        title, *lines = part.splitlines()
+        rows = [line for line in lines if line.startswith("|")]
+        tables[title] = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+        del tables[title][1:2]
+    return tables
+
+
+# --- the whole program
+
+
+def test_a_quick_run_without_a_gpu_fills_its_tables(tmp_path):
+    line = [sys.executable, "-m", "benchmarks.gpu", "--quick", "--device", "cpu"]
+    run = subprocess.run(
+        [*line, "--folder", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    tables = rows_of(run.stdout)
+    assert list(tables) == [title for title, _ in gpu.PARTS.values()]
+    copies, ladder, trained, packed, memory, decoded, checked = tables.values()
+    assert copies[1][0] == "1 MiB"
+    assert float(copies[1][1]) > 0
+    assert copies[1][2:] == [NOT_MEASURED] * 3
+    assert [row[0] for row in ladder[1:]] == [rung.name for rung in bandwidth.RUNGS]
+    assert [row[1] for row in ladder[1:]] == ["2", "2", "2", "2", "4", "4", "8"]
+    for table in (trained, packed, memory):
+        assert [row[0] for row in table[1:]] == [kind.name for kind in feeds.FEEDS]
+        for kind, row in zip(feeds.FEEDS, table[1:], strict=True):
+            assert (set(row[1:]) == {NOT_MEASURED}) == kind.needs_cuda
+    assert trained[1][2] == "1.00"
+    assert trained[1][6] == NOT_MEASURED
+    assert memory[1][1] == f"2 to {QUICK.num_epochs}"
+    assert [row[0] for row in decoded[1:]] == [decompress.OURS, *decompress.NEEDED]
+    assert all(row[1].startswith(NOT_MEASURED) for row in decoded[2:])
+    assert [row[0] for row in checked[1:]] == list(checks.CHECKS)
+    # One sample fewer than steps, in batches without a remainder.
+    assert {row[1] for row in checked[1:]} == {"16"}
+    assert all(row[2].startswith("held") for row in checked[1:])
+    assert "without a GPU by CUDA" in run.stdout
+
+
+def test_a_device_that_there_is_not_is_refused():
+    line = [sys.executable, "-m", "benchmarks.gpu", "--device", "cuda:99"]
+    run = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode != 0
+    assert "PyTorch cannot use 'cuda:99' here" in run.stderr
+
+
+def test_streams_are_sanitized_on_a_gpu_alone(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu", "--sanitize", "--device", "cpu"])
+    assert gpu.main() == 0
+    assert f"{NOT_MEASURED}, as 'cpu' has no streams" in capsys.readouterr().out
+
+
+# --- arithmetic
+
+
+@pytest.mark.parametrize(
+    ("copy", "step", "both", "expected"),
+    [
+        (2.0, 10.0, 10.0, 1.0),
+        (2.0, 10.0, 12.0, 0.0),
+        (2.0, 10.0, 11.0, 0.5),
+        (10.0, 4.0, 11.0, 0.75),
+    ],
+)
+def test_overlap_is_the_hidden_share_of_the_shorter(copy, step, both, expected):
+    assert clock.overlap(copy, step, both) == pytest.approx(expected)
+
+
+def test_the_share_of_the_loader_is_of_the_whole_time():
+    assert clock.loader_share([StepTimes(1.0, 9.0), StepTimes(4.0, 6.0)]) == pytest.approx(0.25)
+    assert clock.loader_share([StepTimes(0.0, 9.0)]) == 0.0
+
+
+class Script:
+    """A clock whose marks come at times that are given beforehand."""
+
+    is_cuda = False
+
+    def __init__(self, *times: float) -> None:
+        self.times = list(times)
+
+    def mark(self) -> float:
+        return self.times.pop(0)
+
+    def between(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def wait(self) -> None:
+        pass
+
+
+def test_waits_are_told_from_training():
+    feed = feeds.Feed([1, 2, 3, 4], lambda batch: batch, nullcontext())
+    # Begin twice, then arrival and end of each step: with nothing to do, then with training.
+    alone = [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+    both = [10.0, 10.0, 15.0, 20.0, 26.0, 30.0, 31.0, 34.0, 36.0, 40.0]
+    turn = training.take_turn(feed, TrainedOnNothing(), Script(*alone, *both))
+    # The first two steps with training do not count: of 4 and 6 s, 1 and 2 were waited for.
+    assert turn == training.Turn(1.0, 5.0, pytest.approx(0.3))
+
+
+class TrainedOnNothing:
+    def step(self, batch: object) -> None:
+        pass
+
+
+def test_a_row_has_medians_of_the_turns():
+    turns = [training.Turn(2.0, 10.0, 0.1), training.Turn(4.0, 12.0, 0.3)]
+    turns.append(training.Turn(2.0, 11.0, 0.2))
+    ring = [training.Turn(1.0, 10.0, 0.0)] * 3
+    kind = feeds.FEEDS[1]
+    cells = training.row(kind, turns, ring, 10.0, QUICK)
+    gb = QUICK.batch_nbytes / 1e9
+    assert cells == [
+        kind.name,
+        f"{gb / 2:.2f}",
+        "0.50",
+        "2000.00",
+        "10000.00",
+        "11000.00",
+        # (2 + 10 - 10) / 2, (4 + 10 - 12) / 4 and (2 + 10 - 11) / 2
+        "0.50",
+        "20.0%",
+    ]
+
+
+# --- the parts
+
+
+def test_the_full_model_has_about_30_million_parameters():
+    assert 25e6 < unet.num_parameters(4, FULL.width) < 35e6
+
+
+def test_the_model_learns():
+    torch.manual_seed(0)
+    trained = unet.Training(2, 8, torch.device("cpu"))
+    maps = torch.randn(4, 2, 16, 32)
+    batch = Batch([maps, 0.5 * maps], ["inputs", "targets"], np.arange(4))
+    before = (trained._model(maps) - 0.5 * maps).square().mean()
+    for _ in range(20):
+        trained.step(batch)
+    assert (trained._model(maps) - 0.5 * maps).square().mean() < before
+
+
+@pytest.mark.parametrize("rung", bandwidth.RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_gives_its_values_back(rung):
+    values = bandwidth._values(1000)
+    found = rung.widen(rung.pack(values))
+    assert found.dtype == torch.float32
+    assert (found - values).abs().max() <= rung.tolerance * values.abs().max()
+
+
+def test_a_fill_value_becomes_nan():
+    stored = torch.tensor([0, bandwidth.FILL], dtype=torch.int16)
+    assert bandwidth._unpack(stored).isnan().tolist() == [False, True]
+
+
+def test_bytes_are_swapped_as_numpy_swaps_them():
+    values = np.array([1.5, -2.25], np.float32)
+    swapped = bandwidth._swap(torch.from_numpy(values))
+    np.testing.assert_array_equal(swapped.numpy().view(">f4"), values)
+
+
+def test_epochs_have_the_same_samples():
+    for scale in (FULL, QUICK):
+        assert (scale.num_steps - 1) % scale.batch_size == 0
+
+
+def test_a_wrong_value_breaks_a_check(tmp_path, monkeypatch):
+    path = ensure_stores(tmp_path, [QUICK.store])[QUICK.store]
+    kept = checks.CHECKS["kept to the end of the epoch"]
+
+    def spoil(*args: object) -> checks.Sums:
+        found = kept(*args)
+        found[7] = (found[7][0] + 1, found[7][1])
+        return found
+
+    monkeypatch.setattr(checks, "CHECKS", {"kept": kept, "spoilt": spoil})
+    table = checks.show_checks(CPU, QUICK, path)
+    assert [line.split("|")[3].strip() for line in table.splitlines()[2:]] == [
+        "held",
+        checks.BROKEN,
+    ]
+
+
+def test_what_is_missing_for_decompressing_is_named(monkeypatch):
+    monkeypatch.setattr(decompress, "_is_there", lambda name: name == "cupy")
+    assert decompress.reason_against(decompress.KVIKIO, is_cuda=True) == (
+        "kvikio.zarr not installed"
+    )
+    monkeypatch.setattr(decompress, "_is_there", lambda name: True)
+    assert decompress.reason_against(decompress.NVCOMP, is_cuda=False) == "no GPU"
+    assert decompress.reason_against(decompress.NVCOMP, is_cuda=True) is None
+
+
+def test_chunks_are_found_in_the_order_of_time(tmp_path):
+    path = ensure_stores(tmp_path, [QUICK.store])[QUICK.store]
+    files = decompress._chunk_files(path / "t2m")
+    assert [file.parts[-3] for file in files] == ["0", "1", "2", "3", "4"]
