@@ -14,7 +14,7 @@ import xarray as xr
 
 import xloader
 from xloader import Samples
-from xloader.engine.buffers import BatchPool
+from xloader.engine.buffers import ArrayKind, BatchPool
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.tensors.other_arrays import jax_maker
 from xloader.testing import write_store
@@ -65,17 +65,18 @@ def arrays_share_the_memory_of_the_loader() -> None:
 
 
 def memory_comes_back_when_jax_frees_it() -> None:
-    pool = BatchPool({1024: 2})
+    kinds = [ArrayKind((4, 64), np.dtype("f4"))]
+    pool = BatchPool(kinds, 2)
     make = jax_maker({})
-    array = make(pool.take((4, 64), np.dtype("f4")))
+    array = make(pool.take(kinds)[0])
     double = jax.jit(lambda values: values * 2)(array)
     address = array.unsafe_buffer_pointer()
     # JAX still refers to the buffer, so that another one is taken.
-    assert pool.take((4, 64), np.dtype("f4")).ctypes.data != address
+    assert pool.take(kinds)[0].ctypes.data != address
     double.block_until_ready()
     del array, double
     gc.collect()
-    addresses = {own.ctypes.data for own in [pool.take((4, 64), np.dtype("f4")) for _ in "ab"]}
+    addresses = {own.ctypes.data for own in [pool.take(kinds)[0] for _ in "ab"]}
     assert address in addresses
 
 

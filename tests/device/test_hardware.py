@@ -114,6 +114,8 @@ def test_the_consumer_waits_on_its_own_stream_only(cuda: StandIn) -> None:
     gpu.release(None)
     gpu.settle()
     assert cuda.calls == [
+        # A thread begins with GPU 0, and would come to occupy memory there.
+        ("set", GPU),
         ("synchronize event", read),
         ("wait", GPU, read),
         ("synchronize", GPU),
@@ -148,7 +150,14 @@ def test_a_refusal_leaves_nothing_pinned(cuda: StandIn, monkeypatch: pytest.Monk
 
 
 def test_each_device_has_its_operations(cuda: StandIn) -> None:
-    assert isinstance(make_hardware(GPU), CudaHardware)
+    hardware._cuda.cache_clear()
+    try:
+        gpu = make_hardware(GPU)
+        assert isinstance(gpu, CudaHardware)
+        # One stream for all loaders of a process.
+        assert make_hardware(GPU) is gpu
+    finally:
+        hardware._cuda.cache_clear()
     plain = make_hardware(torch.device("mps"))
     assert isinstance(plain, PlainHardware)
     assert hardware.is_elsewhere(GPU)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,8 @@ import pytest
 import torch
 
 from tests.device.fake_hardware import FakeHardware
-from xloader.device.copies import PinnedScratch, RunCopies, StagingPool
-from xloader.device.ring import SlotRing
+from xloader.device.copies import PinnedScratch, RunCopies, Staging, StagingPool, _release_here
+from xloader.device.ring import SlotRing, _unpin
 from xloader.device.slot_layout import ALIGNMENT, SlotLayout, copy_fields, find_fields
 from xloader.engine.buffers import ArrayKind
 from xloader.errors import ClosedError
@@ -93,13 +95,14 @@ def test_no_batch_is_opened_while_a_copy_is_about_to_free_a_slot() -> None:
 def test_the_engine_is_woken_when_a_slot_is_free() -> None:
     copies, ring, _ = make_copies()
     rooms: list[bool] = []
+    errors: list[BaseException] = []
     woken = threading.Event()
 
     def wake() -> None:
         rooms.append(bool(ring._free))
         woken.set()
 
-    copies.start(wake)
+    copies.start(wake, errors.append)
     sent = copies.send(take(ring))
     assert woken.wait(60)
     assert rooms == [True]
@@ -163,6 +166,79 @@ def test_a_copy_that_fails_holds_up_nothing() -> None:
     del arrays
     assert ring.has_room()
     assert ring.find(take(ring)) is not None
+
+
+def test_a_copy_that_fails_takes_no_memory() -> None:
+    copies, ring, pool = make_copies()
+    copies._hardware.copy = refuse  # type: ignore[method-assign]
+    arrays = take(ring)
+    with pytest.raises(RuntimeError, match="device lost") as caught:
+        copies.send(arrays)
+    # The user may keep the error, and with its frames what they refer to.
+    assert caught.value.__traceback__ is not None
+    assert not arrays
+    assert ring.has_room()
+    assert len(pool._free) == 1
+
+
+def refuse(*args: Any) -> None:
+    raise RuntimeError("device lost")
+
+
+def test_a_slot_is_not_used_again_if_nobody_knows_when_its_copy_ends() -> None:
+    copies, ring, _ = make_copies()
+    copies._hardware.wait = refuse  # type: ignore[method-assign]
+    errors: list[BaseException] = []
+    failed = threading.Event()
+    copies.start(failed.set, errors.append)
+    copies.send(take(ring))
+    assert failed.wait(60)
+    copies.close()
+    assert copies.join(time.monotonic() + 60)
+    assert [str(error) for error in errors] == ["device lost"]
+    assert not ring._free
+    # The next run gets other memory, and waits for nothing.
+    assert ring.has_room()
+    assert ring.find(take(ring)) is None
+
+
+def test_a_run_that_is_closed_within_send_frees_its_slot() -> None:
+    copies, ring, pool = make_copies()
+    hardware = copies._hardware
+    copy = hardware.copy
+
+    def collect(source: torch.Tensor, target: torch.Tensor, mark: Any) -> Any:
+        # As a garbage collection does that ends the iterator on this thread.
+        copies.close()
+        time.sleep(0.05)
+        return copy(source, target, mark)
+
+    hardware.copy = collect  # type: ignore[method-assign]
+    copies.start(lambda: None, lambda error: None)
+    sent = copies.send(take(ring))
+    assert copies.join(time.monotonic() + 60)
+    assert sent.is_over
+    assert len(pool._free) == len(ring._free) == 1
+    assert ring._num_copies == 0
+
+
+def test_a_forked_child_does_not_touch_the_device() -> None:
+    hardware = FakeHardware()
+    buffer = np.zeros(16, np.uint8)
+    hardware.pin(buffer)
+    _unpin(hardware, buffer, os.getpid() + 1)
+    assert (hardware.num_settled, len(hardware.pinned)) == (0, 1)
+    hardware.settle = refuse  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="device lost"):
+        _unpin(hardware, buffer, os.getpid())
+    assert not hardware.pinned
+    marks = []
+    hardware.release = marks.append  # type: ignore[method-assign]
+    free = deque([Staging(torch.zeros(1), "a mark")])
+    _release_here(hardware, free, os.getpid() + 1)
+    assert not marks
+    _release_here(hardware, free, os.getpid())
+    assert marks == ["a mark"]
 
 
 def test_staging_that_is_too_small_is_replaced() -> None:

@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,19 @@ import xarray as xr
 import xloader
 from tests.device.fake_hardware import BusHardware, FakeHardware, HastyHardware, LateHardware
 from xloader import Batch, Samples
-from xloader.errors import ClosedError, CorruptChunkError, PinningWarning, TransformError
+from xloader.device.slot_layout import FieldBytes
+from xloader.device.transfer import Transfer
+from xloader.device.unpacking import TensorUnpacker
+from xloader.engine.buffers import ArrayKind
+from xloader.errors import (
+    ClosedError,
+    CorruptChunkError,
+    OptionError,
+    PinningWarning,
+    TransformError,
+)
 from xloader.testing import write_store
+from xloader.transforms.packed_fields import PackedField
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -339,3 +351,56 @@ def test_a_gpu_gets_whole_batches(is_own_stream: bool) -> None:
             assert batch.t.is_cuda
         assert all(map(is_right, kept))
         assert loader.device_path.ring.num_outside == 0  # type: ignore[union-attr]
+
+
+def test_each_process_finds_its_own_gpu() -> None:
+    way = Transfer("cuda", torch.from_numpy, is_elsewhere=True)
+    assert pickle.loads(pickle.dumps(way))._given == "cuda"
+
+
+def test_other_kinds_of_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(device=torch.device("xpu", 0))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: other)
+    with pytest.raises(OptionError, match="device='xpu'"):
+        make_samples(8).loader(device="xpu")
+
+
+def test_fields_are_unpacked_while_the_loader_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    i2, f4 = np.dtype("i2"), np.dtype("f4")
+    field = PackedField("t", (3,), i2, i2, (0.5,), (10.0,), (), (np.nan,), f4)
+    way = Transfer("cpu", torch.from_numpy, packed_fields=(field,), is_elsewhere=True)
+    make = TensorUnpacker.of
+
+    def close_meanwhile(*arguments: Any) -> TensorUnpacker:
+        way._unpackers = {}
+        return make(*arguments)
+
+    monkeypatch.setattr(TensorUnpacker, "of", close_meanwhile)
+    place = FieldBytes("t", 0, ArrayKind((1, 3), i2))
+    stored = torch.from_numpy(np.array([2, 4, 6], "i2").view("u1"))
+    assert way._unpack(place, stored).tolist() == [[11.0, 12.0, 13.0]]
+
+
+def test_values_that_may_be_too_large_do_not_cross_packed(use_device: UseDevice) -> None:
+    values = np.full((4, 3), 300000.0)
+    encoding = {"t": {"dtype": "int16", "scale_factor": 10.0, "_FillValue": -1}}
+    dataset = xr.Dataset({"t": (("time", "x"), values)})
+    samples = xloader.open(write_store(dataset, {"t": (2, 3)}, encoding=encoding)).window(time=1)
+    use_device(FakeHardware())
+    with samples.loader(batch_size=2, device="cpu", output_dtype="bfloat16") as loader:
+        assert next(iter(loader))[0].dtype == torch.bfloat16
+        assert loader._packed_fields
+    with samples.loader(batch_size=2, device="cpu", output_dtype="float16") as loader:
+        assert not loader._packed_fields
+        with pytest.raises(OptionError, match="too large for output_dtype"):
+            list(loader)
+
+
+def test_memory_for_wider_values_is_planned() -> None:
+    dataset = xr.Dataset({"t": (("time", "x"), np.ones((40, 100), "f2"))})
+    samples = xloader.open(write_store(dataset, {"t": (2, 100)})).window(time=1)
+    budgets = [
+        samples.loader(batch_size=4, output_dtype=dtype).plan.budget.batch_nbytes
+        for dtype in (None, "float32", "bfloat16")
+    ]
+    assert budgets == [800, 1600, 800]

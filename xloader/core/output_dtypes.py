@@ -6,6 +6,7 @@ the dtype `BFLOAT16` here, from which PyTorch and JAX take them as what they are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
@@ -18,6 +19,8 @@ OutputDtype = Literal["float32", "float16", "bfloat16"]
 
 BFLOAT16: Final = np.dtype([("bfloat16", np.uint16)])
 """Dtype of arrays that hold the bits of bfloat16 numbers."""
+
+_F8: Final = np.dtype("f8")
 
 _BLOCK_SIZE = 1 << 16
 """Elements converted at a time: temporary arrays of this size fit the cache, and need no memory
@@ -102,6 +105,22 @@ def convert_floats(
             ) from error
         found[name] = out
     return found
+
+
+def largest_of(output_dtype: OutputDtype | None) -> float:
+    """The largest number of a dtype for delivery; infinity if values keep their own dtype.
+
+    Parameters
+    ----------
+    output_dtype : {"float32", "float16", "bfloat16"} or None
+        The dtype.
+
+    Examples
+    --------
+    >>> largest_of("float16"), largest_of(None)
+    (65504.0, inf)
+    """
+    return math.inf if output_dtype is None else _largest(converted_dtype(_F8, output_dtype))
 
 
 def _largest(dtype: np.dtype) -> float:

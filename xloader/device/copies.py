@@ -13,7 +13,7 @@ Three waits keep the memory apart. None of them holds up the training loop::
 
 from __future__ import annotations
 
-import contextlib
+import os
 import threading
 import weakref
 from collections import deque
@@ -53,7 +53,7 @@ class StagingPool:
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
         self._free: deque[Staging] = deque()
-        weakref.finalize(self, release_all, hardware, self._free).atexit = False
+        weakref.finalize(self, _release_here, hardware, self._free, os.getpid()).atexit = False
 
     def take(self, nbytes: int) -> Staging:
         """Staging memory of at least this size. It may be overwritten after its mark only."""
@@ -87,6 +87,12 @@ def release_all(hardware: Hardware, free: deque[Staging]) -> None:
     """
     while free:
         hardware.release(free.popleft().read)
+
+
+def _release_here(hardware: Hardware, free: deque[Staging], pid: int) -> None:
+    # A forked child must not touch the device.
+    if os.getpid() == pid:
+        release_all(hardware, free)
 
 
 class SentBatch:
@@ -208,8 +214,12 @@ def send_bytes(
     """
     staging = pool.take(memory.numel())
     copied = staging.read
-    for begin, end in ranges_of(places):
-        copied = hardware.copy(memory[begin:end], staging.memory[begin:end], copied)
+    try:
+        for begin, end in ranges_of(places):
+            copied = hardware.copy(memory[begin:end], staging.memory[begin:end], copied)
+    except BaseException:
+        pool.give_back(Staging(staging.memory, copied))
+        raise
     return SentBatch(hardware, pool, staging, copied, places)
 
 
@@ -284,10 +294,13 @@ class RunCopies:
         # Re-entrant, as a garbage collection may close the run on a thread that holds it.
         self._lock = threading.RLock()
         self._is_closed = False
+        self._num_to_free = 0
+        self._fail: Callable[[BaseException], None]
         self._threads = Threads("xloader-copies")
 
-    def start(self, wake: Callable[[], None]) -> None:
+    def start(self, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
         """Begin the run; see `Outbox.start`."""
+        self._fail = fail
         if self._ring is not None:
             self._ring.on_room(wake)
             self._threads.begin(self._free_slots)
@@ -300,6 +313,14 @@ class RunCopies:
         ClosedError
             If the run is closed.
         """
+        try:
+            return self._send(arrays)
+        except BaseException:
+            # The user may keep the error, and with it this frame: the slot must come back.
+            arrays.clear()
+            raise
+
+    def _send(self, arrays: Arrays) -> SentBatch:
         found = None if self._ring is None else self._ring.find(arrays)
         scratched = None
         if found is None:
@@ -316,7 +337,13 @@ class RunCopies:
             while self._sent and self._sent[0].is_over:
                 self._sent.popleft()
             self._sent.append(sent)
+            self._release_if_over(sent)
         return sent
+
+    def _release_if_over(self, sent: SentBatch) -> None:
+        """Free a batch if a garbage collection has closed the run within this call."""
+        if self._is_closed:
+            sent.release()
 
     def has(self, thread: threading.Thread) -> bool:
         """Whether the thread is the one that frees slots."""
@@ -341,18 +368,37 @@ class RunCopies:
     ) -> SentBatch:
         """Queue the copy of a slot. The lock must be held: nothing is sent after the end."""
         assert self._ring is not None
-        sent = send_bytes(self._hardware, self._pool, memory, places)
+        self._num_to_free += 1
+        try:
+            sent = send_bytes(self._hardware, self._pool, memory, places)
+        except BaseException:
+            self._num_to_free -= 1
+            self._under_way.put(None)
+            raise
         self._ring.begin_copy()
         # Slots are freed by a thread that waits for their copies, in the order of the copies.
         self._under_way.put((sent.copied, [arrays.pop(name) for name in list(arrays)]))
         return sent
 
     def _free_slots(self) -> None:
+        while not self._is_done():
+            item = self._under_way.get()
+            if item is not None:
+                self._free_slot(*item)
+
+    def _is_done(self) -> bool:
+        """Whether the run is over, and all its slots are free."""
+        with self._lock:
+            return self._is_closed and not self._num_to_free
+
+    def _free_slot(self, copied: Mark, arrays: list[Any]) -> None:
         assert self._ring is not None
-        while (item := self._under_way.get()) is not None:
-            copied, arrays = item
-            # The consumer's stream waits for the same mark, and meets the same error.
-            with contextlib.suppress(RuntimeError):
-                self._hardware.wait(copied)
-            arrays.clear()
-            self._ring.end_copy()
+        try:
+            self._hardware.wait(copied)
+        except BaseException as error:
+            self._ring.keep(arrays.copy())
+            self._fail(error)
+        arrays.clear()
+        with self._lock:
+            self._num_to_free -= 1
+        self._ring.end_copy()

@@ -8,6 +8,8 @@ Apple's, have neither: their copies are done when the call returns, and their ma
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 from typing import Any, Protocol
 
 import torch
@@ -135,10 +137,10 @@ class PlainHardware:
 
 
 class CudaHardware:
-    """A GPU, by CUDA or ROCm. All copies go through one stream of its own.
+    """A GPU, by CUDA or ROCm. All copies of a process go through one stream of its own.
 
     PyTorch keeps freed memory of the device for the stream that it was allocated in. A new stream
-    for each epoch would strand some each time.
+    for each loader or epoch would strand some each time.
 
     Parameters
     ----------
@@ -203,6 +205,7 @@ class CudaHardware:
 
     def wait(self, copied: Mark) -> None:
         """Wait until a copy is done. Other threads run meanwhile."""
+        self._choose()
         copied.synchronize()
 
     def release(self, read: Mark) -> None:
@@ -246,4 +249,12 @@ def make_hardware(device: torch.device) -> Hardware:
     device : torch.device
         The device, other than the processor itself.
     """
-    return CudaHardware(device) if device.type == "cuda" else PlainHardware(device)
+    if device.type != "cuda":
+        return PlainHardware(device)
+    return _cuda(device, os.getpid())
+
+
+@functools.cache
+def _cuda(device: torch.device, pid: int) -> CudaHardware:
+    """The GPU as one process uses it, for all loaders."""
+    return CudaHardware(device)

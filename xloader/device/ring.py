@@ -11,6 +11,7 @@ more. The arrays of a batch live until its copy is done, so nothing is gathered 
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import weakref
 from collections import deque
@@ -64,12 +65,17 @@ class PinnedBlock:
             )
             return
         # At exit the process ends, and its memory with it. Copies may still be under way then.
-        weakref.finalize(self, _unpin, hardware, self.buffer).atexit = False
+        weakref.finalize(self, _unpin, hardware, self.buffer, os.getpid()).atexit = False
 
 
-def _unpin(hardware: Hardware, buffer: Buffer) -> None:
-    hardware.settle()
-    hardware.unpin(buffer)
+def _unpin(hardware: Hardware, buffer: Buffer, pid: int) -> None:
+    if os.getpid() != pid:
+        # A forked child has a copy of the memory, and must not touch the device.
+        return
+    try:
+        hardware.settle()
+    finally:
+        hardware.unpin(buffer)
 
 
 class SlotRing:
@@ -104,6 +110,7 @@ class SlotRing:
         self._free: deque[Buffer] = deque()
         self._lock = threading.RLock()
         self._num_copies = 0
+        self._kept: list[list[Any]] = []
         self._is_closed = False
         self._wake: Callable[[], None] = _do_nothing
 
@@ -124,11 +131,15 @@ class SlotRing:
         """Whether to take a slot now. If not, the copy out of one is under way."""
         return self._block is None or bool(self._free) or self._num_copies == 0
 
-    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
-        """Uninitialised arrays of a batch, in one slot."""
+    def pin(self) -> None:
+        """Make and pin the slots, unless that was done. This may take long, and may warn."""
         if self._block is None and not self._is_closed:
             self._block = PinnedBlock(self._hardware, self.nbytes)
             self._free.extend(self._block.buffer.reshape(self._num_slots, -1))
+
+    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
+        """Uninitialised arrays of a batch, in one slot."""
+        self.pin()
         try:
             buffer = leased(self._free.pop(), self._free.append)
         except IndexError:
@@ -151,16 +162,18 @@ class SlotRing:
             The memory of the slot, uint8, and the places of the fields in it; None if the arrays
             lie elsewhere.
         """
-        if self._block is None:
+        # Another thread may close the ring meanwhile.
+        block = self._block
+        if block is None:
             return None
-        size, first = self.layout.nbytes, address_of(self._block.buffer)
+        size, first = self.layout.nbytes, address_of(block.buffer)
         number = (min(map(address_of, arrays.values())) - first) // size
         if not 0 <= number < self._num_slots:
             return None
         places = find_fields(arrays, first + number * size, first + (number + 1) * size)
         if places is None:
             return None
-        return self._block.tensor[number * size : (number + 1) * size], places
+        return block.tensor[number * size : (number + 1) * size], places
 
     def on_room(self, wake: Callable[[], None]) -> None:
         """Choose the function that is called whenever a copy is done, in place of an earlier one.
@@ -178,6 +191,10 @@ class SlotRing:
         self._free = deque()
         self._block = None
         self._is_closed = True
+
+    def keep(self, arrays: list[Any]) -> None:
+        """Never use the slot of these arrays again: nobody knows whether a copy still reads it."""
+        self._kept.append(arrays)
 
     def begin_copy(self) -> None:
         """Note that a copy out of a slot is queued."""

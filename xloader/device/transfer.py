@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from xloader.core.options import LoaderOptions
-from xloader.core.output_dtypes import OutputDtype, converted_dtype
+from xloader.core.output_dtypes import OutputDtype, converted_dtype, largest_of
 from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPool
 from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
@@ -39,6 +39,9 @@ from xloader.transforms.packed_fields import PackedField, packed_fields
 from xloader.transforms.rng import Chance
 from xloader.transforms.steps import Map
 
+_KINDS: Final = ("cuda", "mps", "cpu")
+"""Kinds of devices. Others may have streams, which their copies would have to be marked in."""
+
 
 class Transfer:
     """Brings the batches of one loader to a device; see `DevicePath`.
@@ -48,8 +51,8 @@ class Transfer:
 
     Parameters
     ----------
-    device : torch.device
-        The device, with its number where there may be several.
+    device : torch.device or str
+        The device, as the user names it.
     hand_over : callable
         Makes a tensor over the memory of an array.
     transform : DeviceTransform, optional
@@ -66,7 +69,7 @@ class Transfer:
 
     def __init__(
         self,
-        device: torch.device,
+        device: torch.device | str,
         hand_over: HandOver,
         transform: DeviceTransform | None = None,
         out: Batch | None = None,
@@ -75,7 +78,8 @@ class Transfer:
         *,
         is_elsewhere: bool,
     ) -> None:
-        self._device = device
+        self._given = device
+        self._known_device: torch.device | None = None
         self._hand_over = hand_over
         self._transform = transform
         self._out = out
@@ -91,8 +95,10 @@ class Transfer:
 
     @property
     def device(self) -> torch.device:
-        """The device."""
-        return self._device
+        """The device, with its number where there may be several."""
+        if self._known_device is None:
+            self._known_device = resolve_device(self._given)
+        return self._known_device
 
     @property
     def packed_fields(self) -> tuple[PackedField, ...]:
@@ -123,23 +129,23 @@ class Transfer:
         """
         dtypes = [converted_dtype(output.dtype, self._output_dtype) for output in outputs]
         names = [output.name for output in outputs]
-        check_dtypes(self._device, dict(zip(names, dtypes, strict=True)))
+        check_dtypes(self.device, dict(zip(names, dtypes, strict=True)))
         rows = 0 if self._transform is None else num_rows
         tensors = [
-            torch.zeros((rows, *output.shape), dtype=self._torch_dtype(dtype), device=self._device)
+            torch.zeros((rows, *output.shape), dtype=self._torch_dtype(dtype), device=self.device)
             for output, dtype in zip(outputs, dtypes, strict=True)
         ]
         example = Batch(tensors, names, np.arange(rows))
         if self._transform is not None:
-            example = self._transform.try_on(example, self._device)
+            example = self._transform.try_on(example, self.device)
         if self._out is not None:
             check_out(self._out, example)
 
     def check(self, batch_size: int, last_size: int) -> None:
         """Check that this process may use the device; see `DevicePath.check`."""
-        refuse_fork(self._device)
+        refuse_fork(self.device)
         if os.getpid() != self._pid and self._known_hardware is not None:
-            raise _fork_error(self._device, "a process that was forked from the loader's own")
+            raise _fork_error(self.device, "a process that was forked from the loader's own")
         if self._out is not None:
             check_rows(self._out, batch_size, last_size)
 
@@ -162,6 +168,9 @@ class Transfer:
         if not self._is_elsewhere:
             return None
         hardware = self._hardware()
+        if self._ring is not None:
+            # Here and not on a worker: it may take long, and warn.
+            self._ring.pin()
         if self._scratch is None or self._pool is None:
             self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
         return RunCopies(hardware, self._ring, self._scratch, self._pool)
@@ -177,7 +186,7 @@ class Transfer:
             names, tensors = sent.names, sent.receive(self._unpack)
         batch = Batch(tensors, names, delivery.ids, delivery.is_padding)
         if self._transform is not None:
-            batch = self._transform.apply(batch, self._device, chance)
+            batch = self._transform.apply(batch, self.device, chance)
         if self._out is None:
             return batch
         for tensor, target in zip(batch, self._out, strict=True):
@@ -203,7 +212,8 @@ class Transfer:
         # Memory and streams belong to this process.
         options = (self._transform, self._out, self._packed_fields, self._output_dtype)
         make = partial(Transfer, is_elsewhere=self._is_elsewhere)
-        return make, (self._device, self._hand_over, *options)
+        # Each process has a current GPU of its own, so the device goes as it was given.
+        return make, (self._given, self._hand_over, *options)
 
     def _unpack(self, place: FieldBytes, stored: torch.Tensor) -> torch.Tensor:
         """Make a tensor of a field from its bytes in the staging memory."""
@@ -217,12 +227,14 @@ class Transfer:
 
     def _unpacker(self, name: str) -> TensorUnpacker | None:
         """The unpacker of a field that is gathered as stored; None for another one."""
-        if self._packed_fields and not self._unpackers:
-            self._unpackers = {
-                field.name: TensorUnpacker.of(field, self._device, self._output_dtype)
+        # Another thread may close the loader meanwhile.
+        unpackers = self._unpackers
+        if self._packed_fields and not unpackers:
+            unpackers = self._unpackers = {
+                field.name: TensorUnpacker.of(field, self.device, self._output_dtype)
                 for field in self._packed_fields
             }
-        return self._unpackers.get(name)
+        return unpackers.get(name)
 
     def _torch_dtype(self, dtype: np.dtype) -> torch.dtype:
         found: torch.dtype = self._hand_over(np.empty(0, dtype)).dtype
@@ -231,7 +243,7 @@ class Transfer:
     def _hardware(self) -> Hardware:
         if self._known_hardware is None:
             self._pid = os.getpid()
-            self._known_hardware = make_hardware(self._device)
+            self._known_hardware = make_hardware(self.device)
         return self._known_hardware
 
 
@@ -259,7 +271,8 @@ def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -
     ForkError
         If this process was forked from one that uses the device.
     """
-    device = resolve_device("cpu" if options.device is None else options.device)
+    given = "cpu" if options.device is None else options.device
+    device = resolve_device(given)
     is_away = options.device is not None and is_elsewhere(device)
     if not is_away and options.device_transform is None and options.out is None:
         return None
@@ -270,9 +283,12 @@ def make_transfer(recipe: Recipe, options: LoaderOptions, hand_over: HandOver) -
     fields: tuple[PackedField, ...] = ()
     if is_away:
         has_float64 = device.type != "mps"
-        fields = packed_fields(recipe, make_layouts(recipe), has_float64=has_float64)
+        largest = largest_of(options.output_dtype)
+        fields = packed_fields(
+            recipe, make_layouts(recipe), has_float64=has_float64, largest=largest
+        )
     return Transfer(
-        *(device, hand_over, transform, options.out, fields, options.output_dtype),
+        *(given, hand_over, transform, options.out, fields, options.output_dtype),
         is_elsewhere=is_away,
     )
 
@@ -304,7 +320,7 @@ def resolve_device(device: Any) -> torch.device:
     """
     try:
         refuse_fork(torch.device(device))
-        return torch.empty(0, device=device).device
+        found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         if isinstance(error, ForkError):
             raise
@@ -314,6 +330,15 @@ def resolve_device(device: Any) -> torch.device:
             allowed='a device that this machine has, as torch.device takes it, such as "cpu"',
             remedy="leave device out, and move batches with batch.to(device)",
         ) from error
+    # Tensors of "meta" have shapes and no values: models are tried with them.
+    if found.type not in (*_KINDS, "meta"):
+        raise OptionError(
+            "loaders do not bring batches to this kind of device",
+            given=f"device={str(device)!r}",
+            allowed=", ".join(_KINDS),
+            remedy="leave device out, and move batches with batch.to(device)",
+        )
+    return found
 
 
 def refuse_fork(device: torch.device) -> None:

@@ -69,13 +69,15 @@ class Sent(Protocol):
 class Outbox(Protocol):
     """Sends the finished batches of one run to a device."""
 
-    def start(self, wake: Callable[[], None]) -> None:
+    def start(self, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
         """Begin a run.
 
         Parameters
         ----------
         wake : callable
             Called on any thread, without a lock, whenever memory of batches has come back.
+        fail : callable
+            Called likewise with an error that ends the run.
         """
         ...
 

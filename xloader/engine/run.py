@@ -209,7 +209,7 @@ class Run:
             return
         self._has_started = True
         if self._job.outbox is not None:
-            self._job.outbox.start(self._wake)
+            self._job.outbox.start(self._wake, self._fail)
         self.tally.mark(workers=self._job.parts.num_threads)
         self._deadlines.start()
         for _ in range(self._job.parts.num_threads):
@@ -219,6 +219,11 @@ class Run:
         """Look for work again: memory of batches has come back."""
         with self._run_lock.lock:
             self._run_lock.work.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the iteration with an error."""
+        with self._run_lock.lock:
+            self._run_lock.fail(error)
 
     def _replace(self, stuck: threading.Thread) -> None:
         """Start another worker in place of one that was given up. The lock must be held."""

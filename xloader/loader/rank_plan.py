@@ -23,7 +23,7 @@ from xloader.errors import (
 from xloader.loader.explain_notes import transfer_in_words, with_notes
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, explain_epoch
-from xloader.planning.make_plan import make_plan, most_rows
+from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
 from xloader.planning.plan import Plan
 from xloader.planning.remainder import Remainder
 from xloader.recipe.demands import make_footprint
@@ -206,8 +206,8 @@ class RankPlan:
 
     @property
     def batch_nbytes(self) -> int:
-        """Bytes of the largest batch of this rank, as gathered."""
-        return self.batch_size * sum(layout.sample_nbytes for layout in self.layouts)
+        """Bytes of the largest batch of this rank, as gathered or as delivered."""
+        return self.batch_size * delivered_nbytes(self.layouts, self.options.output_dtype)
 
     @property
     def is_direct(self) -> bool:

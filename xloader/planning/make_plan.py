@@ -9,6 +9,7 @@ import dataclasses
 
 from xloader.core.footprint import Footprint
 from xloader.core.options import LoaderOptions
+from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.errors import MemoryBudgetError
 from xloader.planning.budget import Budget
 from xloader.planning.goal import PlanGoal
@@ -113,7 +114,25 @@ def batch_nbytes(
     """
     # If `lanes` is given, a run may be resumed by one process that carries all of them.
     num_rows = options.global_batch if options.lanes else most_rows(footprint, options)
-    return num_rows * sum(layout.sample_nbytes for layout in layouts)
+    return num_rows * delivered_nbytes(layouts, options.output_dtype)
+
+
+def delivered_nbytes(layouts: tuple[FieldLayout, ...], output_dtype: OutputDtype | None) -> int:
+    """Bytes of one sample in a batch, as gathered, or as delivered where that is more.
+
+    Parameters
+    ----------
+    layouts : tuple of FieldLayout
+        The layouts of all fields.
+    output_dtype : {"float32", "float16", "bfloat16"} or None
+        The dtype in which floats are delivered.
+    """
+    return sum(
+        layout.sample_nbytes
+        // layout.dtype.itemsize
+        * max(layout.dtype.itemsize, converted_dtype(layout.dtype, output_dtype).itemsize)
+        for layout in layouts
+    )
 
 
 def most_rows(footprint: Footprint, options: LoaderOptions) -> int:

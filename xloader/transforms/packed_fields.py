@@ -92,6 +92,16 @@ class PackedField:
         """Bytes of one sample, as gathered."""
         return math.prod(self.shape) * self.stored_dtype.itemsize
 
+    @property
+    def largest_value(self) -> float:
+        """An upper bound of the size of all values, by what the stored dtype can hold."""
+        seen = self.seen_dtype
+        limits = np.iinfo(seen) if seen.kind in "iu" else np.finfo(seen)
+        multipliers, offsets = np.array(self.multipliers), np.array(self.offsets)
+        with np.errstate(over="ignore"):
+            ends = [multipliers * float(end) + offsets for end in (limits.min, limits.max)]
+        return float(np.nanmax(np.abs(np.concatenate([*ends, [0.0], self.missing]))))
+
     def along_channels(self, numbers: tuple[float, ...]) -> Floats:
         """Numbers of channels as an array that can be combined with a batch of the field.
 
@@ -144,7 +154,11 @@ class PackedField:
 
 
 def packed_fields(
-    recipe: Recipe, layouts: tuple[FieldLayout, ...], *, has_float64: bool = True
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    *,
+    has_float64: bool = True,
+    largest: float = math.inf,
 ) -> tuple[PackedField, ...]:
     """The fields that may be gathered as stored and unpacked later.
 
@@ -162,6 +176,9 @@ def packed_fields(
     has_float64 : bool
         Whether float64 can be computed where the fields are unpacked. If not, only fields that
         can be computed in float32 qualify.
+    largest : float
+        The largest number that can be delivered. Fields whose values might exceed it do not
+        qualify: where they are unpacked, nobody would notice.
 
     Returns
     -------
@@ -174,7 +191,9 @@ def packed_fields(
     kept = {
         name: field
         for name, field in found.items()
-        if field is not None and (has_float64 or field.wide_dtype == _F4)
+        if field is not None
+        and (has_float64 or field.wide_dtype == _F4)
+        and field.largest_value <= largest
     }
     by_name = {layout.name: _variables(layout) for layout in layouts}
     while True:
