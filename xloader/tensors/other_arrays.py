@@ -48,17 +48,19 @@ def jax_maker(dtypes: Mapping[str, np.dtype]) -> Callable[[NDArray[Any]], Any]:
             allowed='without JAX, output="numpy"',
             remedy=extra_remedy("jax"),
         ) from error
+    # JAX's types do not list its settings.
+    config: Any = jax.config
     try:
         jax.devices("cpu")
     except RuntimeError as error:
         raise OptionError(
             "JAX was started without its CPU, where batches are made",
-            given=f"JAX platforms {jax.config.jax_platforms!r}: {str(error).splitlines()[0]}",
+            given=f"JAX platforms {config.jax_platforms!r}: {str(error).splitlines()[0]}",
             allowed="platforms that end with cpu",
             remedy="set JAX_PLATFORMS=cuda,cpu before JAX is imported, or leave it unset",
         ) from error
     wide = [name for name, dtype in dtypes.items() if dtype.kind in "iu" and dtype.itemsize == 8]
-    if wide and not jax.config.jax_enable_x64:
+    if wide and not config.jax_enable_x64:
         raise OptionError(
             "JAX is set to 32 bits, and would cut off integers of 64 bits",
             given=f"fields {wide} with {dtypes[wide[0]]}",
