@@ -95,7 +95,8 @@ class DeviceTransform:
             raise OptionError(
                 f"a transform failed on zeros: {error.what}",
                 allowed="a function that works on any batch, even one of zeros",
-                remedy="correct the function; its own error is the cause of this one",
+                remedy="correct the function, whose own error is the cause of this one; it is "
+                "called with a batch, and with random numbers as well if device_random=True",
             ) from error.__cause__
 
 

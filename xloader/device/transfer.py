@@ -326,9 +326,10 @@ def resolve_device(device: Any) -> torch.device:
             raise
         raise OptionError(
             "PyTorch cannot use this device here",
-            given=f"device={device!r}: {str(error).splitlines()[0]}",
-            allowed='a device that this machine has, as torch.device takes it, such as "cpu"',
-            remedy="leave device out, and move batches with batch.to(device)",
+            given=f"device={str(device)!r}: {str(error).splitlines()[0].split('. ')[0]}",
+            allowed='"cuda", "cuda:1" and so on, "mps" or "cpu", if this machine has it',
+            remedy='pass device="cpu"; for a GPU, look at torch.cuda.is_available(): if it is False, '
+            "install PyTorch with CUDA",
         ) from error
     # Tensors of "meta" have shapes and no values: models are tried with them.
     if found.type not in (*_KINDS, "meta"):
