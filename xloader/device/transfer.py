@@ -328,7 +328,7 @@ def resolve_device(device: Any) -> torch.device:
             "PyTorch cannot use this device here",
             given=f"device={str(device)!r}: {str(error).splitlines()[0].split('. ')[0]}",
             allowed='"cuda", "cuda:1" and so on, "mps" or "cpu", if this machine has it',
-            remedy='pass device="cpu"; for a GPU, look at torch.cuda.is_available(): if it is False, '
+            remedy='pass device="cpu"; for a GPU, see if torch.cuda.is_available(); if not, '
             "install PyTorch with CUDA",
         ) from error
     # Tensors of "meta" have shapes and no values: models are tried with them.
