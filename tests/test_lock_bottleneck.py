@@ -236,7 +236,8 @@ def loader_of(function: Callable[[], object], num_threads: int) -> xloader.Loade
     values = np.arange(48 * 32, dtype=np.float32).reshape(48, 32)
     store = write_store(xr.Dataset({"a": (("time", "x"), values)}), {"a": (8, 32)})
     samples = xloader.open(store).window(time=1).map(transform)
-    return samples.loader(batch_size=4, output="numpy", threads=num_threads)
+    # All batches may be under way at once: none is left over without another to run beside.
+    return samples.loader(batch_size=4, output="numpy", threads=num_threads, prefetch=12)
 
 
 def report_of_loops(clocks: Clocks, num_threads: int) -> Report:

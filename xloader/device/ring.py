@@ -26,7 +26,7 @@ from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.device.hardware import Hardware
 from xloader.device.slot_layout import FieldBytes, SlotLayout, find_fields
-from xloader.engine.buffers import ArrayKind, Arrays, Buffer, allocate, leased
+from xloader.engine.buffers import ArrayKind, Arrays, Buffer, Lease, allocate, leased
 from xloader.errors import PinningWarning
 
 
@@ -107,7 +107,7 @@ class SlotRing:
         self._num_slots = num_slots
         self._block: PinnedBlock | None = None
         # No lock: a garbage collection may free a slot while this thread already holds the lock.
-        self._free: deque[Buffer] = deque()
+        self._free: deque[Lease] = deque()
         self._lock = threading.RLock()
         self._num_copies = 0
         self._kept: list[list[Any]] = []
@@ -131,17 +131,16 @@ class SlotRing:
         """Whether to take a slot now. If not, the copy out of one is under way."""
         return self._block is None or bool(self._free) or self._num_copies == 0
 
-    def pin(self) -> None:
-        """Make and pin the slots, unless that was done. This may take long, and may warn."""
-        if self._block is None and not self._is_closed:
-            self._block = PinnedBlock(self._hardware, self.nbytes)
-            self._free.extend(self._block.buffer.reshape(self._num_slots, -1))
-
     def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
         """Uninitialised arrays of a batch, in one slot."""
-        self.pin()
+        if self._block is None and not self._is_closed:
+            # The first batch is an example, taken as a run is made: on the consumer's thread.
+            self._block = PinnedBlock(self._hardware, self.nbytes)
+            for slot in self._block.buffer.reshape(self._num_slots, -1):
+                # Free at once: nothing refers to the array.
+                leased(slot, self._free)
         try:
-            buffer = leased(self._free.pop(), self._free.append)
+            buffer = leased(self._free.pop().buffer, self._free)
         except IndexError:
             # The arrays of a batch that failed live for as long as the user keeps its error.
             self.num_outside += 1

@@ -168,9 +168,6 @@ class Transfer:
         if not self._is_elsewhere:
             return None
         hardware = self._hardware()
-        if self._ring is not None:
-            # Here and not on a worker: it may take long, and warn.
-            self._ring.pin()
         if self._scratch is None or self._pool is None:
             self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
         return RunCopies(hardware, self._ring, self._scratch, self._pool)

@@ -8,7 +8,8 @@ that the device reads by itself.
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+import weakref
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -141,11 +142,11 @@ class BatchPool:
 
     def __init__(self, kinds: Sequence[ArrayKind], num_batches: int) -> None:
         self._batch_nbytes = sum(kind.nbytes for kind in kinds)
-        self._most_free: dict[int, int] = {}
-        for kind in kinds:
-            self._most_free[kind.nbytes] = self._most_free.get(kind.nbytes, 0) + num_batches
+        alike = Counter(kind.nbytes for kind in kinds)
         # No lock: a garbage collection may end a lease while this thread already holds the lock.
-        self._free: dict[int, deque[Buffer]] = {}
+        self._free: dict[int, deque[Lease]] = {
+            nbytes: deque(maxlen=num_arrays * num_batches) for nbytes, num_arrays in alike.items()
+        }
 
     def has_room(self) -> bool:
         """Always true: nothing waits for a buffer."""
@@ -161,42 +162,53 @@ class BatchPool:
         return num_batches * self._batch_nbytes
 
     def _take(self, kind: ArrayKind) -> NDArray[Any]:
+        free = self._free[kind.nbytes]
         try:
-            buffer = self._free[kind.nbytes].pop()
-        except (KeyError, IndexError):
+            buffer = free.pop().buffer
+        except IndexError:
             buffer = allocate(kind.nbytes)
-        return leased(buffer, self.give_back).view(kind.dtype).reshape(kind.shape)
-
-    def give_back(self, buffer: Buffer) -> None:
-        """Keep a buffer for later, up to the number of free buffers of its size."""
-        most = self._most_free.get(buffer.nbytes, 0)
-        self._free.setdefault(buffer.nbytes, deque(maxlen=most)).append(buffer)
+        return leased(buffer, free).view(kind.dtype).reshape(kind.shape)
 
 
-class _Lease:
+class Lease(weakref.ref[Any]):
+    """Memory that is in use until the owner that this refers to is gone.
+
+    Attributes
+    ----------
+    buffer : numpy.ndarray
+        The memory.
+    """
+
+    __slots__ = ("buffer",)
+    buffer: Buffer
+
+
+class _Owner:
     """The owner of an array's memory. NumPy and torch refer to it while they use the memory."""
 
-    def __init__(self, buffer: Buffer, give_back: Callable[[Buffer], None]) -> None:
-        self._buffer = buffer
-        self._give_back = give_back
-        self.__array_interface__ = buffer.__array_interface__
-
-    def __del__(self) -> None:
-        self._give_back(self._buffer)
+    __slots__ = ("__array_interface__", "__weakref__", "lease")
+    __array_interface__: dict[str, Any]
+    lease: Lease
 
 
-def leased(buffer: Buffer, give_back: Callable[[Buffer], None]) -> Buffer:
-    """The same memory as an array that gives the buffer back when nothing refers to it any more.
+def leased(buffer: Buffer, free: deque[Lease]) -> Buffer:
+    """The same memory as an array. When nothing refers to it any more, its lease is free.
+
+    This happens on any thread, also in a garbage collection. No code in Python runs then: Ctrl-C
+    within it would be lost, and the memory with it.
 
     Parameters
     ----------
     buffer : numpy.ndarray
         The memory.
-    give_back : callable
-        Takes the buffer. It may be called on any thread, in a garbage collection, so it must not
-        wait for a lock.
+    free : deque of Lease
+        Gets the lease.
     """
-    return np.asarray(_Lease(buffer, give_back))
+    owner = _Owner()
+    owner.__array_interface__ = buffer.__array_interface__
+    owner.lease = Lease(owner, free.append)
+    owner.lease.buffer = buffer
+    return np.asarray(owner)
 
 
 Arrays = dict[str, NDArray[Any]]

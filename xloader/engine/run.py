@@ -218,7 +218,7 @@ class Run:
     def _wake(self) -> None:
         """Look for work again: memory of batches has come back."""
         with self._run_lock.lock:
-            self._run_lock.work.notify_all()
+            self._run_lock.work.notify()
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an error."""

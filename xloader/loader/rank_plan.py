@@ -231,9 +231,9 @@ class RankPlan:
         noted = with_notes(expected, recipe, layouts, self._empty_note, packed_fields=packed_fields)
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
-            outputs, rows = make_outputs(recipe, layouts), most_rows(self.footprint, self.options)
+            outputs, output_dtype = make_outputs(recipe, layouts), self.options.output_dtype
             transfer = transfer_in_words(
-                device, outputs, packed_fields, rows, self.options.output_dtype
+                device, outputs, packed_fields, self.batch_size, output_dtype
             )
             if recipe.is_mapped:
                 transfer += ", copied into pinned memory after the transforms"
