@@ -25,8 +25,8 @@ import torch
 
 from xloader.device.hardware import Hardware, Mark
 from xloader.device.ring import PinnedBlock, SlotRing
-from xloader.device.slot_layout import FieldBytes, SlotLayout, copy_fields, ranges_of
 from xloader.engine.buffers import ArrayKind, Arrays
+from xloader.engine.slot_layout import FieldBytes, SlotLayout, copy_fields, ranges_of
 from xloader.engine.thread_group import Threads
 from xloader.errors import ClosedError
 

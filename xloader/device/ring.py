@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.device.hardware import Hardware
-from xloader.device.slot_layout import FieldBytes, SlotLayout, find_fields
 from xloader.engine.buffers import ArrayKind, Arrays, Buffer, Lease, allocate, leased
+from xloader.engine.slot_layout import FieldBytes, SlotLayout, find_fields
 from xloader.errors import PinningWarning
 
 

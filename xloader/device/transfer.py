@@ -25,10 +25,10 @@ from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
 from xloader.device.out_batch import check_out, check_rows
 from xloader.device.ring import SlotRing
-from xloader.device.slot_layout import FieldBytes
 from xloader.device.unpacking import TensorUnpacker
 from xloader.engine.buffers import ArrayKind, MakeMemory
 from xloader.engine.job import Delivery
+from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import ForkError, OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.loader import HandOver

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.nans import CountNans, FieldNans, OnNan, look_for_nans
+from xloader.core.nans import FieldNans
 from xloader.engine.assembly import EngineParts
+from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import Arrays, BlockPool
 from xloader.engine.gather import Places
@@ -27,30 +28,6 @@ OnError = Literal["raise", "skip"]
 Task = Callable[[], Callable[[], None]]
 """A task for a worker. It returns a function that is called once with the run's lock, to note what
 was done: to take the lock once for that and for the next task spares half of the times."""
-
-
-class Finish(Protocol):
-    """A function that turns a gathered batch into what is delivered: transforms and the like."""
-
-    def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
-        """Finish a batch.
-
-        Parameters
-        ----------
-        arrays : dict of str to numpy.ndarray
-            The gathered arrays, by field name.
-        ids : numpy.ndarray of int64, shape (n,)
-            The sample of each row.
-        occurrences : numpy.ndarray of int64, shape (n,), optional
-            Which time in the epoch each sample occurs. By default, every sample occurs for the
-            first time.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            The arrays to deliver.
-        """
-        ...
 
 
 class Sent(Protocol):
@@ -120,9 +97,8 @@ class Job:
         Gives the steps in order.
     parts : EngineParts
         The parts that read and copy, with the number of workers and the bytes in flight.
-    finish : callable
-        Takes gathered arrays, ids and, where samples may occur more than once, their occurrences.
-        Returns the arrays to deliver. Called on the workers.
+    finish : BatchFinish
+        What is done to gathered batches, on the workers.
     is_padded : bool
         Whether short batches are filled up with their last row.
     prefetch : int
@@ -134,44 +110,22 @@ class Job:
         Otherwise the table is empty before and after a run.
     is_resident : bool
         Whether the pool holds the whole selection, so that blocks stay in memory.
-    on_nan : {"warn", "count", "raise", "ignore"}
-        In which batches NaN is looked for, and what happens if there is any.
     on_error : {"raise", "skip"}
         What happens if a chunk cannot be read.
-    nan_counts : mapping of str to callable
-        By field, how its NaN values are counted, for fields that are delivered as stored.
-    convert : callable, optional
-        Takes the finished arrays, and returns them in the dtypes in which they are delivered.
-        Called on the workers, after NaN were looked for.
     outbox : Outbox, optional
         Sends finished batches to a device; by default they stay in this process's memory.
     """
 
     walker: Walker
     parts: EngineParts
-    finish: Finish
+    finish: BatchFinish
     is_padded: bool
     prefetch: int
     pool: BlockPool
     block_table: BlockTable
     is_resident: bool
-    on_nan: OnNan = "ignore"
     on_error: OnError = "raise"
-    nan_counts: Mapping[str, CountNans] = field(default_factory=dict)
-    convert: Callable[[Arrays], Arrays] = lambda arrays: arrays
     outbox: Outbox | None = None
-
-    def find_nans(self, step: BatchRows, arrays: Arrays) -> tuple[FieldNans, ...]:
-        """Look for NaN in a finished batch, as ``on_nan`` says.
-
-        Parameters
-        ----------
-        step : BatchRows
-            The rows of the batch.
-        arrays : dict of str to numpy.ndarray
-            Its arrays, by field name.
-        """
-        return look_for_nans(self.on_nan, step.index, arrays, step.ids, self.nan_counts)
 
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet this error are skipped, so that the epoch goes on.

@@ -183,7 +183,8 @@ class OpenBatches:
         """
         if open_batch.num_missing or open_batch.arrays is None or open_batch.is_finishing:
             return
-        if not len(open_batch.step.ids) and self._last_rows is None:
+        is_waiting = self._job.is_padded and self._last_rows is None
+        if is_waiting and not len(open_batch.step.ids):
             return
         open_batch.is_finishing = True
         self._to_finish.append(open_batch)
@@ -329,9 +330,9 @@ class OpenBatches:
                 step = open_batch.step
                 ids = self._padded_ids(open_batch)[0]
                 occurrences = step.occurrences_in(len(ids))
-                open_batch.arrays = self._job.finish(open_batch.arrays, ids, occurrences)
-                open_batch.nans = self._job.find_nans(step, open_batch.arrays)
-                open_batch.arrays = self._job.convert(open_batch.arrays)
+                open_batch.arrays, open_batch.nans = self._job.finish.apply(
+                    step.index, open_batch.arrays, ids, occurrences, len(step.ids)
+                )
                 # The memory must have no other user when the copy is done.
                 open_batch.places = ()
                 if self._job.outbox is not None:

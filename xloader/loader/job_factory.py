@@ -14,6 +14,7 @@ import numpy as np
 from xloader.core.output_dtypes import convert_floats
 from xloader.core.packing import Packing
 from xloader.engine.assembly import EngineParts, stored_variables
+from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
 from xloader.engine.buffers import BatchPool, BlockPool, Fields
@@ -220,19 +221,21 @@ class JobFactory:
         return Job(
             walker=walker,
             parts=parts,
-            finish=lambda arrays, ids, occurrences=None: finish(
-                *(recipe, layouts, arrays, ids),
-                Chance(options.seed, epoch.epoch, occurrences),
-                self._normalized.keys(),
+            finish=BatchFinish(
+                lambda arrays, ids, occurrences=None: finish(
+                    *(recipe, layouts, arrays, ids),
+                    Chance(options.seed, epoch.epoch, occurrences),
+                    self._normalized.keys(),
+                ),
+                self._convert,
+                options.on_nan,
+                self._nan_counts,
             ),
             is_padded=options.world.world_size > 1,
             prefetch=self._num_ready,
             pool=self._pool,
             block_table=block_table,
             is_resident=plan.is_resident,
-            on_nan=options.on_nan,
             on_error=options.on_error,
-            nan_counts=self._nan_counts,
-            convert=self._convert,
             outbox=None if self._device_path is None else self._device_path.outbox(),
         )
