@@ -56,7 +56,14 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
             {"output": "mxnet"}, "'mxnet'", "'torch' or 'numpy' or 'jax' or 'cupy'", "", id="output"
         ),
         pytest.param({"on_error": "fill"}, "'fill'", "'raise' or 'skip'", "", id="on_error"),
-        pytest.param({"processes": 2}, "processes=2", "0", "pass threads= instead", id="processes"),
+        pytest.param({"processes": -1}, "-1", ">= 0", "", id="no processes"),
+        pytest.param(
+            {"processes": 3, "lanes": 4, "rank": 0, "world_size": 1},
+            "processes=3, 4 lanes on each rank",
+            "processes= one of [1, 2, 4]",
+            "lanes=3",
+            id="processes that do not divide the lanes",
+        ),
         pytest.param(
             {"device": "cuda", "output": "numpy"},
             "device='cuda', output='numpy'",

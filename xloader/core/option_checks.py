@@ -15,6 +15,9 @@ MOST: Final = 2**31 - 1
 MOST_THREADS: Final = 4096
 """Largest number of threads of one process; some systems refuse to start more."""
 
+MOST_PROCESSES: Final = 1024
+"""Largest number of worker processes of a loader."""
+
 MOST_NBYTES: Final = 2**60
 """Largest memory that can be asked for, 1024 PiB: data sizes are kept in 64-bit integers."""
 

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral
 from typing import Any, Literal, Unpack, get_args
 
 from xloader.core.keywords import LoaderKeywords, OutputKind
@@ -15,6 +14,7 @@ from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import (
     MOST,
+    MOST_PROCESSES,
     MOST_THREADS,
     check_callable,
     check_choice,
@@ -86,15 +86,6 @@ class LoaderOptions:
             object.__setattr__(self, name, bool(getattr(self, name)))
         check_callable("collate_fn", self.collate_fn)
         check_callable("device_transform", self.device_transform)
-        processes: Any = self.processes
-        has_none = isinstance(processes, Integral) and processes == 0
-        if not has_none:
-            raise OptionError(
-                "worker processes are not supported yet",
-                given=f"processes={self.processes}",
-                allowed=0,
-                remedy="pass threads= instead: threads share memory and decode without the GIL",
-            )
         self._check_device()
         object.__setattr__(self, "memory_nbytes", parse_nbytes(self.memory))
         RetryPolicy().but(self.read_timeout, self.max_retries)
@@ -117,6 +108,23 @@ class LoaderOptions:
         world = resolve_world(self.rank, self.world_size)
         return replace(self, rank=world.rank, world_size=world.world_size)
 
+    def for_process(self, *, is_collated: bool) -> LoaderOptions:
+        """Copy of the options for a worker process, without what is done after it.
+
+        Parameters
+        ----------
+        is_collated : bool
+            Whether the process calls ``collate_fn``.
+        """
+        return replace(
+            self,
+            device=None,
+            device_transform=None,
+            device_random=False,
+            out=None,
+            collate_fn=self.collate_fn if is_collated else None,
+        )
+
     @property
     def world(self) -> World:
         """Rank and world size as in the options; a single process if they are not given."""
@@ -129,17 +137,17 @@ class LoaderOptions:
 
     @property
     def num_lanes(self) -> int:
-        """Number of lanes on all ranks together; by default one for each rank."""
-        return self.lanes or self.world.world_size
+        """Number of lanes on all ranks together; by default one for each process."""
+        return self.lanes or self.world.world_size * max(1, self.processes)
 
     @property
     def carried_lanes(self) -> int:
         """Number of lanes that must fit in one process's memory.
 
         All of them if ``lanes`` is given, because a later run may have only one rank;
-        otherwise one.
+        otherwise those of a rank.
         """
-        return self.lanes or 1
+        return self.lanes or max(1, self.processes)
 
     @property
     def num_threads(self) -> int:
@@ -156,6 +164,7 @@ class LoaderOptions:
             ("seed", -(2**63), 2**64 - 1),
             ("prefetch", 0, MOST),
             ("threads", 1, MOST_THREADS),
+            ("processes", 0, MOST_PROCESSES),
             ("lanes", 1, MOST),
             ("spread", 0, MOST),
             ("rank", -MOST, MOST),
@@ -213,6 +222,15 @@ class LoaderOptions:
                 remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
                 f"new training run, pass lanes={ranks} or a multiple of it",
             )
+        if self.processes and (self.num_lanes // ranks) % self.processes:
+            own = self.num_lanes // ranks
+            raise LanesError(
+                "the processes do not divide the lanes of a rank",
+                given=f"processes={self.processes}, {own} lanes on each rank",
+                allowed=f"processes= one of {divisors_of(own)}",
+                remedy=f"pass one of these, or, for a new training run, leave lanes= out or pass "
+                f"lanes={ranks * self.processes}",
+            )
         if self.global_batch % self.num_lanes:
             raise LanesError(
                 "the lanes do not divide the global batch",
@@ -229,15 +247,15 @@ _WITHOUT_DEVICE = {
 """By output that takes no ``device``, how arrays come to one."""
 
 _OF_TORCH = {
-    "num_workers": "pass threads=, the number of threads that load; they share memory",
-    "workers": "pass threads=, the number of threads that load; they share memory",
+    "num_workers": "pass threads=, the number of threads that load, or processes=",
+    "workers": "pass threads=, the number of threads that load, or processes=",
     "prefetch_factor": "pass prefetch=, the number of batches to prepare ahead",
-    "persistent_workers": "leave it out: a loader uses threads, not worker processes",
+    "persistent_workers": "leave it out: threads and processes= serve all epochs of a loader",
     "pin_memory": "leave it out, and pass device=",
     "sampler": "choose samples with .select and .weighted, and the order with shuffle= and seed=",
     "batch_sampler": "choose samples with .select and .weighted, and batches with batch_size=",
     "generator": "pass seed=",
-    "worker_init_fn": "leave it out: a loader uses threads, not worker processes",
+    "worker_init_fn": "leave it out: nothing needs to be set in the processes of processes=",
 }
 """By argument of PyTorch's ``DataLoader``, the advice on the option to use here instead."""
 

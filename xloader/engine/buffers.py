@@ -253,6 +253,11 @@ class Fields:
         ]
         self._memory = make_memory(self._kinds, num_batches)
 
+    @property
+    def kinds(self) -> list[ArrayKind]:
+        """The arrays of a batch. Fields of one shape and dtype share one."""
+        return self._kinds
+
     def has_room(self) -> bool:
         """Whether another batch may be taken now. If not, memory is about to come back."""
         return self._memory.has_room()
@@ -263,8 +268,11 @@ class Fields:
 
     def take(self, num_rows: int) -> Arrays:
         """Uninitialised arrays of `num_rows` rows, by field name, each C-contiguous."""
+        return self.named(self._memory.take(self._kinds), num_rows)
+
+    def named(self, joints: Sequence[NDArray[Any]], num_rows: int) -> Arrays:
+        """The first `num_rows` rows of arrays of these `kinds`, by field name."""
         arrays: Arrays = {}
-        joints = self._memory.take(self._kinds)
         for joint, alike in zip(joints, self._alike.values(), strict=True):
             # A short batch is a view of a full batch's buffer, so that the buffer can be reused.
             arrays.update({own.name: joint[at, :num_rows] for at, own in enumerate(alike)})

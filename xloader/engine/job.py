@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,6 +244,9 @@ class Delivery:
         Rows whose chunks could not be read. Other rows of the batch replace them.
     sent : Sent, optional
         The batch on its way to a device, if it was sent to one.
+    collated : tuple of one object, optional
+        What ``collate_fn`` made of the batch, where a worker process has called it. ``arrays`` is
+        empty then.
     """
 
     step: BatchRows
@@ -253,6 +256,7 @@ class Delivery:
     nans: tuple[FieldNans, ...] = ()
     num_skipped: int = 0
     sent: Sent | None = None
+    collated: tuple[Any] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -14,6 +14,7 @@ Each worker does whichever of these tasks is due, and the work nearest to delive
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import threading
 import time
@@ -182,6 +183,16 @@ class Run:
         finally:
             self._closing.discard(me)
 
+    def snapshot(self) -> Tally:
+        """Copy of the counts so far, which does not change any more."""
+        with self._run_lock.lock:
+            return copy.deepcopy(self.tally)
+
+    def wake(self) -> None:
+        """Look for work again: memory of batches has come back. Called on any thread."""
+        with self._run_lock.lock:
+            self._run_lock.work.notify()
+
     def _is_ready(self) -> bool:
         """Whether there is a batch, the end or an error. If not, register for the signal."""
         with self._run_lock.lock:
@@ -209,16 +220,11 @@ class Run:
             return
         self._has_started = True
         if self._job.outbox is not None:
-            self._job.outbox.start(self._wake, self._fail)
+            self._job.outbox.start(self.wake, self._fail)
         self.tally.mark(workers=self._job.parts.num_threads)
         self._deadlines.start()
         for _ in range(self._job.parts.num_threads):
             self._threads.begin(self._work)
-
-    def _wake(self) -> None:
-        """Look for work again: memory of batches has come back."""
-        with self._run_lock.lock:
-            self._run_lock.work.notify()
 
     def _fail(self, error: BaseException) -> None:
         """End the iteration with an error."""

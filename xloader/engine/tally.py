@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final
 
 from xloader.engine.buffers import BlockPool
 from xloader.engine.work_clock import Kind, WorkTime, no_work
@@ -169,3 +171,40 @@ class Tally:
         """
         for kind, lap in laps.items():
             self.work[kind] = self.work[kind].plus(lap)
+
+    def add_up(self, parts: Iterable[Tally], awaited_share: float, batches_nbytes: int) -> None:
+        """Set the counts to the sums of those of worker processes. The consumer's wait is kept.
+
+        Parameters
+        ----------
+        parts : iterable of Tally
+            The counts of each process. Its peak memory is without batches.
+        awaited_share : float
+            Share of the time in which the consumer waited. Worker processes do not know it.
+        batches_nbytes : int
+            Memory of the batches, which the processes share.
+        """
+        tallies = list(parts)
+        for name in _SUMS:
+            setattr(self, name, sum(getattr(tally, name) for tally in tallies))
+        self.batches_nbytes = batches_nbytes
+        self.peak_nbytes = batches_nbytes + sum(tally.peak_nbytes for tally in tallies)
+        self.skipped = {key: None for tally in tallies for key in tally.skipped}
+        for kind in self.work:
+            self.work[kind] = reduce(WorkTime.plus, (t.work[kind] for t in tallies), WorkTime())
+        for gauge, own in (
+            (self.workers, [tally.workers for tally in tallies]),
+            (self.fetches, [tally.fetches for tally in tallies]),
+        ):
+            seconds = sum(one.seconds for one in own)
+            gauge.peak = sum(one.peak for one in own)
+            gauge.awaited_seconds = awaited_share * seconds
+            gauge.unasked_seconds = seconds - gauge.awaited_seconds
+
+
+_SUMS: Final = (
+    *("num_reads", "read_nbytes", "num_missing", "num_requests", "num_retries"),
+    *("fetch_seconds", "decode_seconds", "gather_seconds", "finish_seconds", "walk_seconds"),
+    *("num_ahead", "ahead_nbytes", "ahead_seconds", "flight_nbytes"),
+)
+"""Names of the counts that are summed over processes."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from xloader.engine.job import Delivery
-from xloader.engine.run import Run
 from xloader.errors import ClosedError
 from xloader.loader.cursor import Cursor, Position
+from xloader.loader.engines import BatchRun
 from xloader.loader.progress import EpochProgress
 
 
@@ -25,8 +25,8 @@ class EpochRun:
 
     Parameters
     ----------
-    run : Run
-        The threads that make the batches.
+    run : BatchRun
+        The threads or processes that make the batches.
     progress : EpochProgress
         Counters of the batches delivered.
     start : Position
@@ -37,7 +37,7 @@ class EpochRun:
         Number of batches before the first one that are made and not yielded.
     """
 
-    run: Run
+    run: BatchRun
     progress: EpochProgress
     start: Position
     num_steps: int
@@ -79,7 +79,7 @@ class EpochIterator:
         self._take_up(begin())
 
     @property
-    def run(self) -> Run:
+    def run(self) -> BatchRun:
         """The run that makes the batches. It may outlive the iterator."""
         return self._epoch_run.run
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,14 +18,13 @@ from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.block_reader import BlockReader
 from xloader.engine.block_table import BlockTable
-from xloader.engine.buffers import BatchPool, BlockPool, Fields
+from xloader.engine.buffers import BatchPool, BlockPool, Fields, MakeMemory
 from xloader.engine.job import Job
 from xloader.engine.step_needs import Walker
 from xloader.errors import MemoryBudgetError
 from xloader.loader.device_path import DevicePath
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
-from xloader.planning.make_plan import most_rows
 from xloader.planning.mixing import region_dim
 from xloader.planning.remainder import Remainder
 from xloader.transforms.apply_steps import finish
@@ -62,6 +62,33 @@ def name_chunks(
     return tuple(sorted(found))
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one process does of the work of a rank.
+
+    Parameters
+    ----------
+    num_lanes : int
+        Number of lanes that it carries.
+    num_rows : int
+        Its rows of a full batch.
+    num_processes : int
+        Number of processes that share the rank's reads in flight.
+    make_memory : callable, optional
+        Makes the memory that it gathers its rows into; by default memory of its own.
+    """
+
+    num_lanes: int
+    num_rows: int
+    num_processes: int = 1
+    make_memory: MakeMemory | None = None
+
+    @classmethod
+    def whole(cls, rank_plan: RankPlan) -> Share:
+        """All the work of a rank, or of one of the workers that make its batches in turn."""
+        return cls(len(rank_plan.sublanes()), rank_plan.batch_size)
+
+
 class JobFactory:
     """Maker of the jobs of one process, which use the same memory one after the other.
 
@@ -78,6 +105,8 @@ class JobFactory:
         run.
     device_path : DevicePath, optional
         Brings finished batches to a device.
+    share : Share, optional
+        What this process does of the rank's work; by default all of it.
     """
 
     def __init__(
@@ -88,8 +117,10 @@ class JobFactory:
         num_cores: int,
         packed_fields: Sequence[PackedField] = (),
         device_path: DevicePath | None = None,
+        share: Share | None = None,
     ) -> None:
         self._rank_plan = rank_plan
+        self._share = share or Share.whole(rank_plan)
         self._num_ready = num_ready
         self._num_cores = num_cores
         self._device_path = device_path
@@ -146,9 +177,8 @@ class JobFactory:
         self._pid = os.getpid()
         self._block_table = None
         own = self._rank_plan
-        self._pool = BlockPool(own.plan.pool_nbytes(len(own.sublanes())))
-        rows = most_rows(own.footprint, own.options)
-        make_memory = None
+        self._pool = BlockPool(own.plan.pool_nbytes(self._share.num_lanes))
+        rows, make_memory = self._share.num_rows, self._share.make_memory
         if self._device_path is not None and not own.recipe.is_mapped:
             make_memory = self._device_path.make_memory(own.num_steps)
         # Beside those under way, the user holds a batch. Where it is on a device, its memory here
@@ -201,7 +231,7 @@ class JobFactory:
             self._layouts,
             footprint,
             self._fields,
-            plan.budget.in_flight_nbytes // num_ways,
+            plan.budget.in_flight_nbytes // self._share.num_processes // num_ways,
             self._num_cores,
             recipe.retry_policy.but(options.read_timeout, options.max_retries),
             self._packings,

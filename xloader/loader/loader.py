@@ -21,13 +21,13 @@ from xloader.core.messages import names_function
 from xloader.core.nans import NanWarner
 from xloader.core.options import LoaderOptions
 from xloader.engine.job import Delivery
-from xloader.engine.run import Run
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
+from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
-from xloader.loader.job_factory import JobFactory, name_chunks
+from xloader.loader.job_factory import name_chunks
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
@@ -102,12 +102,12 @@ class Loader:
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
-        self._run: Run | None = None
+        self._run: BatchRun | None = None
         self._progress: EpochProgress | None = None
         self._is_closed = False
         self._nan_warner = NanWarner(options.on_nan)
         self._explained: dict[tuple[Position, int], Explanation] = {}
-        self._carried: JobFactory | None = None
+        self._carried: Engine | None = None
         self._locks: dict[int, threading.RLock] = {}
 
     @property
@@ -338,10 +338,10 @@ class Loader:
     def _expected(self) -> Explanation:
         """Prediction for the next iteration of this rank. No labels are read."""
         rank_plan, left = self._resolver.settle(), self._left()
-        kept = self._job_factory().loaded()
-        key = self._cursor.start, len(kept)
+        kept = self._engine().loaded()
+        key = self._cursor.start, sum(map(len, kept))
         if key not in self._explained:
-            self._explained = {key: rank_plan.explain(left, cached=[kept])}
+            self._explained = {key: rank_plan.explain(left, cached=kept)}
         return self._explained[key]
 
     def _explain_all(self, scope: Literal["world"]) -> Explanation:
@@ -357,40 +357,35 @@ class Loader:
             self._stop()
             start = self._cursor.start
             expected, rank_plan = self._expected(), self._resolver.rank_plan
-            numbers = rank_plan.sublanes()
             part = self._left()
-            job = self._job_factory().job(part, numbers)
-            run = Run(job)
+            run, num_threads = self._engine().begin(part, start.step)
             progress = EpochProgress(
                 expected,
                 run.tally,
                 rank_plan.plan.budget,
-                job.parts.num_threads,
+                num_threads,
                 self.options.num_threads,
-                job.parts.fields.batch_size,
+                rank_plan.batch_size,
                 rank_plan.is_direct,
             )
             self._run, self._progress = run, progress
             self._cursor.restart()
-            num_again = part.sublanes.num_again_of(numbers[0])
+            num_again = part.sublanes.num_again_of(rank_plan.sublanes()[0])
             return EpochRun(run, progress, start, rank_plan.num_steps, num_again)
 
-    def _job_factory(self) -> JobFactory:
-        """The job factory of the present rank plan, made anew when the plan has changed."""
-        own, job_factory = self._resolver.rank_plan, self._carried
-        if job_factory is None or job_factory.rank_plan is not own:
-            if job_factory is not None:
-                job_factory.clear()
-            options = own.options
-            job_factory = JobFactory(
-                own,
-                num_ready=options.prefetch,
-                num_cores=options.num_threads,
-                packed_fields=self._packed_fields,
-                device_path=self._device_path,
-            )
-            self._carried = job_factory
-        return job_factory
+    def _engine(self) -> Engine:
+        """The engine of the present rank plan, made anew when the plan has changed."""
+        own, engine = self._resolver.rank_plan, self._carried
+        if engine is None or engine.rank_plan is not own:
+            if engine is not None:
+                engine.clear()
+            parts = own, self._packed_fields, self._device_path
+            if self.options.processes:
+                engine = ProcessEngine(*parts, self._hand_over)
+            else:
+                engine = ThreadEngine(*parts)
+            self._carried = engine
+        return engine
 
     def _stop(self) -> None:
         # The run is closed even if its iterator was: a garbage collection on one of the run's own
@@ -398,12 +393,14 @@ class Loader:
         if self._run is not None:
             self._run.close()
         self._run = None
-        if self._carried is not None and self._carried.is_foreign:
-            self._carried.renew()
+        if self._carried is not None:
+            self._carried.refresh()
 
     def _deliver(self, delivery: Delivery, epoch: int) -> Any:
         try:
             self._nan_warner.warn(delivery.nans)
+            if delivery.collated is not None:
+                return delivery.collated[0]
             batch = self._batch(delivery, epoch)
         finally:
             # A warning may be an error. The device's memory must come back all the same.

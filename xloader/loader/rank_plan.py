@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xloader.core.messages import warn_caller
-from xloader.core.options import LoaderOptions
+from xloader.core.options import LoaderOptions, divisors_of
 from xloader.errors import (
     AmplificationWarning,
     EmptyEpochWarning,
     EmptySamplesError,
+    LanesError,
+    MemoryBudgetError,
     MixingWarning,
     OptionError,
     show_memory,
@@ -80,6 +82,7 @@ class RankPlan:
         self._check_samples()
         self.plan = plan or self._make_plan(options, workers)
         self._check_padding()
+        self._check_processes()
 
     def resumed(self, plan: Plan, seed: int) -> RankPlan:
         """Replace the plan and the seed by those of a saved state.
@@ -103,6 +106,7 @@ class RankPlan:
         other.options = dataclasses.replace(self.options, seed=seed, prefetch=prefetch)
         other._planned = None
         other._check_padding()
+        other._check_processes()
         return other
 
     @property
@@ -119,6 +123,23 @@ class RankPlan:
     def batch_size(self) -> int:
         """Rows of the largest batch of this rank."""
         return most_rows(self.footprint, self.options)
+
+    @property
+    def full_size(self) -> int:
+        """Rows of a full batch of this rank, which a short epoch may never reach."""
+        return self.options.batch_size
+
+    @property
+    def process_lanes(self) -> list[range]:
+        """Numbers of the lanes of each process of ``processes=``; all in one without it."""
+        return self._divided(self.sublanes())
+
+    @property
+    def process_threads(self) -> int:
+        """Number of threads that load and gather in each process."""
+        if self.options.threads is not None:
+            return self.options.threads
+        return max(1, self.options.num_threads // max(self.options.processes, 1))
 
     @property
     def last_size(self) -> int:
@@ -202,7 +223,9 @@ class RankPlan:
         source = self.recipe.source
         paths = {name: source.path_of(name) for name in self.footprint.variables}
         known = () if scope == "world" else cached
-        return explain_epoch(epoch, self.processes(scope), paths, known, self.batch_nbytes)
+        readers = [part for own in self.processes(scope) for part in self._divided(own)]
+        num_sharing = max(self.options.processes, 1)
+        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing)
 
     @property
     def batch_nbytes(self) -> int:
@@ -349,6 +372,12 @@ class RankPlan:
         lanes, workers = self._lanes_of(rank), self.plan.workers
         return range(lanes.start * workers, lanes.stop * workers)[worker::workers]
 
+    def _divided(self, lanes: range) -> list[range]:
+        """Divide the lanes of a rank among its processes, in equal parts one after the other."""
+        num = max(self.options.processes, 1)
+        share = len(lanes) // num
+        return [lanes[share * number : share * (number + 1)] for number in range(num)]
+
     def _lanes_of(self, rank: int) -> range:
         share = self.plan.pace.lanes // self.options.world.world_size
         return range(rank * share, (rank + 1) * share)
@@ -377,4 +406,31 @@ class RankPlan:
                 given=f"{num_samples} samples, world_size={options.world.world_size}",
                 allowed="at least one sample for each rank",
                 remedy="use fewer ranks, or a smaller stride",
+            )
+
+    def _check_processes(self) -> None:
+        """Refuse a plan, made for fewer processes, whose memory is too small for so many."""
+        num, budget, lanes = self.options.processes, self.plan.budget, len(self.lanes)
+        if num <= budget.num_processes:
+            return
+        if lanes % num:
+            raise LanesError(
+                "the processes do not divide the lanes of a rank",
+                given=f"processes={num}, {lanes} lanes on each rank",
+                allowed=f"processes= one of {divisors_of(lanes)}",
+                remedy="pass one of these",
+            )
+        what, least = "", 0
+        if budget.in_flight_nbytes < num * budget.max_chunk_nbytes:
+            what, least = "reads of their own", 16 * num * budget.max_chunk_nbytes
+        selection, pool = self.footprint.total_nbytes, self.plan.pool_nbytes(lanes)
+        if self.plan.is_resident and num * selection > pool:
+            what = "the whole selection in each, as the plan keeps it in memory"
+            least = max(least, budget.memory_nbytes + num * selection - pool)
+        if what:
+            raise MemoryBudgetError(
+                f"the memory is too small for {num} processes: it must hold {what}",
+                given=f"memory={self.options.memory_nbytes} bytes, processes={num}",
+                minimum_nbytes=least,
+                remedy="use fewer processes, or leave lanes= out",
             )

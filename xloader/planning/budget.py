@@ -29,6 +29,9 @@ class Budget:
         Number of lanes that one process may have to carry.
     index_nbytes : int
         The indexes of shards.
+    num_processes : int
+        Number of worker processes among which the memory is divided. Each needs room for reads of
+        its own, and each comes to hold a selection that stays in memory.
     """
 
     memory_nbytes: int
@@ -37,6 +40,7 @@ class Budget:
     max_chunk_nbytes: int
     num_lanes: int
     index_nbytes: int = 0
+    num_processes: int = 1
 
     @property
     def batches_nbytes(self) -> int:
@@ -46,14 +50,16 @@ class Budget:
     @property
     def in_flight_nbytes(self) -> int:
         """Bytes reserved for reads in flight."""
-        return max(self.memory_nbytes // 16, 2 * self.max_chunk_nbytes)
+        return max(self.memory_nbytes // 16, self._least_in_flight)
 
     @property
     def fixed_nbytes(self) -> int:
         """Bytes of everything but decoded chunks."""
         return self.batches_nbytes + self.in_flight_nbytes + self.index_nbytes
 
-    def needed_nbytes(self, num_steps: int, batch_nbytes: int, read_nbytes: int) -> int:
+    def needed_nbytes(
+        self, num_steps: int, batch_nbytes: int, read_nbytes: int, num_sharing: int = 1
+    ) -> int:
         """Bytes of everything but decoded chunks, as far as a process can use them.
 
         Parameters
@@ -64,9 +70,12 @@ class Budget:
             Bytes of one of these batches.
         read_nbytes : int
             Decoded bytes of all chunks that the process reads. No more can be in flight.
+        num_sharing : int, optional
+            Number of processes that share the batches and the bytes in flight equally.
         """
-        batches = min(self.num_batches, num_steps) * batch_nbytes
-        return batches + min(self.in_flight_nbytes, read_nbytes) + self.index_nbytes
+        batches = -(-min(self.num_batches, num_steps) * batch_nbytes // num_sharing)
+        in_flight = min(self.in_flight_nbytes // num_sharing, read_nbytes)
+        return batches + in_flight + self.index_nbytes
 
     @property
     def ahead_nbytes(self) -> int:
@@ -81,7 +90,21 @@ class Budget:
     def minimum_nbytes(self, lane_nbytes: int) -> int:
         """The least memory that leaves each lane ``lane_nbytes`` for decoded chunks."""
         needed = self.batches_nbytes + self.index_nbytes + self.num_lanes * lane_nbytes
-        return max(needed + 2 * self.max_chunk_nbytes, needed + max(needed - 1, 0) // 15)
+        return max(needed + self._least_in_flight, needed + max(needed - 1, 0) // 15)
+
+    def has_room_for_all(self, selection_nbytes: int) -> bool:
+        """Whether the whole selection may stay in memory.
+
+        Parameters
+        ----------
+        selection_nbytes : int
+            Decoded bytes of its chunks.
+        """
+        return self.num_processes * selection_nbytes <= self.lane_nbytes * self.num_lanes
+
+    @property
+    def _least_in_flight(self) -> int:
+        return max(2, self.num_processes) * self.max_chunk_nbytes
 
     def check(self, lane_nbytes: int) -> None:
         """Refuse a budget that leaves each lane less than ``lane_nbytes`` for decoded chunks.

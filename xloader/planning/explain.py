@@ -94,6 +94,7 @@ def explain_epoch(
     paths: Mapping[str, str],
     cached: Sequence[Cached] = (),
     batch_nbytes: int | None = None,
+    num_sharing: int = 1,
 ) -> Explanation:
     """Predict the reads and the memory of some processes in one epoch.
 
@@ -110,7 +111,9 @@ def explain_epoch(
     cached : sequence of (set of (int, int)), optional
         Per process, blocks in memory from earlier epochs, as (group, block); none by default.
     batch_nbytes : int, optional
-        Bytes of one batch of a process; by default, those of the plan's budget.
+        Bytes of one batch of a rank or worker; by default, those of the plan's budget.
+    num_sharing : int, optional
+        Number of processes that make each batch together, and share the memory for it.
     """
     if batch_nbytes is None:
         batch_nbytes = epoch.plan.budget.batch_nbytes
@@ -128,7 +131,7 @@ def explain_epoch(
         read_nbytes=sum(reads.nbytes for reads in counted),
         read_amplification=num_reads / max(num_needed, 1),
         peak_nbytes=sum(
-            _peak_nbytes(epoch, numbers, reads, batch_nbytes)
+            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_sharing)
             for numbers, reads in zip(processes, counted, strict=True)
         ),
         paths=paths,
@@ -233,12 +236,16 @@ def _num_delivered(epoch: Epoch | Remainder, numbers: Sequence[int]) -> int:
 
 
 def _peak_nbytes(
-    epoch: Epoch | Remainder, numbers: Sequence[int], reads: _Reads, batch_nbytes: int
+    epoch: Epoch | Remainder,
+    numbers: Sequence[int],
+    reads: _Reads,
+    batch_nbytes: int,
+    num_sharing: int,
 ) -> int:
     """The most bytes that a process may have in memory at a time, given its sub-lanes."""
     plan = epoch.plan
     num_steps = epoch.sublanes.num_steps_of(numbers[0])
-    needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes)
+    needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes, num_sharing)
     return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
 
 

@@ -69,7 +69,7 @@ def find_plan(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     finest = Tiling.of(footprint, (1,) * len(footprint.windows.dims))
     cohorts = finest.cohorts
     budget.check(finest.need_nbytes)
-    if goal.spread is None and footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes:
+    if goal.spread is None and budget.has_room_for_all(footprint.total_nbytes):
         pace = _resident_pace(footprint, finest, goal)
         return goal.plan(pace, budget, budget.lane_nbytes, 0, is_resident=True)
     near = _neighbour_dims(footprint, cohorts)
@@ -175,7 +175,7 @@ def find_ascent(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: i
         budget.check(least)
         raise AssertionError("a budget below the least peak passed its check")
     _, depth, peak = best
-    is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
+    is_resident = budget.has_room_for_all(footprint.total_nbytes)
     pool = budget.lane_nbytes if is_resident else peak
     pace = Pace((1,) * len(footprint.windows.dims), lanes=goal.lanes, is_shuffled=False)
     return goal.plan(pace, budget, pool, peak, depth=depth, is_resident=is_resident)
@@ -196,7 +196,7 @@ def _ways_to_cut(footprint: Footprint, goal: PlanGoal, workers: int) -> list[Sub
 def _find_listed(footprint: Footprint, budget: Budget, goal: PlanGoal) -> Plan:
     """The plan of a subset without a shuffle: samples are delivered in the order of the list."""
     budget.check(Tiling.of(footprint, (1,) * len(footprint.windows.dims)).need_nbytes)
-    is_resident = footprint.total_nbytes <= budget.lane_nbytes * budget.num_lanes
+    is_resident = budget.has_room_for_all(footprint.total_nbytes)
     ahead = 0 if is_resident else min(budget.ahead_nbytes, budget.lane_nbytes // 4)
     pace = Pace((1,) * len(footprint.windows.dims), lanes=goal.lanes, is_shuffled=False)
     return goal.plan(pace, budget, budget.lane_nbytes - ahead, ahead, is_resident=is_resident)

@@ -945,10 +945,16 @@ class Samples(RecordedMethods):
             Makes the delivered value from a list of samples, each a tuple with one array or tensor
             for each field, as in PyTorch. By default a :class:`Batch` is delivered.
         threads : int, optional
-            Number of threads that load and gather, 4096 at most. By default the number of cores
-            that the process may use.
+            Number of threads that load and gather, 4096 at most; with ``processes``, in each of
+            them. By default the number of cores that the process may use, divided among the
+            processes.
         processes : int, default 0
-            Number of worker processes. Only 0 is allowed so far.
+            Number of worker processes that make the batches together, 1024 at most, for a training
+            loop or transforms that keep Python busy. By default this process's threads make them.
+            The processes start at the first batch and stay until :meth:`Loader.close`. They call
+            the transforms and ``collate_fn``, except with ``device``, where this process calls
+            ``collate_fn``. Batches lie in memory that the processes share: one that is kept, beyond
+            the last two, is copied out of it.
         prefetch : int, default 2
             Number of batches that are made ahead.
         on_error : {"raise", "skip"}
@@ -960,9 +966,9 @@ class Samples(RecordedMethods):
         max_amplification : float, default 1.05
             How often a chunk may be read on average in an epoch, where windows straddle chunks.
         lanes : int, optional
-            Number of independent parts of the order, which the ranks divide among them; by default
-            one for each rank. If it is given, batches are the same on any world size that divides
-            it.
+            Number of independent parts of the order, which the ranks and their processes divide
+            among them; by default one for each rank, or for each of its processes. If it is given,
+            batches are the same on any number of ranks and processes that divides it.
         spread : int, optional
             How many later tiles come in while a tile hands out its samples; by default, as many as
             the memory allows.
@@ -997,7 +1003,7 @@ class Samples(RecordedMethods):
         EmptySamplesError
             If there are fewer samples than ranks.
         LanesError
-            If lanes do not divide the global batch, or ranks do not divide the lanes.
+            If lanes do not divide the global batch, or ranks and processes do not divide the lanes.
         OptionError
             If an option is unknown or outside its range, the device does not exist or lacks the
             dtype of a field, ``out`` does not fit the batches, or ``device_transform`` fails or

@@ -5,6 +5,7 @@ They are found by running the transforms on one sample of zeros, as functions ma
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,11 @@ class Output:
     shape: tuple[int, ...]
     dtype: np.dtype
     channels: tuple[str, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Output, ...]:

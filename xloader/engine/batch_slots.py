@@ -1,0 +1,138 @@
+"""Batches in shared memory: each process gathers its rows of a batch into one and the same slot.
+
+::
+
+    slot    | rows of process 0 | rows of process 1 | ... |  the gathered fields
+            | ids, occurrences, replaced rows       |        of the same rows
+            | counts of process 0 | ...                      how many rows are there
+            | extra                                  what transforms and collate_fn return
+
+A slot goes round: free, granted to all processes for one step, filled, finished by one of them,
+delivered, and free again when the user has dropped the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.engine.buffers import ArrayKind, Buffer
+from xloader.engine.slot_layout import SlotLayout
+
+
+class Slot(NamedTuple):
+    """The arrays of one slot.
+
+    Parameters
+    ----------
+    counts : numpy.ndarray of int64, shape (num_processes, 3)
+        Of each process, its rows, how many of them were skipped, and whether occurrences count.
+    ids, occurrences : numpy.ndarray of int64, shape (num_rows,)
+        The sample of each row, and which time in the epoch it occurs.
+    is_replaced : numpy.ndarray of bool, shape (num_rows,)
+        Whether a row stands in for one that could not be read.
+    extra : numpy.ndarray of uint8
+        Room for what lies nowhere else.
+    gathered : list of numpy.ndarray
+        The gathered fields, as `Fields` stacks them.
+    """
+
+    counts: Ints
+    ids: Ints
+    occurrences: Ints
+    is_replaced: NDArray[np.bool_]
+    extra: Buffer
+    gathered: list[NDArray[Any]]
+
+
+class BatchSlots:
+    """The slots of a block of memory.
+
+    Parameters
+    ----------
+    kinds : sequence of ArrayKind
+        The gathered arrays of a batch, as `Fields` stacks them.
+    num_rows : int
+        Rows of a batch.
+    num_processes : int
+        Number of processes that fill it.
+    extra_nbytes : int
+        Bytes of the extra room.
+    """
+
+    def __init__(
+        self, kinds: Sequence[ArrayKind], num_rows: int, num_processes: int, extra_nbytes: int
+    ) -> None:
+        whole = np.dtype(np.int64)
+        self._layout = SlotLayout.of(
+            [
+                ArrayKind((num_processes, 3), whole),
+                ArrayKind((num_rows,), whole),
+                ArrayKind((num_rows,), whole),
+                ArrayKind((num_rows,), np.dtype(np.bool_)),
+                ArrayKind((extra_nbytes,), np.dtype(np.uint8)),
+                *kinds,
+            ]
+        )
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot."""
+        return self._layout.nbytes
+
+    def slot(self, buffer: Buffer) -> Slot:
+        """The arrays of a slot.
+
+        Parameters
+        ----------
+        buffer : numpy.ndarray
+            The memory of the slot.
+        """
+        counts, ids, occurrences, is_replaced, extra, *gathered = self._layout.arrays(buffer)
+        return Slot(counts, ids, occurrences, is_replaced, extra, gathered)
+
+
+class GrantedRows:
+    """The rows of one process in the slots that it was granted, as the memory of its batches.
+
+    Parameters
+    ----------
+    slots : list of Slot
+        All slots.
+    rows : slice
+        The rows of the process.
+    """
+
+    def __init__(self, slots: list[Slot], rows: slice) -> None:
+        self._slots = slots
+        self._rows = rows
+        self._granted: deque[int] | None = None
+
+    def begin(self, granted: deque[int] | None) -> None:
+        """Begin a run, or end it.
+
+        Parameters
+        ----------
+        granted : deque of int or None
+            Gets the numbers of slots, in the order of the batches. None ends a run: arrays taken
+            from then on are only to be looked at.
+        """
+        self._granted = granted
+
+    def has_room(self) -> bool:
+        """Whether a slot is granted for the next batch. If not, one will be."""
+        return bool(self._granted)
+
+    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
+        """The rows in the next granted slot."""
+        slot = self._slots[self._granted.popleft() if self._granted else 0]
+        return [stacked[:, self._rows] for stacked in slot.gathered]
+
+    def nbytes_of(self, num_batches: int) -> int:
+        """None: the process that takes the batches counts the slots."""
+        return 0

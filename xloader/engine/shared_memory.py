@@ -1,0 +1,87 @@
+"""Memory that several processes share. It has no name: nothing is left of it when all have ended.
+
+It does not lie in ``/dev/shm``, which is small in containers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+
+from xloader.core.nbytes import show_nbytes
+from xloader.engine.buffers import Buffer
+from xloader.errors import WorkersError
+
+
+class SharedMemory:
+    """A block of memory, reserved at once. It can be pickled for a process that is being started.
+
+    Parameters
+    ----------
+    nbytes : int
+        Its size.
+
+    Attributes
+    ----------
+    buffer : numpy.ndarray
+        The memory, uint8, shape ``(nbytes,)``.
+
+    Raises
+    ------
+    WorkersError
+        If there is not so much memory.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._file = _open_file()
+        try:
+            _reserve(self._file, nbytes)
+        except OSError as error:
+            os.close(self._file)
+            raise WorkersError(
+                f"there is no room for the memory that worker processes share ({error.strerror})",
+                given=f"{nbytes} bytes ({show_nbytes(nbytes)}) for the batches of processes=",
+                allowed="as much as the system can give",
+                remedy="pass a smaller batch_size or prefetch, or leave processes= out",
+            ) from error
+        self.buffer = _map(self._file, nbytes)
+
+    @classmethod
+    def _opened(cls, file: Any, nbytes: int) -> SharedMemory:
+        other = cls.__new__(cls)
+        other._file = file.detach()
+        other.buffer = _map(other._file, nbytes)
+        return other
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SharedMemory._opened, (DupFd(self._file), self.buffer.nbytes)
+
+    def close(self) -> None:
+        """Let go of the file. The memory itself lives as long as any array over it."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def _open_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("xloader")
+    file, name = tempfile.mkstemp()
+    os.unlink(name)
+    return file
+
+
+def _reserve(file: int, nbytes: int) -> None:
+    os.truncate(file, nbytes)
+    # Otherwise a process would be killed at the first write for which there is no memory.
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, nbytes)
+
+
+def _map(file: int, nbytes: int) -> Buffer:
+    return np.frombuffer(mmap.mmap(file, nbytes), np.uint8)

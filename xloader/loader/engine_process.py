@@ -1,0 +1,450 @@
+"""A worker process of a loader: it gathers its lanes' rows of every batch into shared memory.
+
+::
+
+    receiver      a thread: takes messages of the loader and of the other processes
+    carry_out     the main thread: takes the parts from a run, as a training loop takes batches
+    finishers     threads: transform whole batches, once all processes have gathered their rows
+
+The processes finish batches in turn. The loader is told of each that is ready.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of
+from xloader.core.axis import Ints
+from xloader.core.messages import names_function
+from xloader.engine.batch_finish import BatchFinish
+from xloader.engine.batch_slots import BatchSlots, GrantedRows, Slot
+from xloader.engine.buffers import Arrays, Fields
+from xloader.engine.job import Delivery
+from xloader.engine.parcels import pack
+from xloader.engine.run import Run
+from xloader.engine.shared_memory import SharedMemory
+from xloader.engine.tally import Tally
+from xloader.errors import ClosedError
+from xloader.loader.batch import Batch
+from xloader.loader.job_factory import JobFactory, Share
+from xloader.loader.process_setup import (
+    Begin,
+    End,
+    Ended,
+    Failed,
+    Finished,
+    Gathered,
+    Grant,
+    ProcessSetup,
+    SentError,
+    Stop,
+    forward_warnings,
+)
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.row_list import Rows
+from xloader.transforms.packed_fields import stored_layouts
+
+
+class Wiring(NamedTuple):
+    """The connections of one process.
+
+    Parameters
+    ----------
+    number : int
+        Number of the process.
+    loader : Connection
+        To and from the loader.
+    inbox : Connection
+        From the other processes.
+    outboxes : tuple of Connection
+        To the inbox of each process, in order; this process's own among them.
+    memory : SharedMemory
+        All slots.
+    """
+
+    number: int
+    loader: Connection
+    inbox: Connection
+    outboxes: tuple[Connection, ...]
+    memory: SharedMemory
+
+
+def run_process(wiring: Wiring, setup: bytes) -> None:
+    """Serve a loader until it says stop, or ends.
+
+    Parameters
+    ----------
+    wiring : Wiring
+        The connections.
+    setup : bytes
+        A pickled `ProcessSetup`.
+    """
+    import cloudpickle
+
+    # Ctrl-C goes to all processes of a terminal. The loader's process decides what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = EngineProcess(wiring, cloudpickle.loads(setup))
+    except BaseException as error:
+        wiring.loader.send(Failed(-1, 0, SentError.of(error)))
+        return
+    process.serve()
+
+
+class _Pass:
+    """One run, as this process sees it.
+
+    Attributes
+    ----------
+    granted : deque of int
+        Slots for the batches that are not open yet.
+    slots : list of int
+        All slots so far, by step.
+    counts : Counter
+        By step, how many processes have gathered their rows.
+    finishing : list of Future
+        The batches that are being finished here, and those that are.
+    run : Run or None
+        The run, once it has begun.
+    finish : BatchFinish
+        What is done to whole batches.
+    regions : dict of int to int
+        By step, the distinct regions, where this process sees whole batches.
+    is_over : threading.Event
+        Set once the loader has ended the run.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.granted: deque[int] = deque()
+        self.slots: list[int] = []
+        self.counts: Counter[int] = Counter()
+        self.run: Run | None = None
+        self.num_steps = 0
+        self.finish = BatchFinish()
+        self.regions: dict[int, int | None] = {}
+        self.last_rows: Arrays | None = None
+        self.last_id = self.last_occurrence = 0
+        self.finishing: list[futures.Future[None]] = []
+        self.is_over = threading.Event()
+        self.lock = threading.Lock()
+
+
+class EngineProcess:
+    """The work of one process.
+
+    Parameters
+    ----------
+    wiring : Wiring
+        Its connections.
+    setup : ProcessSetup
+        What all processes know.
+    """
+
+    def __init__(self, wiring: Wiring, setup: ProcessSetup) -> None:
+        self._wiring = wiring
+        self._setup = setup
+        self._num = len(wiring.outboxes)
+        self._rank_plan = RankPlan(setup.recipe, setup.options, plan=setup.plan)
+        own = self._rank_plan
+        self._layouts = stored_layouts(own.layouts, setup.packed_fields)
+        self._fields = Fields(self._layouts, own.full_size, 1)
+        self._memory = make_slots(self._fields, setup, self._num)
+        nbytes = self._memory.slot_nbytes
+        buffers = wiring.memory.buffer[: setup.num_slots * nbytes].reshape(setup.num_slots, nbytes)
+        self._slots = [self._memory.slot(buffer) for buffer in buffers]
+        share = own.full_size // self._num
+        self._first_row = wiring.number * share
+        self._rows = GrantedRows(self._slots, slice(self._first_row, self._first_row + share))
+        self._lanes = own.process_lanes[wiring.number]
+        self._job_factory = JobFactory(
+            own,
+            num_ready=setup.num_slots,
+            num_cores=own.process_threads,
+            packed_fields=setup.packed_fields,
+            share=Share(len(self._lanes), share, self._num, lambda kinds, num: self._rows),
+        )
+        self._passes = _PassTable()
+        self._num_ended = 0
+        self._tasks: SimpleQueue[Begin | None] = SimpleQueue()
+        self._sending = threading.Lock()
+        self._finishers = ThreadPoolExecutor(own.process_threads)
+
+    def serve(self) -> None:
+        """Carry out runs, until the loader says stop or ends."""
+        forward_warnings(self._send)
+        threading.Thread(target=self._receive, daemon=True).start()
+        while (task := self._tasks.get()) is not None:
+            self._carry_out(task)
+        # Threads may be stuck in reads or in functions of the user.
+        os._exit(0)
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        try:
+            with self._sending:
+                self._wiring.loader.send(message)
+        except OSError:
+            # The loader's process is gone.
+            os._exit(1)
+
+    # Messages
+
+    def _receive(self) -> None:
+        loader, inbox = self._wiring.loader, self._wiring.inbox
+        try:
+            while True:
+                for connection in wait([loader, inbox]):
+                    assert isinstance(connection, Connection)
+                    self._handle(connection.recv())
+        except (EOFError, OSError):
+            # The loader's process is gone: nobody takes what this one makes.
+            os._exit(1)
+
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, Stop):
+            self._tasks.put(None)
+            return
+        if message.run <= self._num_ended:
+            # Another process has not seen the end of the run yet.
+            return
+        ours = self._passes[message.run]
+        if isinstance(message, Begin):
+            self._tasks.put(message)
+        elif isinstance(message, Grant):
+            ours.slots.append(message.slot)
+            ours.granted.append(message.slot)
+            if ours.run is not None:
+                ours.run.wake()
+        elif isinstance(message, Gathered):
+            self._count(ours, message.step)
+        elif isinstance(message, End):
+            ours.is_over.set()
+            if ours.run is not None:
+                ours.run.close()
+
+    # Parts
+
+    def _carry_out(self, begin: Begin) -> None:
+        ours = self._passes[begin.run]
+        index = 0
+        try:
+            ours.run = self._begin(ours, begin)
+            if ours.is_over.is_set():
+                ours.run.close()
+            while (delivery := ours.run.take()) is not None:
+                self._publish(ours, delivery)
+                index += 1
+                del delivery
+        except ClosedError:
+            pass
+        except BaseException as error:
+            self._send(Failed(begin.run, index, SentError.of(error)))
+        ours.is_over.wait()
+        tally = Tally()
+        if ours.run is not None:
+            ours.run.close()
+            tally = ours.run.snapshot()
+        self._rows.begin(None)
+        # They write to slots, which later runs use.
+        futures.wait(ours.finishing)
+        self._num_ended = begin.run
+        del self._passes[begin.run]
+        self._send(Ended(begin.run, tally, frozenset(self._job_factory.loaded())))
+
+    def _begin(self, ours: _Pass, begin: Begin) -> Run:
+        part = self._rank_plan.remainder(begin.epoch, begin.first_step)
+        self._rows.begin(None)
+        job = self._job_factory.job(part, self._lanes)
+        ours.finish, ours.num_steps = job.finish, job.walker.num_steps
+        self._rows.begin(ours.granted)
+        # What fills batches up, and transforms, need whole batches.
+        return Run(replace(job, finish=BatchFinish(), is_padded=False))
+
+    def _publish(self, ours: _Pass, delivery: Delivery) -> None:
+        """Note the rows that were gathered, and tell the process that finishes the batch."""
+        index, number, times = delivery.step.index, self._wiring.number, delivery.occurrences
+        slot, num_rows = self._slots[ours.slots[index]], len(delivery.ids)
+        rows = slice(self._first_row, self._first_row + num_rows)
+        slot.ids[rows] = delivery.ids
+        slot.occurrences[rows] = 0 if times is None else times
+        slot.is_replaced[rows] = delivery.is_padding
+        slot.counts[number] = num_rows, delivery.num_skipped, times is not None
+        if self._num == 1:
+            ours.regions[index] = delivery.step.num_regions
+        # The last batch may need a row of the one before it, so the same process finishes both.
+        finisher = max(0, min(index, ours.num_steps - 2)) % self._num
+        if finisher == number:
+            self._count(ours, index)
+        else:
+            self._wiring.outboxes[finisher].send(Gathered(ours.number, index))
+
+    # Whole batches
+
+    def _count(self, ours: _Pass, index: int) -> None:
+        """Count a process that has gathered its rows, and finish the batch if it was the last."""
+        with ours.lock:
+            ours.counts[index] += 1
+            if ours.counts[index] < self._num:
+                return
+            before = ours.num_steps - 2
+            if index == before + 1 and before >= 0 and ours.counts[before] < self._num:
+                # It is finished after the one before it.
+                return
+            due = [index]
+            if index == before and ours.counts[before + 1] == self._num:
+                due.append(before + 1)
+            ours.finishing.append(self._finishers.submit(self._finish_all, ours, due))
+
+    def _finish_all(self, ours: _Pass, due: Sequence[int]) -> None:
+        for index in due:
+            try:
+                if not ours.is_over.is_set():
+                    self._finish(ours, index)
+            except BaseException as error:
+                self._send(Failed(ours.number, index, SentError.of(error)))
+
+    def _finish(self, ours: _Pass, index: int) -> None:
+        number = ours.slots[index]
+        slot, size = self._slots[number], self._rank_plan.full_size
+        gathered = self._fields.named(slot.gathered, size)
+        rows = _filled_rows(slot.counts, size)
+        is_whole = len(rows) == size
+        arrays = gathered if is_whole else {name: all_[rows] for name, all_ in gathered.items()}
+        ids, is_padding = slot.ids[rows], slot.is_replaced[rows]
+        times = slot.occurrences[rows] if slot.counts[:, 2].any() else None
+        num_own = len(rows)
+        if self._setup.options.world.world_size > 1:
+            arrays, ids, is_padding, times = self._padded(ours, arrays, ids, is_padding, times)
+        if index == ours.num_steps - 2:
+            ours.last_rows = {name: array[-1].copy() for name, array in arrays.items()}
+            ours.last_id = int(ids[-1])
+            ours.last_occurrence = 0 if times is None else int(times[-1])
+        arrays, nans = ours.finish.apply(index, arrays, ids, times, num_own)
+        parcel, is_collated = self._leave(slot, gathered, arrays, ids, is_padding)
+        run = ours.run
+        assert run is not None
+        self._send(
+            Finished(
+                run=ours.number,
+                step=index,
+                slot=number,
+                num_rows=len(ids),
+                num_own=num_own,
+                ids=None if is_whole else ids,
+                is_padding=None if is_whole else is_padding,
+                occurrences=times,
+                nans=nans,
+                num_regions=ours.regions.pop(index, None),
+                parcel=parcel,
+                is_collated=is_collated,
+                tally=run.snapshot(),
+            )
+        )
+
+    def _padded(
+        self, ours: _Pass, arrays: Arrays, ids: Ints, is_padding: Any, times: Ints | None
+    ) -> tuple[Arrays, Ints, Any, Ints | None]:
+        """Fill a batch up with its last row, or with that of the batch before it."""
+        size, num_own = self._rank_plan.full_size, len(ids)
+        if num_own == size:
+            return arrays, ids, is_padding, times
+        last = ours.last_rows
+        if num_own:
+            last = {name: array[-1] for name, array in arrays.items()}
+        assert last is not None
+        filled = {}
+        for name, array in arrays.items():
+            filled[name] = np.empty((size, *array.shape[1:]), array.dtype)
+            filled[name][:num_own], filled[name][num_own:] = array, last[name]
+        all_ids = np.full(size, ids[-1] if num_own else ours.last_id)
+        all_ids[:num_own] = ids
+        flags = np.ones(size, np.bool_)
+        flags[:num_own] = is_padding
+        all_times = None
+        if times is not None:
+            all_times = np.full(size, times[-1] if num_own else ours.last_occurrence)
+            all_times[:num_own] = times
+        return filled, all_ids, flags, all_times
+
+    def _leave(
+        self, slot: Slot, gathered: Arrays, arrays: Arrays, ids: Ints, is_padding: Any
+    ) -> tuple[Any, bool]:
+        """Leave a finished batch in its slot, in place of the gathered fields where they fit."""
+        collate, hand_over = self._setup.options.collate_fn, self._setup.hand_over
+        if collate is not None:
+            batch = Batch([hand_over(one) for one in arrays.values()], arrays, ids, is_padding)
+            with names_function(f"collate_fn on a batch of {len(ids)} samples"):
+                made = collate(Rows(batch))
+            return pack(made, slot.extra, hand_over), True
+        if not _fits(arrays, gathered):
+            return pack(arrays, slot.extra, hand_over), False
+        for name, array in arrays.items():
+            target = gathered[name][: len(array)]
+            if not _is_same(array, target):
+                np.copyto(target, array)
+        return None, False
+
+
+def _fits(arrays: Arrays, gathered: Arrays) -> bool:
+    """Whether finished arrays can take the place of the gathered ones, one after the other."""
+    if list(arrays) != list(gathered):
+        return False
+    return all(
+        array.dtype == gathered[name].dtype
+        and array.shape[1:] == gathered[name].shape[1:]
+        # A function may return another field, or the same one turned round.
+        and (
+            _is_same(array, gathered[name][: len(array)])
+            or not any(np.may_share_memory(array, other) for other in gathered.values())
+        )
+        for name, array in arrays.items()
+    )
+
+
+def _is_same(array: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays of one dtype and shape are views of the same memory."""
+    return address_of(array) == address_of(other) and array.strides == other.strides
+
+
+class _PassTable(defaultdict[int, _Pass]):
+    """The runs under way, by number. Other processes may mention a run before it begins here."""
+
+    def __missing__(self, number: int) -> _Pass:
+        self[number] = made = _Pass(number)
+        return made
+
+
+def _filled_rows(counts: Ints, size: int) -> Ints:
+    """The rows of a slot that processes have filled, in order."""
+    share = size // len(counts)
+    rows = np.arange(size).reshape(len(counts), share)
+    filled: Ints = rows[rows % share < counts[:, :1]]
+    return filled
+
+
+def make_slots(fields: Fields, setup: ProcessSetup, num_processes: int) -> BatchSlots:
+    """The slots of a loader's shared memory, laid out the same in all its processes.
+
+    Parameters
+    ----------
+    fields : Fields
+        The fields of whole batches.
+    setup : ProcessSetup
+        What all processes know.
+    num_processes : int
+        Number of worker processes.
+    """
+    return BatchSlots(fields.kinds, fields.batch_size, num_processes, setup.extra_nbytes)

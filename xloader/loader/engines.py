@@ -1,0 +1,217 @@
+"""The two engines of a loader, which differ in where its batches are made.
+
+::
+
+    ThreadEngine      on threads of this process
+    ProcessEngine     in worker processes, with threads inside each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from xloader.engine.job import Delivery
+from xloader.engine.run import Run
+from xloader.engine.tally import Tally
+from xloader.loader.device_path import DevicePath
+from xloader.loader.job_factory import JobFactory
+from xloader.loader.process_run import ProcessRun, SlotTable
+from xloader.loader.process_setup import Begin
+from xloader.loader.process_team import ProcessTeam
+from xloader.loader.rank_plan import RankPlan
+from xloader.planning.epoch import Epoch
+from xloader.planning.explain import Cached
+from xloader.planning.remainder import Remainder
+from xloader.transforms.packed_fields import PackedField
+
+
+class BatchRun(Protocol):
+    """One pass over an epoch, or the rest of one."""
+
+    @property
+    def tally(self) -> Tally:
+        """Counts so far."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        ...
+
+    def take(self) -> Delivery | None:
+        """The next batch; None after the last one."""
+        ...
+
+    def close(self) -> None:
+        """End the run. It may be called more than once, from any thread."""
+        ...
+
+
+class Begun(NamedTuple):
+    """A run, and the number of threads that work for it."""
+
+    run: BatchRun
+    num_threads: int
+
+
+class Engine(Protocol):
+    """Makes the runs of a loader, one at a time, which use the same memory."""
+
+    @property
+    def rank_plan(self) -> RankPlan:
+        """The plan that is carried out."""
+        ...
+
+    def loaded(self) -> Sequence[Cached]:
+        """Per process, the blocks in memory from earlier epochs, as (group, block)."""
+        ...
+
+    def begin(self, part: Epoch | Remainder, first_step: int) -> Begun:
+        """Make the run of an epoch, or of what is left of it from a step on."""
+        ...
+
+    def refresh(self) -> None:
+        """Start anew if this process was forked since, or a worker process has died."""
+        ...
+
+    def clear(self) -> None:
+        """End the processes and release all memory."""
+        ...
+
+
+class ThreadEngine:
+    """The engine on threads of this process.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan.
+    packed_fields : sequence of PackedField
+        Fields that are delivered as stored.
+    device_path : DevicePath or None
+        Brings the batches to a device.
+    """
+
+    def __init__(
+        self,
+        rank_plan: RankPlan,
+        packed_fields: Sequence[PackedField],
+        device_path: DevicePath | None,
+    ) -> None:
+        options = rank_plan.options
+        self._job_factory = JobFactory(
+            rank_plan,
+            num_ready=options.prefetch,
+            num_cores=options.num_threads,
+            packed_fields=packed_fields,
+            device_path=device_path,
+        )
+
+    @property
+    def rank_plan(self) -> RankPlan:
+        """The plan that is carried out."""
+        return self._job_factory.rank_plan
+
+    def loaded(self) -> Sequence[Cached]:
+        """The blocks in memory from earlier epochs."""
+        return [self._job_factory.loaded()]
+
+    def begin(self, part: Epoch | Remainder, first_step: int) -> Begun:
+        """Make the run of an epoch, or of what is left of it."""
+        job = self._job_factory.job(part, self.rank_plan.sublanes())
+        return Begun(Run(job), job.parts.num_threads)
+
+    def refresh(self) -> None:
+        """Start with new memory if this process was forked since."""
+        if self._job_factory.is_foreign:
+            self._job_factory.renew()
+
+    def clear(self) -> None:
+        """Release all memory."""
+        self._job_factory.clear()
+
+
+class ProcessEngine:
+    """The engine in worker processes, which are started at the first run.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan.
+    packed_fields : sequence of PackedField
+        Fields that are delivered as stored.
+    device_path : DevicePath or None
+        Brings the batches to a device.
+    hand_over : callable
+        Converts an array into what ``collate_fn`` gets.
+    """
+
+    def __init__(
+        self,
+        rank_plan: RankPlan,
+        packed_fields: Sequence[PackedField],
+        device_path: DevicePath | None,
+        hand_over: Callable[[Any], Any],
+    ) -> None:
+        self._rank_plan = rank_plan
+        self._packed_fields = packed_fields
+        self._device_path = device_path
+        self._hand_over = hand_over
+        self._team: ProcessTeam | None = None
+        self._table = SlotTable(0)
+        self._num_runs = 0
+        self._loaded: list[Cached] = self._nothing_loaded()
+
+    @property
+    def rank_plan(self) -> RankPlan:
+        """The plan that is carried out."""
+        return self._rank_plan
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes; none before the first run."""
+        return [] if self._team is None else self._team.pids
+
+    def loaded(self) -> Sequence[Cached]:
+        """Per process, the blocks in memory from earlier epochs."""
+        self.refresh()
+        return self._loaded
+
+    def begin(self, part: Epoch | Remainder, first_step: int) -> Begun:
+        """Make the run of an epoch, or of what is left of it from a step on."""
+        self.refresh()
+        own = self._rank_plan
+        if self._team is None:
+            self._team = ProcessTeam(own, self._hand_over, self._packed_fields)
+            self._table = SlotTable(len(self._team.buffers))
+        self._num_runs += 1
+        run = ProcessRun(
+            self._team,
+            self._table,
+            Begin(self._num_runs, part.epoch, first_step),
+            part.sublanes.num_steps_of(own.sublanes()[0]),
+            self._keep,
+            None if self._device_path is None else self._device_path.outbox(),
+        )
+        return Begun(run, own.options.processes * own.process_threads)
+
+    def refresh(self) -> None:
+        """Start new processes at the next run, if one has died or this process was forked."""
+        if self._team is not None and not self._team.is_usable:
+            self._team.close()
+            self._team = None
+            self._loaded = self._nothing_loaded()
+
+    def clear(self) -> None:
+        """End the processes."""
+        if self._team is not None:
+            self._team.close()
+        self._team = None
+        self._loaded = self._nothing_loaded()
+
+    def _keep(self, loaded: Sequence[Cached]) -> None:
+        self._loaded = list(loaded)
+
+    def _nothing_loaded(self) -> list[Cached]:
+        return [frozenset[tuple[int, int]]()] * self._rank_plan.options.processes

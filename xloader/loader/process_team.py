@@ -1,0 +1,312 @@
+"""The worker processes of a loader: started once, they carry out one run after the other.
+
+A thread of the loader's process takes their messages, and notices at once if one of them dies.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
+
+from xloader.engine.batch_slots import Slot
+from xloader.engine.buffers import Buffer, Fields
+from xloader.engine.shared_memory import SharedMemory
+from xloader.engine.thread_group import MOST_SECONDS, Threads
+from xloader.errors import WorkersError
+from xloader.loader.engine_process import Wiring, make_slots, run_process
+from xloader.loader.process_setup import Failed, ProcessSetup, Stop, Warned
+from xloader.loader.rank_plan import RankPlan
+from xloader.planning.make_plan import delivered_nbytes
+from xloader.transforms.outputs import make_outputs
+from xloader.transforms.packed_fields import PackedField, stored_layouts
+
+
+class ProcessTeam:
+    """The processes, their shared memory and the connections to them.
+
+    Parameters
+    ----------
+    rank_plan : RankPlan
+        The plan that they carry out.
+    hand_over : callable
+        Converts an array into what ``collate_fn`` gets.
+    packed_fields : sequence of PackedField
+        Fields that are gathered as stored.
+
+    Attributes
+    ----------
+    fields : Fields
+        The fields of whole batches.
+    buffers : list of numpy.ndarray
+        The memory of each slot.
+    listener : callable or None
+        Called on a thread of the team with the number of a process and each message of it, or the
+        error of a process that has died.
+
+    Raises
+    ------
+    OptionError
+        If something cannot be sent to the processes.
+    WorkersError
+        If there is no memory to share, or this process must not start others.
+    """
+
+    def __init__(
+        self,
+        rank_plan: RankPlan,
+        hand_over: Callable[[Any], Any],
+        packed_fields: Sequence[PackedField],
+    ) -> None:
+        options = rank_plan.options
+        self.num = options.processes
+        self._pid = os.getpid()
+        self.listener: Callable[[int, Any], None] | None = None
+        self._error: BaseException | None = None
+        self._last: list[str] = ["was starting"] * self.num
+        setup = _make_setup(rank_plan, hand_over, packed_fields)
+        layouts = stored_layouts(rank_plan.layouts, packed_fields)
+        self.fields = Fields(layouts, rank_plan.full_size, 1)
+        slots = make_slots(self.fields, setup, self.num)
+        pickled, num_slots = setup.pickled(), setup.num_slots
+        self._memory = SharedMemory(num_slots * slots.slot_nbytes)
+        self.buffers: list[Buffer] = list(self._memory.buffer.reshape(num_slots, -1))
+        self._slots = slots
+        self._threads = Threads("xloader-processes")
+        self._bell, self._ring = multiprocessing.Pipe(duplex=False)
+        self._is_closed = False
+        self._processes: list[BaseProcess] = []
+        self._connections: list[Connection] = []
+        atexit.register(self.close)
+        try:
+            self._start(pickled)
+        except BaseException:
+            self.close()
+            raise
+        self._threads.begin(self._listen)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process was forked since: the other processes belong to its parent."""
+        return os.getpid() != self._pid
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether all processes are there and no error has occurred."""
+        return not self._is_closed and self._error is None and not self.is_foreign
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the team is not usable any more."""
+        return self._error
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes."""
+        return [process.pid or 0 for process in self._processes]
+
+    def slot(self, number_or_buffer: Buffer) -> Slot:
+        """The arrays of a slot, as views of its memory."""
+        return self._slots.slot(number_or_buffer)
+
+    def tell(self, message: tuple[Any, ...], doing: str = "") -> None:
+        """Send a message to all processes.
+
+        Parameters
+        ----------
+        message : tuple
+            The message.
+        doing : str, optional
+            What the processes do from now on, for the error of one that dies.
+        """
+        for number, connection in enumerate(self._connections):
+            if doing:
+                self._last[number] = doing
+            try:
+                connection.send(message)
+            except OSError:
+                # It has died, which the thread that listens finds out.
+                continue
+
+    def note(self, number: int, doing: str) -> None:
+        """Note what a process has done last, for the error if it dies."""
+        self._last[number] = doing
+
+    def close(self) -> None:
+        """End the processes, within two seconds. It may be called more than once."""
+        if self.is_foreign or self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        self.tell(Stop())
+        until = time.monotonic() + MOST_SECONDS
+        for process in self._processes:
+            process.join(max(0.0, until - time.monotonic()))
+        self._kill()
+        self._ring.close()
+        if threading.current_thread() not in self._threads:
+            self._threads.join(until + 0.3)
+        for connection in self._connections:
+            connection.close()
+        self._memory.close()
+
+    def _start(self, setup: bytes) -> None:
+        if multiprocessing.current_process().daemon:
+            raise WorkersError(
+                "a worker process is about to start worker processes of its own",
+                given=f"processes={self.num} in a worker of a DataLoader, or the like",
+                allowed="processes= in the process that trains",
+                remedy="leave processes= out here",
+            )
+        methods = multiprocessing.get_all_start_methods()
+        method = "forkserver" if "forkserver" in methods else "spawn"
+        context = cast(Any, multiprocessing.get_context(method))
+        if method == "forkserver":
+            # The server imports xloader once, and each process begins as a copy of it. Without
+            # effect if the server runs already, or the user has chosen other modules.
+            chosen = getattr(forkserver, "_forkserver", None)
+            if getattr(chosen, "_preload_modules", None) == ["__main__"]:
+                context.set_forkserver_preload(["__main__", run_process.__module__])
+        inboxes = [multiprocessing.Pipe(duplex=False) for _ in range(self.num)]
+        outboxes = tuple(writer for _, writer in inboxes)
+        ends = [multiprocessing.Pipe() for _ in range(self.num)]
+        self._connections = [ours for ours, _ in ends]
+        try:
+            for number, ((inbox, _), (_, theirs)) in enumerate(zip(inboxes, ends, strict=True)):
+                process: BaseProcess = context.Process(
+                    target=run_process,
+                    args=(Wiring(number, theirs, inbox, outboxes, self._memory), setup),
+                    name=f"xloader-{number}",
+                    daemon=True,
+                )
+                _begin(process)
+                self._processes.append(process)
+        finally:
+            # Copies here would keep a process from noticing that another one has ended.
+            for (inbox, outbox), (_, theirs) in zip(inboxes, ends, strict=True):
+                for connection in (inbox, outbox, theirs):
+                    connection.close()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+            process.join(0.3)
+
+    # The thread that listens
+
+    def _listen(self) -> None:
+        numbers: dict[Any, int] = {one: at for at, one in enumerate(self._connections)}
+        sentinels = {process.sentinel: at for at, process in enumerate(self._processes)}
+        while True:
+            ready = wait([self._bell, *numbers, *sentinels])
+            # Messages first: a process may have said why it ended.
+            for one in ready:
+                if one in numbers and not self._take(one, numbers[one]):
+                    del numbers[one]
+            dead = [at for one, at in sentinels.items() if one in ready]
+            if self._bell in ready:
+                return
+            for at in dead:
+                del sentinels[self._processes[at].sentinel]
+                self._drain(at, numbers)
+                self._fail(at, self._death(at))
+            if self._error is not None:
+                self._kill()
+                return
+
+    def _drain(self, at: int, numbers: dict[Any, int]) -> None:
+        connection = self._connections[at]
+        while connection in numbers and connection.poll():
+            if not self._take(connection, at):
+                del numbers[connection]
+
+    def _take(self, connection: Any, number: int) -> bool:
+        """Take one message of a process. Returns False at their end."""
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return False
+        if isinstance(message, Failed) and message.run < 0:
+            self._fail(number, message.error.restored(self._name(number)))
+        elif self.listener is not None:
+            self.listener(number, message)
+        elif isinstance(message, Warned):
+            pass
+        return True
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        if self._error is None and not self._is_closed:
+            self._error = error
+            if self.listener is not None:
+                self.listener(number, error)
+
+    def _name(self, number: int) -> str:
+        return f"worker process {number + 1} of {self.num}"
+
+    def _death(self, number: int) -> WorkersError:
+        process = self._processes[number]
+        process.join(0.3)
+        code = process.exitcode
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        remedy = "look for its last words above, and for the system's log if memory ran out"
+        if self._last[number] == "was starting":
+            remedy = (
+                'in a script, put what starts the training under if __name__ == "__main__":, as '
+                "the script is imported in each process; " + remedy
+            )
+        return WorkersError(
+            f"{self._name(number)} has died; it {self._last[number]}",
+            given=f"process {process.pid}, {how}",
+            remedy=remedy,
+        )
+
+
+def _begin(process: BaseProcess) -> None:
+    try:
+        process.start()
+    except RuntimeError as error:
+        if "bootstrapping" not in str(error):
+            raise
+        raise WorkersError(
+            "a worker process is about to start worker processes of its own: it has imported the "
+            "script that made it",
+            allowed='loaders with processes= under if __name__ == "__main__":',
+            remedy="put what starts the training into a function, and call it under "
+            'if __name__ == "__main__":',
+        ) from error
+
+
+def _make_setup(
+    rank_plan: RankPlan,
+    hand_over: Callable[[Any], Any],
+    packed_fields: Sequence[PackedField],
+) -> ProcessSetup:
+    options, recipe = rank_plan.options, rank_plan.recipe
+    collates = options.collate_fn is not None and options.device is None
+    changes = recipe.is_mapped or options.output_dtype is not None
+    row_nbytes = delivered_nbytes(rank_plan.layouts, options.output_dtype)
+    if recipe.is_mapped:
+        outputs = make_outputs(recipe, rank_plan.layouts)
+        row_nbytes = max(row_nbytes, sum(output.nbytes for output in outputs))
+    # Each array begins at an address of its own.
+    extra = rank_plan.full_size * row_nbytes + (1 << 12) if collates or changes else 0
+    return ProcessSetup(
+        recipe,
+        options.for_process(is_collated=collates),
+        rank_plan.plan,
+        hand_over,
+        tuple(packed_fields),
+        min(options.prefetch + 2, max(rank_plan.num_steps, 1)),
+        extra,
+    )
