@@ -17,10 +17,10 @@ import xarray as xr
 import xloader
 from tests.device.fake_hardware import BusHardware, FakeHardware, HastyHardware, LateHardware
 from xloader import Batch, Samples
-from xloader.engine.slot_layout import FieldBytes
 from xloader.device.transfer import Transfer
 from xloader.device.unpacking import TensorUnpacker
 from xloader.engine.buffers import ArrayKind
+from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import (
     ClosedError,
     CorruptChunkError,

@@ -108,21 +108,20 @@ class LoaderOptions:
         world = resolve_world(self.rank, self.world_size)
         return replace(self, rank=world.rank, world_size=world.world_size)
 
-    def for_process(self, *, is_collated: bool) -> LoaderOptions:
-        """Copy of the options for a worker process, without what is done after it.
+    @property
+    def collates_in_processes(self) -> bool:
+        """Whether worker processes call ``collate_fn``: it gets batches as they are gathered."""
+        return bool(self.processes) and self.collate_fn is not None and self.device is None
 
-        Parameters
-        ----------
-        is_collated : bool
-            Whether the process calls ``collate_fn``.
-        """
+    def for_process(self) -> LoaderOptions:
+        """Copy of the options for a worker process, without what is done after it."""
         return replace(
             self,
             device=None,
             device_transform=None,
             device_random=False,
             out=None,
-            collate_fn=self.collate_fn if is_collated else None,
+            collate_fn=self.collate_fn if self.collates_in_processes else None,
         )
 
     @property

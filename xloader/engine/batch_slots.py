@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.engine.buffers import ArrayKind, Buffer
+from xloader.engine.buffers import ArrayKind, Buffer, Fields
 from xloader.engine.slot_layout import SlotLayout
+from xloader.recipe.layout import FieldLayout
 
 
 class Slot(NamedTuple):
@@ -79,6 +80,26 @@ class BatchSlots:
                 *kinds,
             ]
         )
+
+    @classmethod
+    def of(
+        cls,
+        layouts: Sequence[FieldLayout],
+        num_rows: int,
+        num_processes: int,
+        extra_nbytes: int,
+    ) -> BatchSlots:
+        """The slots for batches of some fields.
+
+        Parameters
+        ----------
+        layouts : sequence of FieldLayout
+            The layout of each field.
+        num_rows, num_processes, extra_nbytes : int
+            As for the class.
+        """
+        fields = Fields(layouts, num_rows, 1)
+        return cls(fields.kinds, num_rows, num_processes, extra_nbytes)
 
     @property
     def slot_nbytes(self) -> int:

@@ -162,17 +162,17 @@ class EngineProcess:
         own = self._rank_plan
         self._layouts = stored_layouts(own.layouts, setup.packed_fields)
         self._fields = Fields(self._layouts, own.full_size, 1)
-        self._memory = make_slots(self._fields, setup, self._num)
-        nbytes = self._memory.slot_nbytes
-        buffers = wiring.memory.buffer[: setup.num_slots * nbytes].reshape(setup.num_slots, nbytes)
-        self._slots = [self._memory.slot(buffer) for buffer in buffers]
+        slots = BatchSlots.of(self._layouts, own.full_size, self._num, own.extra_nbytes)
+        self._slots = [
+            slots.slot(buffer) for buffer in wiring.memory.buffer.reshape(-1, slots.slot_nbytes)
+        ]
         share = own.full_size // self._num
         self._first_row = wiring.number * share
         self._rows = GrantedRows(self._slots, slice(self._first_row, self._first_row + share))
         self._lanes = own.process_lanes[wiring.number]
         self._job_factory = JobFactory(
             own,
-            num_ready=setup.num_slots,
+            num_ready=len(self._slots),
             num_cores=own.process_threads,
             packed_fields=setup.packed_fields,
             share=Share(len(self._lanes), share, self._num, lambda kinds, num: self._rows),
@@ -433,18 +433,3 @@ def _filled_rows(counts: Ints, size: int) -> Ints:
     rows = np.arange(size).reshape(len(counts), share)
     filled: Ints = rows[rows % share < counts[:, :1]]
     return filled
-
-
-def make_slots(fields: Fields, setup: ProcessSetup, num_processes: int) -> BatchSlots:
-    """The slots of a loader's shared memory, laid out the same in all its processes.
-
-    Parameters
-    ----------
-    fields : Fields
-        The fields of whole batches.
-    setup : ProcessSetup
-        What all processes know.
-    num_processes : int
-        Number of worker processes.
-    """
-    return BatchSlots(fields.kinds, fields.batch_size, num_processes, setup.extra_nbytes)

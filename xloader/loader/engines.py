@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -185,6 +186,8 @@ class ProcessEngine:
         if self._team is None:
             self._team = ProcessTeam(own, self._hand_over, self._packed_fields)
             self._table = SlotTable(len(self._team.buffers))
+            # Also if the loader is dropped, or at exit.
+            weakref.finalize(self, self._team.close)
         self._num_runs += 1
         run = ProcessRun(
             self._team,

@@ -278,7 +278,7 @@ class ProcessRun:
             self._ready.notify()
 
     def _add_up(self) -> None:
-        slots_nbytes = sum(buffer.nbytes for buffer in self._team.buffers)
+        slots_nbytes = min(self._table.num_slots, self._num_steps) * self._team.slot_nbytes
         waited = self.tally.wait_seconds / max(time.perf_counter() - self._begun, 1e-9)
         self.tally.add_up(self._tallies.values(), min(waited, 1.0), slots_nbytes)
 

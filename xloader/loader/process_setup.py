@@ -43,10 +43,6 @@ class ProcessSetup:
         Converts an array into what ``collate_fn`` gets.
     packed_fields : tuple of PackedField
         Fields that are gathered as stored.
-    num_slots : int
-        Number of slots in the shared memory.
-    extra_nbytes : int
-        Bytes in each slot for what transforms and ``collate_fn`` return.
     """
 
     recipe: Recipe
@@ -54,8 +50,6 @@ class ProcessSetup:
     plan: Plan
     hand_over: Callable[[Any], Any]
     packed_fields: tuple[PackedField, ...]
-    num_slots: int
-    extra_nbytes: int
 
     def pickled(self) -> bytes:
         """The setup as bytes. Functions of a script or a notebook are part of them.

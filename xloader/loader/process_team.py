@@ -5,7 +5,6 @@ A thread of the loader's process takes their messages, and notices at once if on
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import signal
@@ -17,16 +16,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-from xloader.engine.batch_slots import Slot
+from xloader.engine.batch_slots import BatchSlots, Slot
 from xloader.engine.buffers import Buffer, Fields
 from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.thread_group import MOST_SECONDS, Threads
 from xloader.errors import WorkersError
-from xloader.loader.engine_process import Wiring, make_slots, run_process
+from xloader.loader.engine_process import Wiring, run_process
 from xloader.loader.process_setup import Failed, ProcessSetup, Stop, Warned
 from xloader.loader.rank_plan import RankPlan
-from xloader.planning.make_plan import delivered_nbytes
-from xloader.transforms.outputs import make_outputs
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
 
@@ -71,23 +68,28 @@ class ProcessTeam:
         self._pid = os.getpid()
         self.listener: Callable[[int, Any], None] | None = None
         self._error: BaseException | None = None
-        self._last: list[str] = ["was starting"] * self.num
-        setup = _make_setup(rank_plan, hand_over, packed_fields)
-        layouts = stored_layouts(rank_plan.layouts, packed_fields)
-        self.fields = Fields(layouts, rank_plan.full_size, 1)
-        slots = make_slots(self.fields, setup, self.num)
-        pickled, num_slots = setup.pickled(), setup.num_slots
-        self._memory = SharedMemory(num_slots * slots.slot_nbytes)
+        self._last = ["was starting"] * self.num
+        self._have_spoken: set[int] = set()
+        setup = ProcessSetup(
+            rank_plan.recipe,
+            options.for_process(),
+            rank_plan.plan,
+            hand_over,
+            tuple(packed_fields),
+        ).pickled()
+        layouts, size = stored_layouts(rank_plan.layouts, packed_fields), rank_plan.full_size
+        self.fields = Fields(layouts, size, 1)
+        self._slots = BatchSlots.of(layouts, size, self.num, rank_plan.extra_nbytes)
+        num_slots = min(options.prefetch + 2, max(rank_plan.num_steps, 1))
+        self._memory = SharedMemory(num_slots * self._slots.slot_nbytes)
         self.buffers: list[Buffer] = list(self._memory.buffer.reshape(num_slots, -1))
-        self._slots = slots
         self._threads = Threads("xloader-processes")
         self._bell, self._ring = multiprocessing.Pipe(duplex=False)
         self._is_closed = False
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
-        atexit.register(self.close)
         try:
-            self._start(pickled)
+            self._start(setup)
         except BaseException:
             self.close()
             raise
@@ -113,9 +115,14 @@ class ProcessTeam:
         """Ids of the processes."""
         return [process.pid or 0 for process in self._processes]
 
-    def slot(self, number_or_buffer: Buffer) -> Slot:
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot."""
+        return self._slots.slot_nbytes
+
+    def slot(self, buffer: Buffer) -> Slot:
         """The arrays of a slot, as views of its memory."""
-        return self._slots.slot(number_or_buffer)
+        return self._slots.slot(buffer)
 
     def tell(self, message: tuple[Any, ...], doing: str = "") -> None:
         """Send a message to all processes.
@@ -145,7 +152,6 @@ class ProcessTeam:
         if self.is_foreign or self._is_closed:
             return
         self._is_closed = True
-        atexit.unregister(self.close)
         self.tell(Stop())
         until = time.monotonic() + MOST_SECONDS
         for process in self._processes:
@@ -235,6 +241,7 @@ class ProcessTeam:
             message = connection.recv()
         except (EOFError, OSError):
             return False
+        self._have_spoken.add(number)
         if isinstance(message, Failed) and message.run < 0:
             self._fail(number, message.error.restored(self._name(number)))
         elif self.listener is not None:
@@ -260,13 +267,15 @@ class ProcessTeam:
         if code is not None and code < 0:
             how = f"killed by {signal.Signals(-code).name}"
         remedy = "look for its last words above, and for the system's log if memory ran out"
-        if self._last[number] == "was starting":
+        did = self._last[number]
+        if number not in self._have_spoken:
+            did = "was starting"
             remedy = (
                 'in a script, put what starts the training under if __name__ == "__main__":, as '
                 "the script is imported in each process; " + remedy
             )
         return WorkersError(
-            f"{self._name(number)} has died; it {self._last[number]}",
+            f"{self._name(number)} has died; it {did}",
             given=f"process {process.pid}, {how}",
             remedy=remedy,
         )
@@ -285,28 +294,3 @@ def _begin(process: BaseProcess) -> None:
             remedy="put what starts the training into a function, and call it under "
             'if __name__ == "__main__":',
         ) from error
-
-
-def _make_setup(
-    rank_plan: RankPlan,
-    hand_over: Callable[[Any], Any],
-    packed_fields: Sequence[PackedField],
-) -> ProcessSetup:
-    options, recipe = rank_plan.options, rank_plan.recipe
-    collates = options.collate_fn is not None and options.device is None
-    changes = recipe.is_mapped or options.output_dtype is not None
-    row_nbytes = delivered_nbytes(rank_plan.layouts, options.output_dtype)
-    if recipe.is_mapped:
-        outputs = make_outputs(recipe, rank_plan.layouts)
-        row_nbytes = max(row_nbytes, sum(output.nbytes for output in outputs))
-    # Each array begins at an address of its own.
-    extra = rank_plan.full_size * row_nbytes + (1 << 12) if collates or changes else 0
-    return ProcessSetup(
-        recipe,
-        options.for_process(is_collated=collates),
-        rank_plan.plan,
-        hand_over,
-        tuple(packed_fields),
-        min(options.prefetch + 2, max(rank_plan.num_steps, 1)),
-        extra,
-    )

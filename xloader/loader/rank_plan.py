@@ -8,10 +8,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 from xloader.core.messages import warn_caller
 from xloader.core.options import LoaderOptions, divisors_of
+from xloader.engine.batch_slots import BatchSlots
 from xloader.errors import (
     AmplificationWarning,
     EmptyEpochWarning,
@@ -227,9 +229,25 @@ class RankPlan:
         num_sharing = max(self.options.processes, 1)
         return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing)
 
+    @cached_property
+    def extra_nbytes(self) -> int:
+        """Bytes that worker processes need for a batch as delivered, beside it as gathered."""
+        options, recipe = self.options, self.recipe
+        if options.collates_in_processes or recipe.is_mapped or options.output_dtype is not None:
+            row_nbytes = delivered_nbytes(self.layouts, options.output_dtype)
+            if recipe.is_mapped:
+                outputs = make_outputs(recipe, self.layouts)
+                row_nbytes = max(row_nbytes, sum(output.nbytes for output in outputs))
+            # Each array begins at an address of its own.
+            return self.full_size * row_nbytes + (1 << 12)
+        return 0
+
     @property
     def batch_nbytes(self) -> int:
-        """Bytes of the largest batch of this rank, as gathered or as delivered."""
+        """Bytes of the largest batch of this rank: as gathered or as delivered, or in a slot."""
+        if num := self.options.processes:
+            slots = BatchSlots.of(self.layouts, self.full_size, num, self.extra_nbytes)
+            return slots.slot_nbytes
         return self.batch_size * delivered_nbytes(self.layouts, self.options.output_dtype)
 
     @property
@@ -426,7 +444,7 @@ class RankPlan:
         selection, pool = self.footprint.total_nbytes, self.plan.pool_nbytes(lanes)
         if self.plan.is_resident and num * selection > pool:
             what = "the whole selection in each, as the plan keeps it in memory"
-            least = max(least, budget.memory_nbytes + num * selection - pool)
+            least = max(least, budget.minimum_nbytes(-(-num * selection // budget.num_lanes)))
         if what:
             raise MemoryBudgetError(
                 f"the memory is too small for {num} processes: it must hold {what}",

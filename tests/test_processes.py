@@ -1,0 +1,578 @@
+"""Loaders whose batches are made in worker processes: the same batches, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader.errors import (
+    ClosedError,
+    CorruptChunkError,
+    MemoryBudgetError,
+    NanWarning,
+    OptionError,
+    SkippedWarning,
+    TransformError,
+    WorkersError,
+)
+from xloader.loader.batch import Batch
+from xloader.testing import CountingStore, write_store
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.EmptyEpochWarning"),
+]
+
+FEW = settings(max_examples=max(settings().max_examples // 5, 5))
+GUARD = 60.0
+"""Seconds after which waiting for another process fails."""
+
+
+def dataset(num_steps: int = 100) -> xr.Dataset:
+    values = np.arange(num_steps * 6, dtype="f4").reshape(num_steps, 6)
+    return xr.Dataset(
+        {"t": (("time", "x"), values), "u": (("time", "x"), values + 0.5)},
+        {"time": np.arange(num_steps)},
+    )
+
+
+def write(folder: Path, ds: xr.Dataset | None = None, chunk: int = 5) -> str:
+    path = folder / "store.zarr"
+    write_store(dataset() if ds is None else ds, {"t": (chunk, 6), "u": (chunk, 6)}, path)
+    return str(path)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> xloader.Samples:
+    return xloader.open(write(tmp_path)).window(time=2, stride=1)
+
+
+def copies(loader: xloader.Loader) -> list[Batch]:
+    """The batches of an epoch, each copied before the next one is asked for."""
+    return [
+        Batch([array.copy() for array in b], b.names, b.ids.copy(), b.is_padding.copy())
+        for b in loader
+    ]
+
+
+def assert_same(own: list[Batch], wanted: list[Batch]) -> None:
+    assert len(own) == len(wanted)
+    for batch, other in zip(own, wanted, strict=True):
+        assert batch.names == other.names
+        np.testing.assert_array_equal(batch.ids, other.ids)
+        np.testing.assert_array_equal(batch.is_padding, other.is_padding)
+        for array, value in zip(batch, other, strict=True):
+            assert array.dtype == value.dtype
+            np.testing.assert_array_equal(array, value)
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether processes have ended, now or soon."""
+    end = time.monotonic() + GUARD
+    while time.monotonic() < end:
+        alive = [pid for pid in pids if psutil.pid_exists(pid)]
+        if not [pid for pid in alive if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def pids_of(loader: xloader.Loader) -> list[int]:
+    pids = loader._carried.pids  # type: ignore[union-attr]
+    assert pids
+    return list(pids)
+
+
+# The batches
+
+
+def add(ds: xr.Dataset) -> xr.Dataset:
+    return ds.assign(v=ds.t + ds.u)
+
+
+def swap(ds: xr.Dataset) -> xr.Dataset:
+    return ds.assign(t=ds.u, u=ds.t)
+
+
+def jitter(ds: xr.Dataset, rng: Any) -> xr.Dataset:
+    return ds + rng.normal((2, 6))
+
+
+CHANGES: dict[str, Any] = {
+    "as stored": lambda s: s,
+    "another field": lambda s: s.map(add),
+    "two fields swapped": lambda s: s.map(swap),
+    "random numbers": lambda s: s.map(jitter, random=True),
+    "a weighted draw": lambda s: s.weighted(np.arange(len(s)) % 3 + 0.5).map(jitter, random=True),
+    "a subset": lambda s: s.select(np.arange(0, len(s), 3)),
+}
+
+
+@pytest.mark.parametrize(
+    ("processes", "change"), [(1, "as stored"), (4, "random numbers"), *((2, c) for c in CHANGES)]
+)
+def test_processes_make_the_batches_of_threads(
+    processes: int, change: str, samples: xloader.Samples
+) -> None:
+    own = CHANGES[change](samples)
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 4}
+    with own.loader(**options) as threads, own.loader(**options, processes=processes) as loader:
+        for _ in range(2):
+            assert_same(copies(loader), copies(threads))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("num_steps", [18, 19, 25])
+def test_ranks_with_processes_fill_up_as_threads_do(
+    num_steps: int, drop_last: bool, shuffle: bool, tmp_path: Path
+) -> None:
+    samples = xloader.open(write(tmp_path, dataset(num_steps))).window(time=2, stride=1)
+    options: dict[str, Any] = {"batch_size": 4, "output": "numpy", "lanes": 4, "world_size": 2}
+    options |= {"shuffle": shuffle, "drop_last": drop_last}
+    for rank in range(2):
+        with (
+            samples.loader(**options, rank=rank) as threads,
+            samples.loader(**options, rank=rank, processes=2) as loader,
+        ):
+            assert_same(copies(loader), copies(threads))
+
+
+@FEW
+@given(case=cases(), processes=st.integers(1, 3))
+def test_laws(case: Case, processes: int) -> None:
+    """Each sample comes once, with the values of isel, and predicted reads are counted reads."""
+    case.options["lanes"] = None
+    case.options["batch_size"] *= processes
+    case.options["memory"] *= 4 * processes
+    delivered: list[int] = []
+    for rank in range(case.world_size):
+        with case.loader(rank, processes=processes) as loader:
+            expected = loader.explain()
+            for batch in loader:
+                for row, index in enumerate(batch.ids.tolist()):
+                    for array, value in zip(batch, case.sample(index), strict=True):
+                        assert array[row].tobytes() == value.tobytes()
+                delivered += batch.ids[~batch.is_padding].tolist()
+            report = loader.report()
+        assert report.num_reads == expected.num_reads
+        assert report.num_samples == expected.num_samples
+        assert report.peak_nbytes <= expected.peak_nbytes
+    counts = np.bincount(delivered, minlength=1)
+    if case.chosen.weights is None and not case.options["drop_last"]:
+        assert (counts == 1).all()
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("memory", ["4MiB", "8KiB"])
+def test_predicted_reads_are_counted_reads(memory: str, processes: int, tmp_path: Path) -> None:
+    local = write_store(dataset(), {"t": (5, 6), "u": (5, 6)}, tmp_path / "store.zarr")
+    store = CountingStore(local, tmp_path / "log")
+    samples = xloader.open(store).window(time=2)
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "memory": memory}
+    with samples.loader(**options, processes=processes) as loader:
+        for _ in range(3):
+            # It reads the labels.
+            expected = loader.explain()
+            before = store.num_reads
+            for _ in loader:
+                pass
+            report = loader.report()
+            assert store.num_reads - before == report.num_reads == expected.num_reads
+            assert report.peak_nbytes <= expected.peak_nbytes
+        own = pids_of(loader)
+    readers = [pids for key, pids in store.readers.items() if not key.startswith("time")]
+    assert set().union(*readers) == set(own)
+
+
+def test_a_state_goes_on_with_other_processes(samples: xloader.Samples) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 4}
+    with samples.loader(**options) as threads:
+        whole = copies(threads)
+    for first, then in ((0, 2), (2, 0), (4, 1), (1, 4)):
+        for stop in (1, len(whole) - 1, len(whole)):
+            with samples.loader(**options, processes=first) as loader:
+                iterator = iter(loader)
+                for _ in range(stop):
+                    next(iterator)
+                state = loader.state_dict()
+            with samples.loader(**options, processes=then) as loader:
+                loader.load_state_dict(state)
+                rest = copies(loader)
+                expected = whole[stop:]
+                if stop == len(whole):
+                    with samples.loader(**options) as threads:
+                        threads.set_epoch(1)
+                        expected = copies(threads)
+                assert_same(rest, expected)
+
+
+def test_a_break_begins_the_epoch_again(samples: xloader.Samples) -> None:
+    with samples.loader(batch_size=8, output="numpy", processes=2) as loader:
+        own = pids = None
+        for _ in range(3):
+            for batch in loader:
+                own = batch.ids.tolist()
+                break
+            pids = pids or pids_of(loader)
+            assert pids_of(loader) == pids
+        first = loader.state_dict()
+        assert first["step"] == 1
+        loader.set_epoch(0)
+        assert next(iter(loader)).ids.tolist() == own
+
+
+def test_batches_that_are_kept_stay_as_they_were(samples: xloader.Samples) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "output": "numpy", "lanes": 2}
+    with samples.loader(**options) as threads:
+        wanted = copies(threads)
+    for prefetch in (0, 1, 3):
+        with samples.loader(**options, processes=2, prefetch=prefetch) as loader:
+            kept = list(loader)
+            assert_same(kept, wanted)
+            again = list(loader)
+            assert_same(kept, wanted)
+        assert len(again) == len(kept)
+
+
+# What runs in the processes
+
+
+def where(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    return {"pid": os.getpid(), "t": np.stack([row[0] for row in rows])}
+
+
+def test_collate_fn_and_transforms_run_in_the_processes(samples: xloader.Samples) -> None:
+    pid = os.getpid()
+
+    def check(ds: xr.Dataset) -> xr.Dataset:
+        if os.getpid() == pid and ds.sizes["sample"] > 1:
+            raise AssertionError("in the process that trains")
+        return ds + 1
+
+    own = samples.map(check)
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 2}
+    with (
+        samples.loader(**options) as threads,
+        own.loader(**options, processes=2, collate_fn=where) as loader,
+    ):
+        made = [(one["pid"], one["t"].copy()) for one in loader]
+        for (own_pid, values), batch in zip(made, threads, strict=True):
+            assert own_pid in pids_of(loader)
+            np.testing.assert_array_equal(values, batch.t + 1)
+        assert {own_pid for own_pid, _ in made} == set(pids_of(loader))
+
+
+def test_tensors_of_a_collate_fn(samples: xloader.Samples) -> None:
+    torch = pytest.importorskip("torch")
+    options: dict[str, Any] = {"batch_size": 8, "lanes": 2}
+
+    def stack(rows: Any) -> Any:
+        return {
+            "t": torch.stack([row[0] for row in rows]),
+            "name": "t",
+            "half": rows.batch.u.half(),
+        }
+
+    with (
+        samples.loader(**options) as threads,
+        samples.loader(**options, processes=2, collate_fn=stack) as loader,
+    ):
+        kept = list(loader)
+        for own, batch in zip(kept, threads, strict=True):
+            assert torch.equal(own["t"], batch.t)
+            assert torch.equal(own["half"], batch.u.half())
+
+
+def fail(ds: xr.Dataset) -> xr.Dataset:
+    if (ds.t == 300).any():
+        raise ZeroDivisionError("by hand")
+    return ds
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_error_of_a_transform(processes: int, samples: xloader.Samples) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 2}
+    told = []
+    for num in (0, processes):
+        with samples.map(fail).loader(**options, processes=num) as loader:
+            with pytest.raises(TransformError) as raised:
+                list(loader)
+            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            told.append((loader.report().num_steps, str(raised.value)))
+    assert told[0] == told[1]
+
+
+def test_warnings_are_given_here(tmp_path: Path) -> None:
+    ds = dataset()
+    ds.t[40] = np.nan
+    samples = xloader.open(write(tmp_path, ds)).window(time=1)
+    loader = samples.loader(batch_size=20, output="numpy", processes=2)
+    with loader, pytest.warns(NanWarning, match="'t'"):
+        list(loader)
+
+    def warn(ds: xr.Dataset) -> xr.Dataset:
+        if ds.sizes["sample"] > 1:
+            warnings.warn("a word", UserWarning, stacklevel=1)
+        return ds
+
+    with (
+        samples.map(warn).loader(
+            batch_size=20, output="numpy", processes=1, on_nan="ignore"
+        ) as loader,
+        pytest.warns(UserWarning, match="a word"),
+    ):
+        for _ in loader:
+            pass
+
+
+# Faults
+
+
+def damage(folder: Path) -> str:
+    path = write(folder)
+    for name in ("3", "7"):
+        (Path(path) / "t" / "c" / name / "0").write_bytes(b"nonsense")
+    return path
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_chunk_that_does_not_decode(processes: int, tmp_path: Path) -> None:
+    samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
+    options: dict[str, Any] = {"batch_size": 10, "output": "numpy", "lanes": 2, "shuffle": False}
+    found = []
+    for num in (0, processes):
+        with samples.loader(**options, processes=num) as loader:
+            with pytest.raises(CorruptChunkError) as raised:
+                list(loader)
+            found.append((loader.report().num_steps, raised.value.chunk))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_rows_that_are_skipped(processes: int, tmp_path: Path) -> None:
+    samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
+    options: dict[str, Any] = {"batch_size": 20, "output": "numpy", "lanes": 2}
+    with samples.loader(**options, processes=processes, on_error="skip") as loader:
+        with pytest.warns(SkippedWarning, match="could not be read"):
+            batches = copies(loader)
+        report = loader.report()
+    assert report.num_skipped_samples == 10
+    assert [chunk for _, chunk in report.skipped_chunks] == [(3, 0), (7, 0)]
+    real = [i for batch in batches for i in batch.ids[~batch.is_padding].tolist()]
+    assert sorted(real) == [i for i in range(100) if i // 5 not in (3, 7)]
+    for batch in batches:
+        np.testing.assert_array_equal(batch.t[:, 0, 0], dataset().t.values[batch.ids, 0])
+
+
+@pytest.mark.parametrize("moment", ["before", "between", "waiting"])
+def test_a_process_that_is_killed(moment: str, samples: xloader.Samples) -> None:
+    def sleep(ds: xr.Dataset) -> xr.Dataset:
+        if moment == "waiting" and ds.sizes["sample"] > 1:
+            time.sleep(1e6)
+        return ds
+
+    with samples.map(sleep).loader(batch_size=4, output="numpy", processes=2) as loader:
+        iterator = iter(loader)
+        if moment == "between":
+            next(iterator)
+        pids = pids_of(loader)
+        killer = threading.Timer(0.2, os.kill, (pids[1], signal.SIGKILL))
+        if moment == "waiting":
+            killer.start()
+        else:
+            os.kill(pids[1], signal.SIGKILL)
+            assert gone(pids)
+        with pytest.raises(WorkersError, match=r"worker process 2 of 2 has died; it .*SIGKILL"):
+            list(iterator)
+        assert gone(pids)
+        if moment != "waiting":
+            assert len(list(loader)) == len(loader)
+            assert pids_of(loader) != pids
+
+
+def test_close_ends_the_processes_whatever_they_do(samples: xloader.Samples) -> None:
+    def sleep(ds: xr.Dataset) -> xr.Dataset:
+        if ds.sizes["sample"] > 1:
+            time.sleep(1e6)
+        return ds
+
+    loader = samples.map(sleep).loader(batch_size=4, output="numpy", processes=2)
+    iterator = iter(loader)
+    closer = threading.Timer(0.2, loader.close)
+    closer.start()
+    with pytest.raises(ClosedError):
+        next(iterator)
+    closer.join()
+    assert not psutil.Process().children() or all(
+        "xloader" not in child.name() for child in psutil.Process().children()
+    )
+
+
+def test_nothing_is_left_behind(samples: xloader.Samples) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "processes": 2}
+    list(samples.loader(**options))
+    gc.collect()
+    me = psutil.Process()
+    num_files, num_threads = me.num_fds(), threading.active_count()
+    pids: list[int] = []
+    for number in range(20):
+        loader = samples.loader(**options)
+        iterator = iter(loader)
+        if number % 4:
+            next(iterator)
+            pids += pids_of(loader)
+        if number % 4 == 2:
+            list(iterator)
+        if number % 4 == 3:
+            loader.close()
+        del loader, iterator
+    gc.collect()
+    assert gone(pids)
+    assert me.num_fds() <= num_files
+    assert threading.active_count() <= num_threads
+
+
+SCRIPT = """
+import os, signal, sys, time
+import numpy as np
+import xloader
+
+def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    samples = xloader.open(sys.argv[1]).window(time=1)
+    loader = samples.loader(batch_size=4, output="numpy", processes=2)
+    iterator = iter(loader)
+    next(iterator)
+    print(*loader._carried.pids, flush=True)
+    what = sys.argv[2]
+    if what == "exit":
+        return
+    if what == "raise":
+        raise ZeroDivisionError
+    if what == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1e6)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code"), [("exit", 0), ("raise", 1), ("interrupt", -2), ("kill", -9)]
+)
+def test_processes_end_with_their_loader(what: str, code: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), write(tmp_path), what],
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+    assert done.returncode in (code, 130 if what == "interrupt" else code), done.stderr
+    assert gone([int(pid) for pid in done.stdout.split()])
+    assert "leaked" not in done.stderr
+
+
+def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, xloader\n"
+        "samples = xloader.open(sys.argv[1]).window(time=1)\n"
+        "for _ in samples.loader(batch_size=4, output='numpy', processes=1): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), write(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert 'put what starts the training under if __name__ == "__main__":' in done.stderr
+
+
+def test_functions_of_a_notebook_need_no_main_guard(tmp_path: Path) -> None:
+    # A notebook is no file that a process could import.
+    text = (
+        "import xloader, os\n"
+        "pid = os.getpid()\n"
+        "def where(rows): return os.getpid() != pid\n"
+        f"samples = xloader.open({write(tmp_path)!r}).window(time=1)\n"
+        "loader = samples.loader(batch_size=4, output='numpy', processes=1, collate_fn=where)\n"
+        "assert all(loader)\n"
+        "loader.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=GUARD, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# Bad input
+
+
+def test_what_cannot_be_sent_is_named(samples: xloader.Samples) -> None:
+    lock = threading.Lock()
+
+    def locked(ds: xr.Dataset) -> xr.Dataset:
+        with lock:
+            return ds
+
+    with pytest.raises(OptionError, match=r"map\(.*locked.*\).* cannot be sent to worker proc"):
+        next(iter(samples.map(locked).loader(batch_size=4, output="numpy", processes=1)))
+
+    def collate(rows: Any) -> Any:
+        with lock:
+            return rows
+
+    with pytest.raises(OptionError, match="the collate_fn cannot be sent"):
+        next(iter(samples.loader(batch_size=4, output="numpy", processes=1, collate_fn=collate)))
+
+
+def test_no_room_for_the_shared_memory(
+    samples: xloader.Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    num_files = psutil.Process().num_fds()
+    with pytest.raises(WorkersError, match=r"no room .* \d+ bytes \(.*B\).*smaller batch_size"):
+        next(iter(samples.loader(batch_size=4, output="numpy", processes=1)))
+    assert psutil.Process().num_fds() == num_files
+
+
+def test_memory_for_a_selection_in_each_process(samples: xloader.Samples) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "output": "numpy", "lanes": 4, "memory": 9000}
+    options |= {"rank": 0, "world_size": 1}
+    assert samples.loader(**options).plan.is_resident
+    with pytest.raises(MemoryBudgetError, match="the whole selection in each") as raised:
+        samples.loader(**options, processes=4)
+    options["memory"] = raised.value.minimum_nbytes
+    with samples.loader(**options, processes=4) as loader:
+        assert len(list(loader)) == len(loader)
