@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -56,6 +57,11 @@ from xloader.loader.process_setup import (
 from xloader.loader.rank_plan import RankPlan
 from xloader.loader.row_list import Rows
 from xloader.transforms.packed_fields import stored_layouts
+
+_SWITCH_SECONDS = 5e-4
+"""Seconds after which a thread hands on Python's lock. With Python's 5 ms, two processes with a
+transform of 20 ms a batch made 1.57 times as many batches as threads, and with
+this 1.74 times."""
 
 
 class Wiring(NamedTuple):
@@ -185,6 +191,9 @@ class EngineProcess:
 
     def serve(self) -> None:
         """Carry out runs, until the loader says stop or ends."""
+        # Other processes wait for the rows that this one gathers, while a transform of the user may
+        # hold Python's lock.
+        sys.setswitchinterval(_SWITCH_SECONDS)
         forward_warnings(self._send)
         threading.Thread(target=self._receive, daemon=True).start()
         while (task := self._tasks.get()) is not None:
