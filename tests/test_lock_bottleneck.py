@@ -144,9 +144,9 @@ def test_many_small_chunks() -> None:
     assert advise(small) == (
         "Lock-bound: waiting for Python's lock takes 40% of the threads' time at work. "
         "More threads would not help; larger chunks than 64.0 KiB (2,000 are read a second) or "
-        "worker processes (xloader.torch.data_loader) would."
+        "worker processes (processes=2) would."
     )
-    large = "would not help; worker processes (xloader.torch.data_loader) would."
+    large = "would not help; worker processes (processes=2) would."
     assert advise(locked()).endswith(large)
     assert advise(locked(chunk=64 << 10, is_direct=False)).endswith(large)
 
@@ -184,7 +184,8 @@ def test_a_consumer_that_may_hold_the_lock() -> None:
     assert busy.bottleneck == "consumer"
     assert advise(busy).startswith(
         "The threads wait for Python's lock 40% of their time at work: "
-        "Python code of the consumer may hold it. The consumer takes 95% of the time"
+        "Python code of the consumer may hold it, and with processes=1 the loader would not need "
+        "it. The consumer takes 95% of the time"
     )
     assert "lock" not in advise(replace(busy, has_lock=False))
 

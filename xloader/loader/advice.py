@@ -105,7 +105,8 @@ def _of_consumer(effort: EpochEffort) -> str:
     if effort.is_locked:
         taken = (
             f"The threads wait for Python's lock {effort.lock_share:.0%} of their time at work: "
-            f"Python code of the consumer may hold it. {taken}"
+            "Python code of the consumer may hold it, and with processes=1 the loader would not "
+            f"need it. {taken}"
         )
     if effort.headroom < _LITTLE_HEADROOM:
         return f"{taken}, and the loader needs as long: the epoch gets faster only if both do."
@@ -193,7 +194,8 @@ def _of_transform(effort: EpochEffort) -> str:
 
 def _of_lock(effort: EpochEffort) -> str:
     remedies = [remedy for remedy in (_compiled(effort), _less_python(effort)) if remedy]
-    processes = " or ".join([", ".join(remedies), "worker processes (xloader.torch.data_loader)"])
+    num = max(2, effort.num_cores // 2)
+    processes = " or ".join([", ".join(remedies), f"worker processes (processes={num})"])
     text = f"More threads would not help; {processes.removeprefix(' or ')} would."
     if effort.wait_share < 1 - _BUSY_CONSUMER:
         text += " Python code of the consumer may hold the lock too."

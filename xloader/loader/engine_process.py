@@ -186,7 +186,8 @@ class EngineProcess:
         self._passes = _PassTable()
         self._num_ended = 0
         self._tasks: SimpleQueue[Begin | None] = SimpleQueue()
-        self._sending = threading.Lock()
+        # Re-entrant: a garbage collection in the middle may give a warning.
+        self._sending = threading.RLock()
         self._finishers = ThreadPoolExecutor(own.process_threads)
 
     def serve(self) -> None:

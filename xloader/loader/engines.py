@@ -161,6 +161,7 @@ class ProcessEngine:
         self._hand_over = hand_over
         self._team: ProcessTeam | None = None
         self._table = SlotTable(0)
+        self._run: ProcessRun | None = None
         self._num_runs = 0
         self._loaded: list[Cached] = self._nothing_loaded()
 
@@ -189,7 +190,7 @@ class ProcessEngine:
             # Also if the loader is dropped, or at exit.
             weakref.finalize(self, self._team.close)
         self._num_runs += 1
-        run = ProcessRun(
+        run = self._run = ProcessRun(
             self._team,
             self._table,
             Begin(self._num_runs, part.epoch, first_step),
@@ -201,20 +202,20 @@ class ProcessEngine:
 
     def refresh(self) -> None:
         """Start new processes at the next run, if one has died or this process was forked."""
-        if self._team is not None and not self._team.is_usable:
-            self._team.close()
-            self._team = None
-            self._loaded = self._nothing_loaded()
+        # Ctrl-C may have come while the end of a run was waited for.
+        is_stuck = self._run is not None and self._run.is_closed and not self._run.is_settled
+        if self._team is not None and (is_stuck or not self._team.is_usable):
+            self.clear()
 
     def clear(self) -> None:
         """End the processes."""
         if self._team is not None:
             self._team.close()
-        self._team = None
+        self._team = self._run = None
         self._loaded = self._nothing_loaded()
 
     def _keep(self, loaded: Sequence[Cached]) -> None:
-        self._loaded = list(loaded)
+        self._loaded, self._run = list(loaded), None
 
     def _nothing_loaded(self) -> list[Cached]:
         return [frozenset[tuple[int, int]]()] * self._rank_plan.options.processes

@@ -128,12 +128,18 @@ class ProcessRun:
         self._num_granted = 0
         self._is_closed = False
         self._has_begun = False
+        self._is_settled = False
         self._begun = 0.0
 
     @property
     def is_closed(self) -> bool:
         """Whether the run was closed."""
         return self._is_closed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no process works for the run, so that another one may use the slots."""
+        return self._is_settled or not self._has_begun
 
     def take(self) -> Delivery | None:
         """The next batch; None after the last one. Errors are those of a run on threads.
@@ -200,6 +206,7 @@ class ProcessRun:
             self._table.end_run()
             self._on_end([self._ended[at].loaded for at in range(self._team.num)])
             self._add_up()
+            self._is_settled = True
 
     def _start(self) -> None:
         if self._has_begun or self._is_closed:

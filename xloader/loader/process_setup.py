@@ -21,7 +21,7 @@ from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
 from xloader.core.options import LoaderOptions
 from xloader.engine.tally import Tally
-from xloader.errors import OptionError, XloaderError
+from xloader.errors import OptionError, XloaderError, XloaderWarning
 from xloader.planning.plan import Plan
 from xloader.recipe.recipe import Recipe
 from xloader.transforms.packed_fields import PackedField
@@ -250,7 +250,7 @@ class SentError(NamedTuple):
 
 
 def forward_warnings(send: Callable[[Warned], None]) -> None:
-    """Send all warnings of this process to the loader, which shows or filters them.
+    """Send the warnings of this process to the loader, which shows or filters them.
 
     Parameters
     ----------
@@ -261,5 +261,5 @@ def forward_warnings(send: Callable[[Warned], None]) -> None:
     def forward(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         send(Warned(str(message), category))
 
-    warnings.simplefilter("always")
+    warnings.simplefilter("always", XloaderWarning)
     warnings.showwarning = forward

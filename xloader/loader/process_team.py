@@ -22,7 +22,7 @@ from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.thread_group import MOST_SECONDS, Threads
 from xloader.errors import WorkersError
 from xloader.loader.engine_process import Wiring, run_process
-from xloader.loader.process_setup import Failed, ProcessSetup, Stop, Warned
+from xloader.loader.process_setup import Failed, ProcessSetup, Stop
 from xloader.loader.rank_plan import RankPlan
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
@@ -84,6 +84,8 @@ class ProcessTeam:
         self._memory = SharedMemory(num_slots * self._slots.slot_nbytes)
         self.buffers: list[Buffer] = list(self._memory.buffer.reshape(num_slots, -1))
         self._threads = Threads("xloader-processes")
+        # Re-entrant: a garbage collection in the middle may end an iteration.
+        self._sending = threading.RLock()
         self._bell, self._ring = multiprocessing.Pipe(duplex=False)
         self._is_closed = False
         self._processes: list[BaseProcess] = []
@@ -138,7 +140,8 @@ class ProcessTeam:
             if doing:
                 self._last[number] = doing
             try:
-                connection.send(message)
+                with self._sending:
+                    connection.send(message)
             except OSError:
                 # It has died, which the thread that listens finds out.
                 continue
@@ -244,17 +247,15 @@ class ProcessTeam:
         self._have_spoken.add(number)
         if isinstance(message, Failed) and message.run < 0:
             self._fail(number, message.error.restored(self._name(number)))
-        elif self.listener is not None:
-            self.listener(number, message)
-        elif isinstance(message, Warned):
-            pass
+        elif (listener := self.listener) is not None:
+            listener(number, message)
         return True
 
     def _fail(self, number: int, error: BaseException) -> None:
         if self._error is None and not self._is_closed:
             self._error = error
-            if self.listener is not None:
-                self.listener(number, error)
+            if (listener := self.listener) is not None:
+                listener(number, error)
 
     def _name(self, number: int) -> str:
         return f"worker process {number + 1} of {self.num}"
