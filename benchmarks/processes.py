@@ -1,6 +1,8 @@
-"""What worker processes are worth where Python is kept busy: `python -m benchmarks.processes`.
+"""What worker processes are worth where Python is kept busy.
 
-Two cases, each with threads and with processes in turns, in one run:
+python -m benchmarks.processes
+
+Two cases, with threads and with processes in turns, in one run:
 
 - a training loop that spins in Python for half of each step and sleeps for the other half. Its step
   takes as long as a loader on threads needs for a batch. What comes is compared with what the same
@@ -15,6 +17,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +29,10 @@ from benchmarks.stores import ensure_stores
 
 NUM_TURNS: Final = 3
 HELD_SECONDS: Final = 0.02
+NUM_WARM: Final = 4
+"""Batches of an epoch that are not counted."""
+
+WAYS: Final = {"threads": 0, "processes=1": 1, "processes=2": 2}
 
 
 def spin(seconds: float) -> None:
@@ -36,7 +43,7 @@ def spin(seconds: float) -> None:
 
 
 def hold_lock(ds: xr.Dataset) -> xr.Dataset:
-    """A transform that loops in Python, whatever the batch."""
+    """Loop in Python, whatever the batch."""
     if ds.sizes["sample"] > 1:
         end = time.thread_time() + HELD_SECONDS
         while time.thread_time() < end:
@@ -44,19 +51,21 @@ def hold_lock(ds: xr.Dataset) -> xr.Dataset:
     return ds
 
 
-def rate(loader: xloader.Loader, step: Callable[[], None] | None = None) -> float:
-    """Batches a second of an epoch, after its first four batches."""
-    num, begin = 0, 0.0
+def rate(loader: xloader.Loader, step: Callable[[], object] | None = None) -> float:
+    """Batches a second of an epoch, after its first ones."""
+    num, begin = 0, time.perf_counter()
     for number, _ in enumerate(loader):
-        if number == 4:
+        if number == NUM_WARM:
             begin = time.perf_counter()
-        num += number > 4
+        num += number > NUM_WARM
         if step is not None:
             step()
     return num / (time.perf_counter() - begin)
 
 
-def best(loaders: dict[str, xloader.Loader], step: Any = None) -> dict[str, float]:
+def best(
+    loaders: dict[str, xloader.Loader], step: Callable[[], object] | None = None
+) -> dict[str, float]:
     """The best rate of each loader, taken in turns."""
     found = dict.fromkeys(loaders, 0.0)
     for _ in range(NUM_TURNS):
@@ -65,14 +74,57 @@ def best(loaders: dict[str, xloader.Loader], step: Any = None) -> dict[str, floa
     return found
 
 
+def compare_loops(samples: xloader.Samples, options: dict[str, Any]) -> list[str]:
+    """Measure a loop that spins beside one that sleeps. Returns the lines of a table."""
+    with ExitStack() as opened:
+        loaders = {
+            name: opened.enter_context(samples.loader(**options, processes=num))
+            for name, num in WAYS.items()
+        }
+        seconds = 1 / max(rate(loaders["threads"]) for _ in range(2))
+        free = best(loaders)
+        asleep = best(loaders, lambda: time.sleep(seconds))
+
+        def step() -> None:
+            spin(seconds / 2)
+            time.sleep(seconds / 2)
+
+        busy = best(loaders, step)
+    return [
+        f"| batches/s, a step of {1e3 * seconds:.1f} ms | no loop | sleeps | half spins | ratio |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {free[name]:.2f} | {asleep[name]:.2f} | {busy[name]:.2f} "
+            f"| {busy[name] / asleep[name]:.2f} |"
+            for name in WAYS
+        ),
+    ]
+
+
+def compare_transforms(samples: xloader.Samples, options: dict[str, Any]) -> list[str]:
+    """Measure a transform that holds the lock. Returns the lines of a table."""
+    slow = samples.map(hold_lock)
+    with ExitStack() as opened:
+        held = best(
+            {
+                name: opened.enter_context(slow.loader(**options, processes=num))
+                for name, num in WAYS.items()
+            }
+        )
+    return [
+        "| a transform that holds the lock | batches/s | of threads |",
+        "|---|---|---|",
+        *(f"| {name} | {held[name]:.2f} | {held[name] / held['threads']:.2f} |" for name in WAYS),
+    ]
+
+
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "xloader-bench"
-    )
+    folder = Path(tempfile.gettempdir()) / "xloader-bench"
+    parser.add_argument("--folder", type=Path, default=folder, help="where the stores lie")
     parser.add_argument("--only", default="steps1", help="name of a layout")
     chosen = parser.parse_args()
     (layout,) = [one for one in LAYOUTS if one.name == chosen.only]
@@ -84,28 +136,8 @@ def main() -> None:
         "memory": layout.memory_nbytes,
         "on_nan": "ignore",
     }
-    kinds = {"threads": {}, "processes=1": {"processes": 1}, "processes=2": {"processes": 2}}
-    loaders = {name: samples.loader(**options, **more) for name, more in kinds.items()}
-    seconds = 1 / max(rate(loaders["threads"]) for _ in range(2))
-    print(f"a step of {1e3 * seconds:.1f} ms, as long as threads need for a batch of {layout.name}")
-    free = best(loaders)
-    asleep = best(loaders, lambda: time.sleep(seconds))
-    busy = best(loaders, lambda: (spin(seconds / 2), time.sleep(seconds / 2)))
-    print("| | no loop, batches/s | a loop that sleeps | half spins | half spins / sleeps |")
-    print("| --- | --- | --- | --- | --- |")
-    for name in loaders:
-        cells = (free[name], asleep[name], busy[name], busy[name] / asleep[name])
-        print(f"| {name} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
-    for loader in loaders.values():
-        loader.close()
-    options["batch_size"] = 4
-    slow = {name: samples.map(hold_lock).loader(**options, **more) for name, more in kinds.items()}
-    held = best(slow)
-    print("\n| a transform that holds the lock for 20 ms | batches/s | of threads |")
-    print("| --- | --- | --- |")
-    for name in slow:
-        print(f"| {name} | {held[name]:.2f} | {held[name] / held['threads']:.2f} |")
-        slow[name].close()
+    print("\n".join(compare_loops(samples, options)), "\n")
+    print("\n".join(compare_transforms(samples, {**options, "batch_size": 4})))
 
 
 if __name__ == "__main__":

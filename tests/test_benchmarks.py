@@ -13,8 +13,9 @@ import pytest
 import xarray as xr
 import zarr
 
+import xloader
 from benchmarks import __main__ as command
-from benchmarks import cores, latency, ours, page, picture, reference, table, turns
+from benchmarks import cores, latency, ours, page, picture, processes, reference, table, turns
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
 from benchmarks.measure import Effort, PeakMemory, Speed, Usage
@@ -435,3 +436,18 @@ def test_a_late_knock_found_the_lock_held_unless_a_core_was_waited_for(
     monkeypatch.setattr(cores, "WorkClock", lambda: script)
     knocks._knock()
     assert knocks.share == pytest.approx(share), case
+
+
+# --- worker processes
+
+
+def test_processes_and_threads_are_compared(paths, monkeypatch):
+    monkeypatch.setattr(processes, "WAYS", {"threads": 0, "processes=1": 1})
+    monkeypatch.setattr(processes, "NUM_TURNS", 1)
+    monkeypatch.setattr(processes, "HELD_SECONDS", 0.001)
+    samples = xloader.open(paths[TILES]).window(PATCHES)
+    options = {"batch_size": 4, "output": "numpy"}
+    for compare in (processes.compare_loops, processes.compare_transforms):
+        rows = compare(samples, options)[2:]
+        assert [row.split("|")[1].strip() for row in rows] == ["threads", "processes=1"]
+        assert all(float(row.split("|")[2]) > 0 for row in rows)
