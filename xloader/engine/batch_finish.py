@@ -1,4 +1,4 @@
-"""What is done to a whole batch once it is gathered: transforms, a look for NaN, output dtypes."""
+"""The last steps of a whole batch once it is gathered: transforms, a look for NaN, dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xloader.core.nans import CountNans, FieldNans, OnNan, look_for_nans
 from xloader.engine.buffers import Arrays
 
 
-class Transform(Protocol):
+class BatchTransform(Protocol):
     """A function that turns a gathered batch into what is delivered."""
 
     def __call__(self, arrays: Arrays, ids: Ints, occurrences: Ints | None = None, /) -> Arrays:
@@ -56,7 +56,7 @@ class BatchFinish:
         By field, how its NaN values are counted, for fields that are delivered as stored.
     """
 
-    transform: Transform = _unchanged
+    transform: BatchTransform = _unchanged
     convert: Callable[[Arrays], Arrays] = lambda arrays: arrays
     on_nan: OnNan = "ignore"
     nan_counts: Mapping[str, CountNans] = field(default_factory=dict)

@@ -11,6 +11,7 @@ The processes finish batches in turn. The loader is told of each that is ready.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,38 +25,30 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from xloader.compiled.library import address_of
-from xloader.core.axis import Ints
-from xloader.core.messages import names_function
 from xloader.engine.batch_finish import BatchFinish
-from xloader.engine.batch_slots import BatchSlots, GrantedRows, Slot
-from xloader.engine.buffers import Arrays, Fields
+from xloader.engine.batch_slots import BatchSlots, GrantedRows
+from xloader.engine.buffers import Fields
 from xloader.engine.job import Delivery
-from xloader.engine.parcels import pack
 from xloader.engine.run import Run
 from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.tally import Tally
 from xloader.errors import ClosedError
-from xloader.loader.batch import Batch
+from xloader.loader.batch_finisher import BatchFinisher
 from xloader.loader.job_factory import JobFactory, Share
-from xloader.loader.process_setup import (
-    Begin,
-    End,
+from xloader.loader.process_messages import (
+    BeginRun,
     Ended,
+    EndRun,
     Failed,
     Finished,
     Gathered,
-    Grant,
-    ProcessSetup,
+    GrantSlot,
     SentError,
-    Stop,
+    StopProcess,
     forward_warnings,
 )
+from xloader.loader.process_setup import ProcessSetup
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.row_list import Rows
 from xloader.transforms.packed_fields import stored_layouts
 
 _SWITCH_SECONDS = 5e-4
@@ -125,8 +118,10 @@ class _Pass:
         The batches that are being finished here, and those that are.
     run : Run or None
         The run, once it has begun.
-    finish : BatchFinish
-        What is done to whole batches.
+    num_steps : int
+        Number of its steps.
+    finisher : BatchFinisher or None
+        Finishes its batches, once it has begun.
     regions : dict of int to int
         By step, the distinct regions, where this process sees whole batches.
     is_over : threading.Event
@@ -140,10 +135,8 @@ class _Pass:
         self.counts: Counter[int] = Counter()
         self.run: Run | None = None
         self.num_steps = 0
-        self.finish = BatchFinish()
+        self.finisher: BatchFinisher | None = None
         self.regions: dict[int, int | None] = {}
-        self.last_rows: Arrays | None = None
-        self.last_id = self.last_occurrence = 0
         self.finishing: list[futures.Future[None]] = []
         self.is_over = threading.Event()
         self.lock = threading.Lock()
@@ -185,7 +178,7 @@ class EngineProcess:
         )
         self._passes = _PassTable()
         self._num_ended = 0
-        self._tasks: SimpleQueue[Begin | None] = SimpleQueue()
+        self._tasks: SimpleQueue[BeginRun | None] = SimpleQueue()
         # Re-entrant: a garbage collection in the middle may give a warning.
         self._sending = threading.RLock()
         self._finishers = ThreadPoolExecutor(own.process_threads)
@@ -224,30 +217,30 @@ class EngineProcess:
             os._exit(1)
 
     def _handle(self, message: Any) -> None:
-        if isinstance(message, Stop):
+        if isinstance(message, StopProcess):
             self._tasks.put(None)
             return
         if message.run <= self._num_ended:
             # Another process has not seen the end of the run yet.
             return
         ours = self._passes[message.run]
-        if isinstance(message, Begin):
+        if isinstance(message, BeginRun):
             self._tasks.put(message)
-        elif isinstance(message, Grant):
+        elif isinstance(message, GrantSlot):
             ours.slots.append(message.slot)
             ours.granted.append(message.slot)
             if ours.run is not None:
                 ours.run.wake()
         elif isinstance(message, Gathered):
             self._count(ours, message.step)
-        elif isinstance(message, End):
+        elif isinstance(message, EndRun):
             ours.is_over.set()
             if ours.run is not None:
                 ours.run.close()
 
     # Parts
 
-    def _carry_out(self, begin: Begin) -> None:
+    def _carry_out(self, begin: BeginRun) -> None:
         ours = self._passes[begin.run]
         index = 0
         try:
@@ -274,13 +267,22 @@ class EngineProcess:
         del self._passes[begin.run]
         self._send(Ended(begin.run, tally, frozenset(self._job_factory.loaded())))
 
-    def _begin(self, ours: _Pass, begin: Begin) -> Run:
+    def _begin(self, ours: _Pass, begin: BeginRun) -> Run:
         part = self._rank_plan.remainder(begin.epoch, begin.first_step)
         self._rows.begin(None)
         job = self._job_factory.job(part, self._lanes)
-        ours.finish, ours.num_steps = job.finish, job.walker.num_steps
+        ours.num_steps = job.walker.num_steps
+        setup = self._setup
+        ours.finisher = BatchFinisher(
+            self._fields,
+            job.finish,
+            ours.num_steps,
+            is_padded=job.is_padded,
+            collate_fn=setup.options.collate_fn,
+            hand_over=setup.hand_over,
+        )
         self._rows.begin(ours.granted)
-        # What fills batches up, and transforms, need whole batches.
+        # Transforms need whole batches, and so does filling them up.
         return Run(replace(job, finish=BatchFinish(), is_padded=False))
 
     def _publish(self, ours: _Pass, delivery: Delivery) -> None:
@@ -299,7 +301,9 @@ class EngineProcess:
         if finisher == number:
             self._count(ours, index)
         else:
-            self._wiring.outboxes[finisher].send(Gathered(ours.number, index))
+            # The loader finds out if that process has died.
+            with contextlib.suppress(OSError):
+                self._wiring.outboxes[finisher].send(Gathered(ours.number, index))
 
     # Whole batches
 
@@ -327,106 +331,19 @@ class EngineProcess:
                 self._send(Failed(ours.number, index, SentError.of(error)))
 
     def _finish(self, ours: _Pass, index: int) -> None:
-        number = ours.slots[index]
-        slot, size = self._slots[number], self._rank_plan.full_size
-        gathered = self._fields.named(slot.gathered, size)
-        rows = _filled_rows(slot.counts, size)
-        is_whole = len(rows) == size
-        arrays = gathered if is_whole else {name: all_[rows] for name, all_ in gathered.items()}
-        ids, is_padding = slot.ids[rows], slot.is_replaced[rows]
-        times = slot.occurrences[rows] if slot.counts[:, 2].any() else None
-        num_own = len(rows)
-        if self._setup.options.world.world_size > 1:
-            arrays, ids, is_padding, times = self._padded(ours, arrays, ids, is_padding, times)
-        if index == ours.num_steps - 2:
-            ours.last_rows = {name: array[-1].copy() for name, array in arrays.items()}
-            ours.last_id = int(ids[-1])
-            ours.last_occurrence = 0 if times is None else int(times[-1])
-        arrays, nans = ours.finish.apply(index, arrays, ids, times, num_own)
-        parcel, is_collated = self._leave(slot, gathered, arrays, ids, is_padding)
-        run = ours.run
-        assert run is not None
+        assert ours.run is not None
+        assert ours.finisher is not None
+        done = ours.finisher.finish(index, self._slots[ours.slots[index]])
         self._send(
             Finished(
-                run=ours.number,
-                step=index,
-                slot=number,
-                num_rows=len(ids),
-                num_own=num_own,
-                ids=None if is_whole else ids,
-                is_padding=None if is_whole else is_padding,
-                occurrences=times,
-                nans=nans,
-                num_regions=ours.regions.pop(index, None),
-                parcel=parcel,
-                is_collated=is_collated,
-                tally=run.snapshot(),
+                ours.number,
+                index,
+                ours.slots[index],
+                *done,
+                ours.regions.pop(index, None),
+                ours.run.snapshot(),
             )
         )
-
-    def _padded(
-        self, ours: _Pass, arrays: Arrays, ids: Ints, is_padding: Any, times: Ints | None
-    ) -> tuple[Arrays, Ints, Any, Ints | None]:
-        """Fill a batch up with its last row, or with that of the batch before it."""
-        size, num_own = self._rank_plan.full_size, len(ids)
-        if num_own == size:
-            return arrays, ids, is_padding, times
-        last = ours.last_rows
-        if num_own:
-            last = {name: array[-1] for name, array in arrays.items()}
-        assert last is not None
-        filled = {}
-        for name, array in arrays.items():
-            filled[name] = np.empty((size, *array.shape[1:]), array.dtype)
-            filled[name][:num_own], filled[name][num_own:] = array, last[name]
-        all_ids = np.full(size, ids[-1] if num_own else ours.last_id)
-        all_ids[:num_own] = ids
-        flags = np.ones(size, np.bool_)
-        flags[:num_own] = is_padding
-        all_times = None
-        if times is not None:
-            all_times = np.full(size, times[-1] if num_own else ours.last_occurrence)
-            all_times[:num_own] = times
-        return filled, all_ids, flags, all_times
-
-    def _leave(
-        self, slot: Slot, gathered: Arrays, arrays: Arrays, ids: Ints, is_padding: Any
-    ) -> tuple[Any, bool]:
-        """Leave a finished batch in its slot, in place of the gathered fields where they fit."""
-        collate, hand_over = self._setup.options.collate_fn, self._setup.hand_over
-        if collate is not None:
-            batch = Batch([hand_over(one) for one in arrays.values()], arrays, ids, is_padding)
-            with names_function(f"collate_fn on a batch of {len(ids)} samples"):
-                made = collate(Rows(batch))
-            return pack(made, slot.extra, hand_over), True
-        if not _fits(arrays, gathered):
-            return pack(arrays, slot.extra, hand_over), False
-        for name, array in arrays.items():
-            target = gathered[name][: len(array)]
-            if not _is_same(array, target):
-                np.copyto(target, array)
-        return None, False
-
-
-def _fits(arrays: Arrays, gathered: Arrays) -> bool:
-    """Whether finished arrays can take the place of the gathered ones, one after the other."""
-    if list(arrays) != list(gathered):
-        return False
-    return all(
-        array.dtype == gathered[name].dtype
-        and array.shape[1:] == gathered[name].shape[1:]
-        # A function may return another field, or the same one turned round.
-        and (
-            _is_same(array, gathered[name][: len(array)])
-            or not any(np.may_share_memory(array, other) for other in gathered.values())
-        )
-        for name, array in arrays.items()
-    )
-
-
-def _is_same(array: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays of one dtype and shape are views of the same memory."""
-    return address_of(array) == address_of(other) and array.strides == other.strides
 
 
 class _PassTable(defaultdict[int, _Pass]):
@@ -435,11 +352,3 @@ class _PassTable(defaultdict[int, _Pass]):
     def __missing__(self, number: int) -> _Pass:
         self[number] = made = _Pass(number)
         return made
-
-
-def _filled_rows(counts: Ints, size: int) -> Ints:
-    """The rows of a slot that processes have filled, in order."""
-    share = size // len(counts)
-    rows = np.arange(size).reshape(len(counts), share)
-    filled: Ints = rows[rows % share < counts[:, :1]]
-    return filled

@@ -17,8 +17,8 @@ from xloader.engine.run import Run
 from xloader.engine.tally import Tally
 from xloader.loader.device_path import DevicePath
 from xloader.loader.job_factory import JobFactory
+from xloader.loader.process_messages import BeginRun
 from xloader.loader.process_run import ProcessRun, SlotTable
-from xloader.loader.process_setup import Begin
 from xloader.loader.process_team import ProcessTeam
 from xloader.loader.rank_plan import RankPlan
 from xloader.planning.epoch import Epoch
@@ -193,7 +193,7 @@ class ProcessEngine:
         run = self._run = ProcessRun(
             self._team,
             self._table,
-            Begin(self._num_runs, part.epoch, first_step),
+            BeginRun(self._num_runs, part.epoch, first_step),
             part.sublanes.num_steps_of(own.sublanes()[0]),
             self._keep,
             None if self._device_path is None else self._device_path.outbox(),

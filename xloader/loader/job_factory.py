@@ -64,7 +64,7 @@ def name_chunks(
 
 @dataclass(frozen=True)
 class Share:
-    """What one process does of the work of a rank.
+    """The part of a rank's work that one process does.
 
     Parameters
     ----------

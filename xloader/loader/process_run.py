@@ -20,7 +20,15 @@ from xloader.engine.step_needs import BatchRows
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS
 from xloader.errors import ClosedError, ForkError
-from xloader.loader.process_setup import Begin, End, Ended, Failed, Finished, Grant, Warned
+from xloader.loader.process_messages import (
+    BeginRun,
+    Ended,
+    EndRun,
+    Failed,
+    Finished,
+    GrantSlot,
+    Warned,
+)
 from xloader.loader.process_team import ProcessTeam
 
 
@@ -82,8 +90,8 @@ class ProcessRun:
         The processes.
     table : SlotTable
         The slots of the team.
-    begin : Begin
-        What to carry out.
+    begin : BeginRun
+        The steps to carry out.
     num_steps : int
         Number of steps.
     on_end : callable
@@ -101,7 +109,7 @@ class ProcessRun:
         self,
         team: ProcessTeam,
         table: SlotTable,
-        begin: Begin,
+        begin: BeginRun,
         num_steps: int,
         on_end: Callable[[list[frozenset[tuple[int, int]]]], None],
         outbox: Outbox | None = None,
@@ -191,12 +199,13 @@ class ProcessRun:
             self._ready.notify()
         if not self._has_begun:
             return
-        self._team.tell(End(self._begin.run), "was ending an iteration")
+        self._team.tell(EndRun(self._begin.run), "was ending an iteration")
         if self._outbox is not None:
             self._outbox.close()
             self._outbox.join(time.monotonic() + MOST_SECONDS)
         if not self._all_ended.wait(MOST_SECONDS) or not self._team.is_usable:
             # A process is stuck, perhaps in a read: the next run gets new ones.
+            self._team.listener = None
             self._team.close()
             return
         with self._lock:
@@ -215,7 +224,7 @@ class ProcessRun:
         self._team.listener = self._hear
         if self._outbox is not None:
             self._outbox.start(_nothing, self._fail)
-        self._failure = self._team.error
+        self._failure = self._failure or self._team.take_error()
         epoch = f"was making the first batch of epoch {self._begin.epoch}"
         self._team.tell(self._begin, epoch)
 
@@ -225,7 +234,7 @@ class ProcessRun:
                 self._table.free(slot)
                 continue
             self._num_granted += 1
-            self._team.tell(Grant(self._begin.run, slot))
+            self._team.tell(GrantSlot(self._begin.run, slot))
 
     def _is_ready(self) -> bool:
         with self._lock:

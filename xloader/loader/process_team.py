@@ -22,7 +22,8 @@ from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.thread_group import MOST_SECONDS, Threads
 from xloader.errors import WorkersError
 from xloader.loader.engine_process import Wiring, run_process
-from xloader.loader.process_setup import Failed, ProcessSetup, Stop
+from xloader.loader.process_messages import Failed, StopProcess
+from xloader.loader.process_setup import ProcessSetup
 from xloader.loader.rank_plan import RankPlan
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
@@ -67,6 +68,7 @@ class ProcessTeam:
         self.num = options.processes
         self._pid = os.getpid()
         self.listener: Callable[[int, Any], None] | None = None
+        self._is_failed = False
         self._error: BaseException | None = None
         self._last = ["was starting"] * self.num
         self._have_spoken: set[int] = set()
@@ -105,12 +107,13 @@ class ProcessTeam:
     @property
     def is_usable(self) -> bool:
         """Whether all processes are there and no error has occurred."""
-        return not self._is_closed and self._error is None and not self.is_foreign
+        return not self._is_closed and not self._is_failed and not self.is_foreign
 
-    @property
-    def error(self) -> BaseException | None:
-        """Why the team is not usable any more."""
-        return self._error
+    def take_error(self) -> BaseException | None:
+        """The error of a team that failed while nobody listened. It is given once."""
+        # An error that was raised refers to the loop that it ended, and must not be kept here.
+        error, self._error = self._error, None
+        return error
 
     @property
     def pids(self) -> list[int]:
@@ -155,7 +158,7 @@ class ProcessTeam:
         if self.is_foreign or self._is_closed:
             return
         self._is_closed = True
-        self.tell(Stop())
+        self.tell(StopProcess())
         until = time.monotonic() + MOST_SECONDS
         for process in self._processes:
             process.join(max(0.0, until - time.monotonic()))
@@ -228,7 +231,7 @@ class ProcessTeam:
                 del sentinels[self._processes[at].sentinel]
                 self._drain(at, numbers)
                 self._fail(at, self._death(at))
-            if self._error is not None:
+            if self._is_failed:
                 self._kill()
                 return
 
@@ -252,10 +255,12 @@ class ProcessTeam:
         return True
 
     def _fail(self, number: int, error: BaseException) -> None:
-        if self._error is None and not self._is_closed:
-            self._error = error
-            if (listener := self.listener) is not None:
-                listener(number, error)
+        if self._is_failed or self._is_closed:
+            return
+        self._is_failed, self._error = True, error
+        # A run that begins now sets the listener first, and takes the error then.
+        if (listener := self.listener) is not None and self.take_error():
+            listener(number, error)
 
     def _name(self, number: int) -> str:
         return f"worker process {number + 1} of {self.num}"
