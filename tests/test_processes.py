@@ -254,7 +254,51 @@ def test_batches_that_are_kept_stay_as_they_were(samples: xloader.Samples) -> No
         assert len(again) == len(kept)
 
 
+def test_an_iterator_that_was_replaced_takes_nothing(samples: xloader.Samples) -> None:
+    with samples.loader(batch_size=8, output="numpy", processes=1) as loader:
+        first = iter(loader)
+        next(first)
+        second = iter(loader)
+        with pytest.raises(ClosedError):
+            next(first)
+        assert len(list(second)) == len(loader)
+        third: Any = iter(loader)
+        third.close()
+        with pytest.raises(ClosedError):
+            next(third)
+        assert len(list(loader)) == len(loader)
+
+
+def test_epochs_of_one_step(samples: xloader.Samples) -> None:
+    with samples.loader(batch_size=99, output="numpy", processes=1) as loader:
+        for _ in range(3):
+            for batch in loader:
+                assert sorted(batch.ids) == list(range(99))
+
+
+def test_the_last_batches_on_many_threads(tmp_path: Path) -> None:
+    samples = xloader.open(write(tmp_path, dataset(18))).window(time=2, stride=1)
+    options: dict[str, Any] = {"batch_size": 2, "output": "numpy", "rank": 0, "world_size": 2}
+    with (
+        samples.loader(**options, lanes=4) as threads,
+        samples.loader(**options, lanes=4, processes=2, threads=4) as loader,
+    ):
+        for _ in range(20):
+            assert_same(copies(loader), copies(threads))
+
+
 # What runs in the processes
+
+
+def draw(rows: Any) -> float:
+    return float(np.random.random())  # noqa: NPY002
+
+
+def test_global_random_numbers_differ_between_processes(samples: xloader.Samples) -> None:
+    with samples.loader(batch_size=4, output="numpy", processes=2, collate_fn=draw) as loader:
+        drawn = list(loader)
+        assert len(set(drawn)) == len(drawn)
+        assert loader.report().delivered_nbytes == 99 * 2 * 2 * 6 * 4
 
 
 def where(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
@@ -301,11 +345,17 @@ def test_tensors_of_a_collate_fn(samples: xloader.Samples) -> None:
         for own, batch in zip(kept, threads, strict=True):
             assert torch.equal(own["t"], batch.t)
             assert torch.equal(own["half"], batch.u.half())
+            assert torch.equal(own["low"].detach(), batch.u.bfloat16())
+
+
+class OddError(Exception):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
 
 
 def fail(ds: xr.Dataset) -> xr.Dataset:
     if (ds.t == 300).any():
-        raise ZeroDivisionError("by hand")
+        raise ZeroDivisionError("by hand") from OddError(1, 2)
     return ds
 
 
@@ -318,6 +368,7 @@ def test_an_error_of_a_transform(processes: int, samples: xloader.Samples) -> No
             with pytest.raises(TransformError) as raised:
                 list(loader)
             assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            assert "1 and 2" in str(raised.value.__cause__.__cause__)
             told.append((loader.report().num_steps, str(raised.value)))
     assert told[0] == told[1]
 
@@ -331,8 +382,11 @@ def test_warnings_are_given_here(tmp_path: Path) -> None:
         list(loader)
 
     def warn(ds: xr.Dataset) -> xr.Dataset:
+        class OwnWarning(UserWarning):
+            pass
+
         if ds.sizes["sample"] > 1:
-            warnings.warn("a word", UserWarning, stacklevel=1)
+            warnings.warn("a word", OwnWarning, stacklevel=1)
         return ds
 
     with (
@@ -368,20 +422,33 @@ def test_a_chunk_that_does_not_decode(processes: int, tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_rows_that_are_skipped(processes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_rows_that_are_skipped(shuffle: bool, processes: int, tmp_path: Path) -> None:
     samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
-    options: dict[str, Any] = {"batch_size": 20, "output": "numpy", "lanes": 2}
-    with samples.loader(**options, processes=processes, on_error="skip") as loader:
-        with pytest.warns(SkippedWarning, match="could not be read"):
-            batches = copies(loader)
-        report = loader.report()
-    assert report.num_skipped_samples == 10
-    assert [chunk for _, chunk in report.skipped_chunks] == [(3, 0), (7, 0)]
-    real = [i for batch in batches for i in batch.ids[~batch.is_padding].tolist()]
-    assert sorted(real) == [i for i in range(100) if i // 5 not in (3, 7)]
-    for batch in batches:
-        np.testing.assert_array_equal(batch.t[:, 0, 0], dataset().t.values[batch.ids, 0])
+    options: dict[str, Any] = {"batch_size": 20, "output": "numpy", "lanes": 4}
+    options |= {"shuffle": shuffle, "on_error": "skip"}
+    made, reports = [], []
+    for num in (0, processes):
+        with samples.loader(**options, processes=num) as loader:
+            with pytest.warns(SkippedWarning, match=r"could not be read.*does not decode|corrupt"):
+                made.append(copies(loader))
+            reports.append(loader.report())
+    assert_same(*made)
+    assert [report.num_skipped_samples for report in reports] == [10, 10]
+    assert reports[0].skipped_chunks == reports[1].skipped_chunks
+
+
+def test_a_batch_without_a_good_row(tmp_path: Path) -> None:
+    samples = xloader.open(damage(tmp_path), max_retries=0).window(time=1)
+    options: dict[str, Any] = {"batch_size": 4, "output": "numpy", "lanes": 2, "shuffle": False}
+    for num in (0, 2):
+        with samples.select(range(15, 19)).loader(
+            **options, processes=num, on_error="skip"
+        ) as loader:
+            with pytest.raises(CorruptChunkError) as raised:
+                list(loader)
+            assert "has no good row" in "".join(raised.value.__notes__)
 
 
 @pytest.mark.parametrize("moment", ["before", "between", "waiting"])
@@ -396,13 +463,16 @@ def test_a_process_that_is_killed(moment: str, samples: xloader.Samples) -> None
         if moment == "between":
             next(iterator)
         pids = pids_of(loader)
-        killer = threading.Timer(0.2, os.kill, (pids[1], signal.SIGKILL))
+        number = int(signal.SIGKILL) if moment != "between" else 40
+        killer = threading.Timer(0.2, os.kill, (pids[1], number))
         if moment == "waiting":
             killer.start()
         else:
-            os.kill(pids[1], signal.SIGKILL)
-            assert gone(pids)
-        with pytest.raises(WorkersError, match=r"worker process 2 of 2 has died; it .*SIGKILL"):
+            os.kill(pids[1], number)
+            assert gone(pids[1:])
+        how = "SIGKILL" if moment != "between" else "signal 40"
+        told = rf"worker process 2 of 2 has died; it .*killed by {how}"
+        with pytest.raises(WorkersError, match=told):
             list(iterator)
         assert gone(pids)
         if moment != "waiting":
@@ -450,6 +520,7 @@ def test_nothing_is_left_behind(samples: xloader.Samples) -> None:
     assert gone(pids)
     assert me.num_fds() <= num_files
     assert threading.active_count() <= num_threads
+    assert not [one for one in me.memory_maps(grouped=False) if "memfd:xloader" in one.path]
 
 
 SCRIPT = """

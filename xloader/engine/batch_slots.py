@@ -4,7 +4,7 @@
 
     slot    | rows of process 0 | rows of process 1 | ... |  the gathered fields
             | ids, occurrences, replaced rows       |        of the same rows
-            | counts of process 0 | ...                      how many rows are there
+            | counts and errors of process 0 | ...           how many rows are there
             | extra                                  what transforms and collate_fn return
 
 A slot goes round: free, granted to all processes for one step, filled, finished by one of them,
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from xloader.engine.buffers import ArrayKind, Buffer, Fields
 from xloader.engine.slot_layout import SlotLayout
 from xloader.recipe.layout import FieldLayout
 
+NOTE_NBYTES: Final = 4096
+"""Room for the pickled error of each process."""
+
 
 class Slot(NamedTuple):
     """The arrays of one slot.
@@ -32,7 +35,9 @@ class Slot(NamedTuple):
     Parameters
     ----------
     counts : numpy.ndarray of int64, shape (num_processes, 3)
-        Of each process, its rows, how many of them were skipped, and whether occurrences count.
+        Of each process, its rows, whether occurrences count, and the bytes of its note.
+    notes : numpy.ndarray of uint8, shape (num_processes, NOTE_NBYTES)
+        Of each process, its first error with rows that could not be read, pickled.
     ids, occurrences : numpy.ndarray of int64, shape (num_rows,)
         The sample of each row, and which time in the epoch it occurs.
     is_replaced : numpy.ndarray of bool, shape (num_rows,)
@@ -44,6 +49,7 @@ class Slot(NamedTuple):
     """
 
     counts: Ints
+    notes: NDArray[np.uint8]
     ids: Ints
     occurrences: Ints
     is_replaced: NDArray[np.bool_]
@@ -73,6 +79,7 @@ class BatchSlots:
         self._layout = SlotLayout.of(
             [
                 ArrayKind((num_processes, 3), whole),
+                ArrayKind((num_processes, NOTE_NBYTES), np.dtype(np.uint8)),
                 ArrayKind((num_rows,), whole),
                 ArrayKind((num_rows,), whole),
                 ArrayKind((num_rows,), np.dtype(np.bool_)),
@@ -114,8 +121,9 @@ class BatchSlots:
         buffer : numpy.ndarray
             The memory of the slot.
         """
-        counts, ids, occurrences, is_replaced, extra, *gathered = self._layout.arrays(buffer)
-        return Slot(counts, ids, occurrences, is_replaced, extra, gathered)
+        arrays = self._layout.arrays(buffer)
+        counts, notes, ids, occurrences, is_replaced, extra = arrays[:6]
+        return Slot(counts, notes, ids, occurrences, is_replaced, extra, arrays[6:])
 
 
 class GrantedRows:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,8 @@ class Job:
         What happens if a chunk cannot be read.
     outbox : Outbox, optional
         Sends finished batches to a device; by default they stay in this process's memory.
+    is_part : bool
+        Whether these are some rows of larger batches, whose bad rows are replaced later.
     """
 
     walker: Walker
@@ -126,6 +128,7 @@ class Job:
     is_resident: bool
     on_error: OnError = "raise"
     outbox: Outbox | None = None
+    is_part: bool = False
 
     def skips(self, error: BaseException | None) -> bool:
         """Whether rows that meet this error are skipped, so that the epoch goes on.
@@ -224,6 +227,13 @@ class RunLock:
         self.batch.notify()
 
 
+class Collated(NamedTuple):
+    """The result of ``collate_fn`` for a batch, and the bytes of the batch's fields."""
+
+    value: Any
+    nbytes: int
+
+
 @dataclass(frozen=True)
 class Delivery:
     """A batch as the engine hands it over.
@@ -244,9 +254,11 @@ class Delivery:
         Rows whose chunks could not be read. Other rows of the batch replace them.
     sent : Sent, optional
         The batch on its way to a device, if it was sent to one.
-    collated : tuple of one object, optional
-        What ``collate_fn`` made of the batch, where a worker process has called it. ``arrays`` is
-        empty then.
+    collated : Collated, optional
+        The result of ``collate_fn``, where a worker process has called it. ``arrays`` is empty
+        then.
+    first_error : BaseException, optional
+        The error of the first skipped row.
     """
 
     step: BatchRows
@@ -256,13 +268,16 @@ class Delivery:
     nans: tuple[FieldNans, ...] = ()
     num_skipped: int = 0
     sent: Sent | None = None
-    collated: tuple[Any] | None = None
+    collated: Collated | None = None
+    first_error: BaseException | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the fields, as they are handed over."""
         if self.sent is not None:
             return self.sent.nbytes
+        if self.collated is not None:
+            return self.collated.nbytes
         return sum(array.nbytes for array in self.arrays.values())
 
     def release(self) -> None:

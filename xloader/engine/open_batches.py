@@ -122,6 +122,7 @@ class OpenBatches:
             open_batch.nans,
             open_batch.num_skipped,
             open_batch.sent,
+            first_error=open_batch.first_error,
         )
 
     def next_finish(self) -> Task | None:
@@ -324,7 +325,8 @@ class OpenBatches:
         begin = time.perf_counter()
         try:
             if open_batch.error is None:
-                fill_rows(open_batch)
+                if not self._job.is_part:
+                    fill_rows(open_batch)
                 self._pad(open_batch)
                 assert open_batch.arrays is not None
                 step = open_batch.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from collections.abc import Callable
@@ -82,7 +83,9 @@ def _dumps(
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             if type(value) is tensor_type and tensor_type is not np.ndarray:
-                return hand_over, (np.asarray(value),)
+                # NumPy lacks some dtypes, and tensors with gradients are more than an array.
+                with contextlib.suppress(TypeError, RuntimeError):
+                    return hand_over, (np.asarray(value),)
             return super().reducer_override(value)
 
     file = io.BytesIO()

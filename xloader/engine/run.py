@@ -29,11 +29,12 @@ from xloader.engine.block_table import LoadedBlock
 from xloader.engine.deadlines import Deadlines
 from xloader.engine.job import Delivery, Job, OpenBatch, RunLock, Task
 from xloader.engine.open_batches import OpenBatches
+from xloader.engine.skipped_rows import warn_of_skipped
 from xloader.engine.step_needs import BatchRows, Begin
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
 from xloader.engine.work_clock import Kind, WorkClock
-from xloader.errors import ClosedError, ForkError, SkippedWarning, SlowReadWarning
+from xloader.errors import ClosedError, ForkError, SlowReadWarning
 from xloader.sources.retries import Abandoned
 
 _MOST_ROWS_AHEAD = 1 << 16
@@ -143,15 +144,9 @@ class Run:
             raise open_batch.error
         # After the batch's last read, so that values read after a change are not handed out.
         change_watch.check(is_last=open_batch.step.index + 1 == self._job.walker.num_steps)
-        if open_batch.num_skipped and not self._has_told_of_skipped:
+        if open_batch.num_skipped and not (self._has_told_of_skipped or self._job.is_part):
             self._has_told_of_skipped = True
-            rows = "1 row" if open_batch.num_skipped == 1 else f"{open_batch.num_skipped} rows"
-            warn_caller(
-                f"{rows} of this batch could not be read and repeat other rows; batch.is_padding "
-                f"marks them. The error was: {open_batch.first_error} Later errors are counted in "
-                "report() without a warning.",
-                SkippedWarning,
-            )
+            warn_of_skipped(open_batch.num_skipped, open_batch.first_error)
         return self._open_batches.delivery(open_batch)
 
     def close(self) -> None:

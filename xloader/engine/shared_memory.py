@@ -41,6 +41,7 @@ class SharedMemory:
         self._file = _open_file()
         try:
             _reserve(self._file, nbytes)
+            self.buffer = _map(self._file, nbytes)
         except OSError as error:
             os.close(self._file)
             raise WorkersError(
@@ -49,7 +50,6 @@ class SharedMemory:
                 allowed="as much as the system can give",
                 remedy="pass a smaller batch_size or prefetch, or leave processes= out",
             ) from error
-        self.buffer = _map(self._file, nbytes)
 
     @classmethod
     def _opened(cls, file: Any, nbytes: int) -> SharedMemory:
@@ -62,10 +62,10 @@ class SharedMemory:
         return SharedMemory._opened, (DupFd(self._file), self.buffer.nbytes)
 
     def close(self) -> None:
-        """Let go of the file. The memory itself lives as long as any array over it."""
+        """Let go of the memory. It lives as long as any other array over it."""
         if self._file >= 0:
             os.close(self._file)
-        self._file = -1
+        self._file, self.buffer = -1, np.empty(0, np.uint8)
 
 
 def _open_file() -> int:

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.messages import warn_caller
 from xloader.engine.job import OpenBatch
+from xloader.errors import SkippedWarning
 
 
 def note_rows(open_batch: OpenBatch, rows: Ints | int, error: BaseException | None) -> None:
@@ -30,7 +32,7 @@ def note_rows(open_batch: OpenBatch, rows: Ints | int, error: BaseException | No
 
 
 def fill_rows(open_batch: OpenBatch) -> None:
-    """Replace each bad row of a batch by the good row before it, or else by the first good row.
+    """Replace each bad row of a batch, as `good_rows_for` says.
 
     The ids and occurrences of the batch's step are replaced as well.
 
@@ -46,9 +48,39 @@ def fill_rows(open_batch: OpenBatch) -> None:
     """
     if open_batch.bad_rows is None:
         return
-    good = np.flatnonzero(~open_batch.bad_rows)
+    taken = good_rows_for(open_batch.bad_rows, open_batch.first_error)
+    bad = open_batch.bad_rows
+    assert open_batch.arrays is not None
+    for array in open_batch.arrays.values():
+        array[bad] = array[taken[bad]]
+    step = open_batch.step
+    times = None if step.occurrences is None else step.occurrences[taken]
+    open_batch.step = replace(step, ids=step.ids[taken], occurrences=times)
+
+
+def good_rows_for(bad_rows: NDArray[np.bool_], error: BaseException | None) -> Ints:
+    """The row that each row takes its values from, so that bad rows are replaced.
+
+    A bad row is replaced by the good row before it, or else by the first good row.
+
+    Parameters
+    ----------
+    bad_rows : numpy.ndarray of bool, shape (n,)
+        Whether each row has a chunk that could not be read.
+    error : BaseException or None
+        The error of the first one.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    ChunkError
+        The given error, if there is no good row.
+    """
+    good = np.flatnonzero(~bad_rows)
     if not len(good):
-        error = open_batch.first_error
         assert error is not None
         error.add_note(
             'on_error="skip" replaces bad rows by good ones, but this batch has no good row. '
@@ -56,15 +88,29 @@ def fill_rows(open_batch: OpenBatch) -> None:
             "chunks; or leave the samples of this chunk out with .select."
         )
         raise error
-    bad = np.flatnonzero(open_batch.bad_rows)
-    taken = np.arange(len(open_batch.bad_rows))
+    bad = np.flatnonzero(bad_rows)
+    taken = np.arange(len(bad_rows))
     taken[bad] = good[np.maximum(np.searchsorted(good, bad) - 1, 0)]
-    assert open_batch.arrays is not None
-    for array in open_batch.arrays.values():
-        array[bad] = array[taken[bad]]
-    step = open_batch.step
-    times = None if step.occurrences is None else step.occurrences[taken]
-    open_batch.step = replace(step, ids=step.ids[taken], occurrences=times)
+    return taken
+
+
+def warn_of_skipped(num_skipped: int, error: object) -> None:
+    """Warn the user of the first batch with replaced rows.
+
+    Parameters
+    ----------
+    num_skipped : int
+        Number of these rows.
+    error : object
+        The first error.
+    """
+    rows = "1 row" if num_skipped == 1 else f"{num_skipped} rows"
+    warn_caller(
+        f"{rows} of this batch could not be read and repeat other rows; batch.is_padding "
+        f"marks them. The error was: {error} Later errors are counted in report() without a "
+        "warning.",
+        SkippedWarning,
+    )
 
 
 def padding_of(open_batch: OpenBatch, num_rows: int) -> NDArray[np.bool_]:

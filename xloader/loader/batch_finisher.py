@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +18,9 @@ from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.batch_slots import Slot
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.parcels import Parcel, pack
+from xloader.engine.skipped_rows import good_rows_for
 from xloader.loader.batch import Batch
+from xloader.loader.process_messages import SentError
 from xloader.loader.row_list import Rows
 
 Flags = NDArray[np.bool_]
@@ -38,6 +41,10 @@ class FinishedRows(NamedTuple):
         The result of transforms or ``collate_fn``; None if the slot has the fields in place.
     is_collated : bool
         Whether the parcel holds the result of ``collate_fn``.
+    nbytes : int
+        Bytes of the finished fields.
+    first_error : SentError or None
+        The first error of rows that were skipped.
     """
 
     num_rows: int
@@ -48,6 +55,8 @@ class FinishedRows(NamedTuple):
     nans: tuple[FieldNans, ...]
     parcel: Parcel | None
     is_collated: bool
+    nbytes: int
+    first_error: SentError | None
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,16 @@ class _ClosedRows:
             fill(self.ids, source.ids[-1]),
             times,
             fill(self.is_padding, True),
+        )
+
+    def replaced(self, taken: Ints) -> _ClosedRows:
+        """Replace bad rows. The fields are changed in place."""
+        bad = self.is_padding
+        for array in self.arrays.values():
+            array[bad] = array[taken[bad]]
+        times = self.occurrences
+        return _ClosedRows(
+            self.arrays, self.ids[taken], None if times is None else times[taken], bad
         )
 
     def last_row(self) -> _ClosedRows:
@@ -161,9 +180,13 @@ class BatchFinisher:
         batch = _ClosedRows(
             fields if is_whole else {name: array[rows] for name, array in fields.items()},
             slot.ids[rows],
-            slot.occurrences[rows] if slot.counts[:, 2].any() else None,
+            slot.occurrences[rows] if slot.counts[:, 1].any() else None,
             slot.is_replaced[rows],
         )
+        first_error = _first_error(slot)
+        if batch.is_padding.any():
+            error = None if first_error is None else first_error.restored()
+            batch = batch.replaced(good_rows_for(batch.is_padding, error))
         if self._is_padded and not is_whole:
             batch = batch.filled_up(size, self._last_row)
         if step == self._num_steps - 2:
@@ -171,15 +194,18 @@ class BatchFinisher:
         ids, is_padding, times = batch.ids, batch.is_padding, batch.occurrences
         arrays, nans = self._finish.apply(step, batch.arrays, ids, times, len(rows))
         parcel = self._leave(slot, fields, arrays, ids, is_padding)
+        is_plain = is_whole and first_error is None
         return FinishedRows(
             len(ids),
             len(rows),
-            None if is_whole else ids,
-            None if is_whole else is_padding,
+            None if is_plain else ids,
+            None if is_plain else is_padding,
             times,
             nans,
             parcel,
             self._collate_fn is not None,
+            sum(array.nbytes for array in arrays.values()),
+            first_error,
         )
 
     def _leave(
@@ -190,7 +216,7 @@ class BatchFinisher:
             made = [self._hand_over(array) for array in arrays.values()]
             with names_function(f"collate_fn on a batch of {len(ids)} samples"):
                 value = self._collate_fn(Rows(Batch(made, arrays, ids, is_padding)))
-            return pack(value, slot.extra, self._hand_over)
+                return pack(value, slot.extra, self._hand_over)
         if not _fits(arrays, gathered):
             return pack(arrays, slot.extra, self._hand_over)
         for name, array in arrays.items():
@@ -198,6 +224,15 @@ class BatchFinisher:
             if not _is_same(array, target):
                 np.copyto(target, array)
         return None
+
+
+def _first_error(slot: Slot) -> SentError | None:
+    """The error that the first process with skipped rows has noted."""
+    for num, note in zip(slot.counts[:, 2].tolist(), slot.notes, strict=True):
+        if num:
+            error: SentError = pickle.loads(note[:num].tobytes())
+            return error
+    return None
 
 
 def _fits(arrays: Arrays, gathered: Arrays) -> bool:

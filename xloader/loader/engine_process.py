@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import random
 import signal
 import sys
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,14 +26,16 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from xloader.engine.batch_finish import BatchFinish
-from xloader.engine.batch_slots import BatchSlots, GrantedRows
+from xloader.engine.batch_slots import NOTE_NBYTES, BatchSlots, GrantedRows
 from xloader.engine.buffers import Fields
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.tally import Tally
-from xloader.errors import ClosedError
+from xloader.errors import ChunkError, ClosedError
 from xloader.loader.batch_finisher import BatchFinisher
 from xloader.loader.job_factory import JobFactory, Share
 from xloader.loader.process_messages import (
@@ -43,6 +46,7 @@ from xloader.loader.process_messages import (
     Finished,
     Gathered,
     GrantSlot,
+    Ready,
     SentError,
     StopProcess,
     forward_warnings,
@@ -95,12 +99,32 @@ def run_process(wiring: Wiring, setup: bytes) -> None:
 
     # Ctrl-C goes to all processes of a terminal. The loader's process decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _seed_globally()
     try:
         process = EngineProcess(wiring, cloudpickle.loads(setup))
     except BaseException as error:
         wiring.loader.send(Failed(-1, 0, SentError.of(error)))
         return
     process.serve()
+
+
+def _seed_globally() -> None:
+    """Give this process random numbers of its own: it begins as a copy of another one."""
+    random.seed()
+    np.random.seed()  # noqa: NPY002  (users may still use these)
+    if torch := sys.modules.get("torch"):
+        torch.seed()
+
+
+def _note_of(error: BaseException | None) -> bytes:
+    """An error as bytes for a slot; none without an error."""
+    if error is None:
+        return b""
+    sent = SentError.of(error)
+    for told in (sent, sent._replace(text="")):
+        if len(note := pickle.dumps(told)) <= NOTE_NBYTES:
+            return note
+    return pickle.dumps(SentError.of(ChunkError(str(error)[: NOTE_NBYTES // 8])))
 
 
 class _Pass:
@@ -124,6 +148,8 @@ class _Pass:
         Finishes its batches, once it has begun.
     regions : dict of int to int
         By step, the distinct regions, where this process sees whole batches.
+    is_last_due : bool
+        Whether the batch before the last one is finished.
     is_over : threading.Event
         Set once the loader has ended the run.
     """
@@ -137,6 +163,7 @@ class _Pass:
         self.num_steps = 0
         self.finisher: BatchFinisher | None = None
         self.regions: dict[int, int | None] = {}
+        self.is_last_due = False
         self.finishing: list[futures.Future[None]] = []
         self.is_over = threading.Event()
         self.lock = threading.Lock()
@@ -190,6 +217,7 @@ class EngineProcess:
         sys.setswitchinterval(_SWITCH_SECONDS)
         forward_warnings(self._send)
         threading.Thread(target=self._receive, daemon=True).start()
+        self._send(Ready())
         while (task := self._tasks.get()) is not None:
             self._carry_out(task)
         # Threads may be stuck in reads or in functions of the user.
@@ -261,6 +289,9 @@ class EngineProcess:
             ours.run.close()
             tally = ours.run.snapshot()
         self._rows.begin(None)
+        if self._job_factory.pool.is_spoilt:
+            # A thread may still write to a slot. The loader ends this process before it goes on.
+            return
         # They write to slots, which later runs use.
         futures.wait(ours.finishing)
         self._num_ended = begin.run
@@ -283,7 +314,7 @@ class EngineProcess:
         )
         self._rows.begin(ours.granted)
         # Transforms need whole batches, and so does filling them up.
-        return Run(replace(job, finish=BatchFinish(), is_padded=False))
+        return Run(replace(job, finish=BatchFinish(), is_padded=False, is_part=True))
 
     def _publish(self, ours: _Pass, delivery: Delivery) -> None:
         """Note the rows that were gathered, and tell the process that finishes the batch."""
@@ -293,7 +324,9 @@ class EngineProcess:
         slot.ids[rows] = delivery.ids
         slot.occurrences[rows] = 0 if times is None else times
         slot.is_replaced[rows] = delivery.is_padding
-        slot.counts[number] = num_rows, delivery.num_skipped, times is not None
+        note = _note_of(delivery.first_error)
+        slot.notes[number, : len(note)] = np.frombuffer(note, np.uint8)
+        slot.counts[number] = num_rows, times is not None, len(note)
         if self._num == 1:
             ours.regions[index] = delivery.step.num_regions
         # The last batch may need a row of the one before it, so the same process finishes both.
@@ -309,28 +342,31 @@ class EngineProcess:
 
     def _count(self, ours: _Pass, index: int) -> None:
         """Count a process that has gathered its rows, and finish the batch if it was the last."""
+        last = ours.num_steps - 1
         with ours.lock:
             ours.counts[index] += 1
-            if ours.counts[index] < self._num:
-                return
-            before = ours.num_steps - 2
-            if index == before + 1 and before >= 0 and ours.counts[before] < self._num:
-                # It is finished after the one before it.
-                return
-            due = [index]
-            if index == before and ours.counts[before + 1] == self._num:
-                due.append(before + 1)
-            ours.finishing.append(self._finishers.submit(self._finish_all, ours, due))
+            is_due = ours.counts[index] == self._num
+            if is_due and (index < last or last == 0 or ours.is_last_due):
+                self._submit(ours, index)
 
-    def _finish_all(self, ours: _Pass, due: Sequence[int]) -> None:
-        for index in due:
-            try:
-                if not ours.is_over.is_set():
-                    self._finish(ours, index)
-            except BaseException as error:
-                self._send(Failed(ours.number, index, SentError.of(error)))
+    def _submit(self, ours: _Pass, index: int) -> None:
+        ours.finishing.append(self._finishers.submit(self._finish, ours, index))
 
     def _finish(self, ours: _Pass, index: int) -> None:
+        try:
+            if not ours.is_over.is_set():
+                self._finish_now(ours, index)
+        except BaseException as error:
+            self._send(Failed(ours.number, index, SentError.of(error)))
+        last = ours.num_steps - 1
+        if index == last - 1:
+            # The last batch comes after the one before it, of which it may need a row.
+            with ours.lock:
+                ours.is_last_due = True
+                if ours.counts[last] == self._num:
+                    self._submit(ours, last)
+
+    def _finish_now(self, ours: _Pass, index: int) -> None:
         assert ours.run is not None
         assert ours.finisher is not None
         done = ours.finisher.finish(index, self._slots[ours.slots[index]])

@@ -188,7 +188,7 @@ class ProcessEngine:
             self._team = ProcessTeam(own, self._hand_over, self._packed_fields)
             self._table = SlotTable(len(self._team.buffers))
             # Also if the loader is dropped, or at exit.
-            weakref.finalize(self, self._team.close)
+            self._end_team = weakref.finalize(self, self._team.close)
         self._num_runs += 1
         run = self._run = ProcessRun(
             self._team,
@@ -202,15 +202,16 @@ class ProcessEngine:
 
     def refresh(self) -> None:
         """Start new processes at the next run, if one has died or this process was forked."""
-        # Ctrl-C may have come while the end of a run was waited for.
-        is_stuck = self._run is not None and self._run.is_closed and not self._run.is_settled
-        if self._team is not None and (is_stuck or not self._team.is_usable):
+        if self._run is not None and self._run.is_closed and not self._run.is_settled:
+            # Ctrl-C may have come while the end of the run was waited for.
+            self._run.close()
+        if self._team is not None and not self._team.is_usable:
             self.clear()
 
     def clear(self) -> None:
         """End the processes."""
         if self._team is not None:
-            self._team.close()
+            self._end_team()
         self._team = self._run = None
         self._loaded = self._nothing_loaded()
 

@@ -400,7 +400,7 @@ class Loader:
         try:
             self._nan_warner.warn(delivery.nans)
             if delivery.collated is not None:
-                return delivery.collated[0]
+                return delivery.collated.value
             batch = self._batch(delivery, epoch)
         finally:
             # A warning may be an error. The device's memory must come back all the same.

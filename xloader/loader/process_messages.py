@@ -4,23 +4,28 @@
 
     loader to process     BeginRun, GrantSlot, EndRun, StopProcess
     process to process    Gathered
-    process to loader     Finished, Failed, Warned, Ended
+    process to loader     Ready, Finished, Failed, Warned, Ended
 
 Batches themselves lie in shared memory: messages name their slots.
 """
 
 from __future__ import annotations
 
+import itertools
+import pickle
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import xloader.errors
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
 from xloader.engine.parcels import Parcel
 from xloader.engine.tally import Tally
 from xloader.errors import XloaderError, XloaderWarning
+
+_MOST_CAUSES: Final = 5
 
 
 class BeginRun(NamedTuple):
@@ -48,6 +53,10 @@ class StopProcess(NamedTuple):
     """End the process."""
 
 
+class Ready(NamedTuple):
+    """The process has started."""
+
+
 class Gathered(NamedTuple):
     """A process has gathered its rows of a step."""
 
@@ -72,6 +81,10 @@ class Finished(NamedTuple):
         The result of transforms or ``collate_fn``; None if the slot has the fields in place.
     is_collated : bool
         Whether the parcel holds the result of ``collate_fn``.
+    nbytes : int
+        Bytes of the finished fields.
+    first_error : SentError or None
+        The first error of rows that were skipped.
     num_regions : int or None
         Distinct regions of its samples.
     tally : Tally
@@ -89,6 +102,8 @@ class Finished(NamedTuple):
     nans: tuple[FieldNans, ...]
     parcel: Parcel | None
     is_collated: bool
+    nbytes: int
+    first_error: SentError | None
     num_regions: int | None
     tally: Tally
 
@@ -127,40 +142,31 @@ class Ended(NamedTuple):
 
 
 class SentError(NamedTuple):
-    """An error with its causes, as bytes and in words.
+    """An error with its causes, each as bytes, or in words where it cannot be pickled.
 
     Parameters
     ----------
-    pickled : bytes
-        The error and its causes; empty if they cannot be pickled.
-    name, text : str
-        Class and traceback, for an error that cannot be.
+    chain : tuple of bytes
+        The error and its causes, pickled.
+    text : str
+        The traceback, for errors that are not xloader's own.
     """
 
-    pickled: bytes
-    name: str
-    text: str
+    chain: tuple[bytes, ...]
+    text: str = ""
 
     @classmethod
     def of(cls, error: BaseException) -> SentError:
         """Make it from an error that was raised in this process."""
-        import cloudpickle
+        chain: list[bytes] = []
+        one: BaseException | None = error
+        while one is not None and len(chain) < _MOST_CAUSES:
+            chain.append(_pickled(one))
+            one = one.__cause__
+        is_ours = isinstance(error, XloaderError)
+        return cls(tuple(chain), "" if is_ours else "".join(traceback.format_exception(error)))
 
-        chain, cause = [error], error.__cause__
-        while cause is not None and len(chain) < 5:
-            chain.append(cause)
-            cause = cause.__cause__
-        text = "".join(traceback.format_exception(error))
-        try:
-            pickled = bytes(
-                cloudpickle.dumps([(one, getattr(one, "__notes__", [])) for one in chain])
-            )
-            cloudpickle.loads(pickled)
-        except Exception:
-            pickled = b""
-        return cls(pickled, type(error).__name__, text)
-
-    def restored(self, where: str) -> BaseException:
+    def restored(self, where: str = "") -> BaseException:
         """The error, to be raised in the loader's process.
 
         Parameters
@@ -168,23 +174,33 @@ class SentError(NamedTuple):
         where : str
             The process that raised it, for a note.
         """
-        import cloudpickle
+        errors = [_unpickled(one) for one in self.chain]
+        for error, cause in itertools.pairwise(errors):
+            error.__cause__ = cause
+        if self.text:
+            errors[0].add_note(f"raised in {where}:\n{self.text}")
+        return errors[0]
 
-        if not self.pickled:
-            return RuntimeError(f"{self.name} in {where}:\n{self.text}")
-        first: BaseException | None = None
-        last: BaseException | None = None
-        for error, notes in cloudpickle.loads(self.pickled):
-            error.__notes__ = list(notes)
-            if last is None:
-                first = error
-            else:
-                last.__cause__ = error
-            last = error
-        assert first is not None
-        if not isinstance(first, XloaderError):
-            first.add_note(f"raised in {where}:\n{self.text}")
-        return first
+
+def _pickled(error: BaseException) -> bytes:
+    import cloudpickle
+
+    notes = list(getattr(error, "__notes__", ()))
+    try:
+        data = bytes(cloudpickle.dumps((error, notes)))
+        pickle.loads(data)
+    except Exception:
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        return pickle.dumps((told, notes))
+    return data
+
+
+def _unpickled(data: bytes) -> BaseException:
+    error: BaseException
+    error, notes = pickle.loads(data)
+    for note in notes[len(getattr(error, "__notes__", ())) :]:
+        error.add_note(note)
+    return error
 
 
 def forward_warnings(send: Callable[[Warned], None]) -> None:
@@ -197,7 +213,10 @@ def forward_warnings(send: Callable[[Warned], None]) -> None:
     """
 
     def forward(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        send(Warned(str(message), category))
+        # Classes of a script cannot be looked up by the loader's process.
+        known = (xloader.errors.__name__, Warning.__module__)
+        sent = next(kind for kind in category.__mro__ if kind.__module__ in known)
+        send(Warned(str(message), sent))
 
     warnings.simplefilter("always", XloaderWarning)
     warnings.showwarning = forward

@@ -14,8 +14,9 @@ import numpy as np
 from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.engine.buffers import Lease, leased
-from xloader.engine.job import Delivery, Outbox, Signal
+from xloader.engine.job import Collated, Delivery, Outbox, Signal
 from xloader.engine.parcels import unpack
+from xloader.engine.skipped_rows import warn_of_skipped
 from xloader.engine.step_needs import BatchRows
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS
@@ -123,6 +124,7 @@ class ProcessRun:
         self._outbox = outbox
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._settling = threading.RLock()
         self._ready = Signal()
         self._all_ended = threading.Event()
         self._batches: dict[int, Finished] = {}
@@ -137,6 +139,7 @@ class ProcessRun:
         self._is_closed = False
         self._has_begun = False
         self._is_settled = False
+        self._has_told_of_skipped = False
         self._begun = 0.0
 
     @property
@@ -165,8 +168,9 @@ class ProcessRun:
             )
         begin = time.perf_counter()
         with self._lock:
-            self._start()
-            self._grant()
+            if not self._is_closed:
+                self._start()
+                self._grant()
         while not self._is_ready():
             self._ready.wait()
             self._warn()
@@ -183,39 +187,54 @@ class ProcessRun:
                 return None
             finished = self._batches.pop(self._next, None)
             if finished is None:
-                raise self._errors.get(self._next) or self._failure or AssertionError
+                error = self._errors.get(self._next, self._failure)
+                assert error is not None
+                raise error
             sent = self._sent.pop(self._next, None)
             self._next += 1
-            return self._delivery(finished, sent)
+            delivery = self._delivery(finished, sent)
+        if delivery.first_error is not None and not self._has_told_of_skipped:
+            self._has_told_of_skipped = True
+            warn_of_skipped(delivery.num_skipped, delivery.first_error)
+        return delivery
 
     def close(self) -> None:
         """End the run in all processes. It may be called more than once, from any thread."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._is_closed:
-                return
             self._is_closed = True
             self._ready.notify()
-        if not self._has_begun:
-            return
-        self._team.tell(EndRun(self._begin.run), "was ending an iteration")
-        if self._outbox is not None:
-            self._outbox.close()
-            self._outbox.join(time.monotonic() + MOST_SECONDS)
-        if not self._all_ended.wait(MOST_SECONDS) or not self._team.is_usable:
-            # A process is stuck, perhaps in a read: the next run gets new ones.
+        if self._has_begun:
+            self._team.tell(EndRun(self._begin.run), "was ending an iteration")
+            # On the thread that listens, where a garbage collection may call this, nobody would
+            # hear the processes' answers: a later call waits for them.
+            if not self._team.is_listening_here:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Wait until no process works for the run. If one is stuck, end them all."""
+        with self._settling:
+            if self._is_settled:
+                return
+            until = time.monotonic() + MOST_SECONDS
+            if self._outbox is not None:
+                self._outbox.close()
+            has_ended = self._all_ended.wait(MOST_SECONDS) and self._team.is_usable
+            if self._outbox is not None:
+                self._outbox.join(until)
             self._team.listener = None
-            self._team.close()
-            return
-        with self._lock:
-            self._batches.clear()
-            self._sent.clear()
-            self._team.listener = None
-            self._table.end_run()
-            self._on_end([self._ended[at].loaded for at in range(self._team.num)])
-            self._add_up()
-            self._is_settled = True
+            with self._lock:
+                self._batches.clear()
+                self._sent.clear()
+                if has_ended:
+                    self._table.end_run()
+                    self._on_end([self._ended[at].loaded for at in range(self._team.num)])
+                self._add_up()
+                self._is_settled = True
+            if not has_ended:
+                # The next run gets new processes.
+                self._team.close(is_stuck=True)
 
     def _start(self) -> None:
         if self._has_begun or self._is_closed:
@@ -312,7 +331,7 @@ class ProcessRun:
     def _fields_of(self, finished: Finished) -> tuple[Any, Any]:
         """The batch in its slot, which is free again once nothing refers to the batch."""
         buffer = self._team.buffers[finished.slot]
-        is_kept = self._table.num_held >= max(1, min(2, self._table.num_slots - 1))
+        is_kept = self._table.num_held >= min(2, self._table.num_slots - 1)
         self._table.hold(finished.slot, address_of(buffer))
         memory = leased(buffer, self._table.returned)
         if is_kept and self._outbox is None:
@@ -349,7 +368,8 @@ class ProcessRun:
             finished.nans,
             int(np.count_nonzero(is_padding[:num_own])),
             sent,
-            (fields,) if finished.is_collated else None,
+            Collated(fields, finished.nbytes) if finished.is_collated else None,
+            None if finished.first_error is None else finished.first_error.restored(),
         )
 
 

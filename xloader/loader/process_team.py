@@ -19,10 +19,10 @@ from typing import Any, cast
 from xloader.engine.batch_slots import BatchSlots, Slot
 from xloader.engine.buffers import Buffer, Fields
 from xloader.engine.shared_memory import SharedMemory
-from xloader.engine.thread_group import MOST_SECONDS, Threads
-from xloader.errors import WorkersError
+from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
+from xloader.errors import ForkError, WorkersError
 from xloader.loader.engine_process import Wiring, run_process
-from xloader.loader.process_messages import Failed, StopProcess
+from xloader.loader.process_messages import Failed, Ready, StopProcess
 from xloader.loader.process_setup import ProcessSetup
 from xloader.loader.rank_plan import RankPlan
 from xloader.transforms.packed_fields import PackedField, stored_layouts
@@ -71,7 +71,7 @@ class ProcessTeam:
         self._is_failed = False
         self._error: BaseException | None = None
         self._last = ["was starting"] * self.num
-        self._have_spoken: set[int] = set()
+        self._are_ready: set[int] = set()
         setup = ProcessSetup(
             rank_plan.recipe,
             options.for_process(),
@@ -94,10 +94,10 @@ class ProcessTeam:
         self._connections: list[Connection] = []
         try:
             self._start(setup)
+            self._threads.begin(self._listen)
         except BaseException:
-            self.close()
+            self.close(is_stuck=True)
             raise
-        self._threads.begin(self._listen)
 
     @property
     def is_foreign(self) -> bool:
@@ -153,21 +153,34 @@ class ProcessTeam:
         """Note what a process has done last, for the error if it dies."""
         self._last[number] = doing
 
-    def close(self) -> None:
-        """End the processes, within two seconds. It may be called more than once."""
+    @property
+    def is_listening_here(self) -> bool:
+        """Whether this is the thread that takes the messages of the processes."""
+        return threading.current_thread() in self._threads
+
+    def close(self, *, is_stuck: bool = False) -> None:
+        """End the processes, within two seconds. It may be called more than once.
+
+        Parameters
+        ----------
+        is_stuck : bool
+            Whether a process is known not to answer any more, so that all are killed at once.
+        """
         if self.is_foreign or self._is_closed:
             return
         self._is_closed = True
+        until = time.monotonic() + (0.0 if is_stuck else MOST_SECONDS)
         self.tell(StopProcess())
-        until = time.monotonic() + MOST_SECONDS
         for process in self._processes:
             process.join(max(0.0, until - time.monotonic()))
         self._kill()
         self._ring.close()
-        if threading.current_thread() not in self._threads:
-            self._threads.join(until + 0.3)
-        for connection in self._connections:
+        if not self.is_listening_here:
+            self._threads.join(time.monotonic() + SOME_SECONDS)
+        for connection in (*self._connections, self._bell):
             connection.close()
+        # Others may still refer to the team, and arrays to single slots.
+        self.listener, self._error, self.buffers = None, None, []
         self._memory.close()
 
     def _start(self, setup: bytes) -> None:
@@ -216,24 +229,29 @@ class ProcessTeam:
     # The thread that listens
 
     def _listen(self) -> None:
+        try:
+            self._hear_all()
+        except BaseException as error:
+            # The loop that waits for a batch must be told.
+            self._fail(0, error)
+        if self._is_failed:
+            self._kill()
+
+    def _hear_all(self) -> None:
         numbers: dict[Any, int] = {one: at for at, one in enumerate(self._connections)}
         sentinels = {process.sentinel: at for at, process in enumerate(self._processes)}
-        while True:
+        while self.is_usable:
             ready = wait([self._bell, *numbers, *sentinels])
+            if self._bell in ready:
+                return
             # Messages first: a process may have said why it ended.
             for one in ready:
                 if one in numbers and not self._take(one, numbers[one]):
                     del numbers[one]
-            dead = [at for one, at in sentinels.items() if one in ready]
-            if self._bell in ready:
-                return
-            for at in dead:
+            for at in [at for one, at in sentinels.items() if one in ready]:
                 del sentinels[self._processes[at].sentinel]
                 self._drain(at, numbers)
                 self._fail(at, self._death(at))
-            if self._is_failed:
-                self._kill()
-                return
 
     def _drain(self, at: int, numbers: dict[Any, int]) -> None:
         connection = self._connections[at]
@@ -247,8 +265,9 @@ class ProcessTeam:
             message = connection.recv()
         except (EOFError, OSError):
             return False
-        self._have_spoken.add(number)
-        if isinstance(message, Failed) and message.run < 0:
+        if isinstance(message, Ready):
+            self._are_ready.add(number)
+        elif isinstance(message, Failed) and message.run < 0:
             self._fail(number, message.error.restored(self._name(number)))
         elif (listener := self.listener) is not None:
             listener(number, message)
@@ -271,10 +290,11 @@ class ProcessTeam:
         code = process.exitcode
         how = f"exit code {code}"
         if code is not None and code < 0:
-            how = f"killed by {signal.Signals(-code).name}"
-        remedy = "look for its last words above, and for the system's log if memory ran out"
+            known = {one.value: one.name for one in signal.Signals}
+            how = f"killed by {known.get(-code, f'signal {-code}')}"
+        remedy = "see what it printed above, and the system's log if memory may have run out"
         did = self._last[number]
-        if number not in self._have_spoken:
+        if number not in self._are_ready:
             did = "was starting"
             remedy = (
                 'in a script, put what starts the training under if __name__ == "__main__":, as '
@@ -290,6 +310,13 @@ class ProcessTeam:
 def _begin(process: BaseProcess) -> None:
     try:
         process.start()
+    except ChildProcessError as error:
+        raise ForkError(
+            "worker processes cannot be started in a forked child of a process that has some",
+            given=f"process {os.getpid()}",
+            allowed="processes= in a process that was not forked",
+            remedy='start the child with "spawn" or "forkserver", or leave processes= out',
+        ) from error
     except RuntimeError as error:
         if "bootstrapping" not in str(error):
             raise

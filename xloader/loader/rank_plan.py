@@ -440,7 +440,7 @@ class RankPlan:
             )
         what, least = "", 0
         if budget.in_flight_nbytes < num * budget.max_chunk_nbytes:
-            what, least = "reads of their own", 16 * num * budget.max_chunk_nbytes
+            what, least = "a chunk being read in each", 16 * num * budget.max_chunk_nbytes
         selection, pool = self.footprint.total_nbytes, self.plan.pool_nbytes(lanes)
         if self.plan.is_resident and num * selection > pool:
             what = "the whole selection in each, as the plan keeps it in memory"
