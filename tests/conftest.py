@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,16 @@ hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000)
 hypothesis.settings.register_profile("end", hypothesis.settings.get_profile("ci"), max_examples=8)
 _PROFILE = "end" if "XLOADER_END" in os.environ else "ci"
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _PROFILE))
+
+if "forkserver" in multiprocessing.get_all_start_methods():
+    # The server imports these once, and each worker of these tests begins as a copy of it. A server
+    # without them is that of the scripts which some tests run. What is not installed is left out.
+    multiprocessing.set_forkserver_preload(
+        [
+            *("__main__", "pytest", "torch"),
+            *("xloader.torch", "xloader.testing", "xloader.loader.engine_process"),
+        ]
+    )
 
 JOIN_SECONDS = 5.0
 """Seconds that a stopping thread may take to end."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.abc.store import Store
 
@@ -151,7 +151,6 @@ def stacking_cases(draw: st.DrawFn) -> Case:
     return case
 
 
-@settings(max_examples=50)
 @given(case=stacking_cases())
 def test_stacks_hold_what_xarray_gives(case: Case) -> None:
     check_case(case)

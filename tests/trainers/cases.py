@@ -81,9 +81,9 @@ def together(ranks: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def run_ranks(world_size: int, script: str, *arguments: object) -> None:
-    """Run a script in this folder under torchrun."""
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-    run_python(*launch, ROOT / "tests" / "trainers" / script, *arguments)
+    """Run a script in this folder under the agent of torchrun."""
+    path = ROOT / "tests" / "trainers" / script
+    run_python("-m", "tests.trainers.ranks", world_size, path, *arguments)
 
 
 def run_python(*arguments: object, folder: Path | None = None) -> None:

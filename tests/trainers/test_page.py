@@ -43,7 +43,7 @@ def test_its_script_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(
             script.replace("num_epochs=2", f"num_epochs={num_epochs}")
         )
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+        launch = ["-m", "tests.trainers.ranks", num_ranks]
         run_python(*launch * (num_ranks > 1), "train.py", folder=tmp_path)
         state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["loader"]
         seen.append((state["epoch"], state["step"]))
