@@ -951,10 +951,10 @@ class Samples(RecordedMethods):
         processes : int, default 0
             Number of worker processes that make the batches together, 1024 at most, for a training
             loop or transforms that keep Python busy. By default this process's threads make them.
-            The processes start at the first batch and stay until :meth:`Loader.close`. They call
-            the transforms and ``collate_fn``, except with ``device``, where this process calls
-            ``collate_fn``. Batches lie in memory that the processes share: one that is kept, beyond
-            the last two, is copied out of it.
+            The processes start with the first iteration and stay until :meth:`Loader.close`. They
+            call the transforms and ``collate_fn``, which must copy arrays that they keep; with
+            ``device``, this process calls ``collate_fn``. Batches lie in memory that the processes
+            share: one that you keep, beyond the last two, is copied out of it.
         prefetch : int, default 2
             Number of batches that are made ahead.
         on_error : {"raise", "skip"}
