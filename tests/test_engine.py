@@ -98,7 +98,7 @@ def test_a_chunk_that_is_a_row_takes_no_memory_of_the_pool(
             check(loader, ds)
             seen += [int(i) for b in loader for i in b.ids[~b.is_padding]]
             report = loader.report()
-            assert loader._job_factory().pool.peak_nbytes == 0
+            assert loader._engine()._job_factory.pool.peak_nbytes == 0
             assert report.peak_nbytes <= loader.plan.budget.fixed_nbytes
             assert report.read_nbytes > 0
     assert sorted(seen) == list(range(50))
