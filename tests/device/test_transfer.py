@@ -101,6 +101,21 @@ def test_a_thousand_dropped_batches_are_whole(use_device: UseDevice) -> None:
     assert len(hardware.staged) <= 4
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_of_worker_processes_are_whole(use_device: UseDevice, prefetch: int) -> None:
+    hardware = use_device(BusHardware())
+    options: dict[str, Any] = {"batch_size": 4, "prefetch": prefetch, "lanes": 2}
+    plain = ids_of(make_samples(200).loader(**options, output="numpy"))
+    with make_loader(200, **options, processes=2) as loader:
+        for _ in range(2):
+            kept = list(loader)
+            assert all(map(is_right, kept))
+            assert len(kept) == 50
+            loader.set_epoch(0)
+            assert ids_of(kept) == plain
+    assert hardware.num_copies == 100
+
+
 def checksums_hold(hardware: FakeHardware, prefetch: int) -> bool:
     with make_loader(prefetch=prefetch, threads=2) as loader:
         found = [is_right(batch) for batch in loader]

@@ -242,7 +242,7 @@ class ProcessRun:
         self._has_begun, self._begun = True, time.perf_counter()
         self._team.listener = self._hear
         if self._outbox is not None:
-            self._outbox.start(_nothing, self._fail)
+            self._outbox.start(self._on_room, self._fail)
         self._failure = self._failure or self._team.take_error()
         epoch = f"was making the first batch of epoch {self._begin.epoch}"
         self._team.tell(self._begin, epoch)
@@ -254,6 +254,12 @@ class ProcessRun:
                 continue
             self._num_granted += 1
             self._team.tell(GrantSlot(self._begin.run, slot))
+
+    def _on_room(self) -> None:
+        """Grant slots whose copies to the device are done: the consumer may be waiting already."""
+        with self._lock:
+            if not self._is_closed:
+                self._grant()
 
     def _is_ready(self) -> bool:
         with self._lock:
@@ -371,7 +377,3 @@ class ProcessRun:
             Collated(fields, finished.nbytes) if finished.is_collated else None,
             None if finished.first_error is None else finished.first_error.restored(),
         )
-
-
-def _nothing() -> None:
-    pass

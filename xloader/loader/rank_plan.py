@@ -276,7 +276,9 @@ class RankPlan:
             transfer = transfer_in_words(
                 device, outputs, packed_fields, self.batch_size, output_dtype
             )
-            if recipe.is_mapped:
+            if self.options.processes:
+                transfer += ", copied into pinned memory from that of the processes"
+            elif recipe.is_mapped:
                 transfer += ", copied into pinned memory after the transforms"
             noted = dataclasses.replace(noted, transfer=transfer)
         as_stored = {field.name for field in packed_fields}
