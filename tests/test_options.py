@@ -61,8 +61,22 @@ def test_the_least_is_allowed(name: str, value: float) -> None:
             {"processes": 3, "lanes": 4, "rank": 0, "world_size": 1},
             "processes=3, 4 lanes on each rank",
             "processes= one of [1, 2, 4]",
-            "lanes=3",
+            "a batch_size= that 3 divides",
             id="processes that do not divide the lanes",
+        ),
+        pytest.param(
+            {"processes": 3, "lanes": 4, "rank": 0, "world_size": 1, "batch_size": 12},
+            "processes=3, 4 lanes on each rank",
+            "processes= one of [1, 2, 4]",
+            "lanes= one of [3, 6, 12]",
+            id="processes and other lanes",
+        ),
+        pytest.param(
+            {"processes": 3, "rank": 0, "world_size": 1, "batch_size": 16},
+            "processes=3, batch_size=16",
+            "processes= one of [1, 2, 4, 8, 16]",
+            "another batch_size=",
+            id="processes that do not divide the batch",
         ),
         pytest.param(
             {"device": "cuda", "output": "numpy"},
@@ -102,7 +116,7 @@ def test_refused(changes: dict[str, Any], given: str, allowed: str, remedy: str)
     message = str(error)
     assert message.startswith(error.what)
     assert f"Given: {given}. Allowed: " in message
-    assert isinstance(error, LanesError) == ("lanes" in changes)
+    assert isinstance(error, LanesError) == ("lanes" in changes or changes.get("processes", 0) > 0)
 
 
 def test_the_world_decides_batch_and_lanes() -> None:

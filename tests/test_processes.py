@@ -290,6 +290,18 @@ def test_the_last_batches_on_many_threads(tmp_path: Path) -> None:
 # What runs in the processes
 
 
+def wait(ds: xr.Dataset) -> xr.Dataset:
+    if ds.sizes["sample"] > 1:
+        time.sleep(0.05)
+    return ds
+
+
+def test_the_report_counts_what_functions_take(samples: xloader.Samples) -> None:
+    with samples.map(wait).loader(batch_size=20, output="numpy", processes=2, lanes=2) as loader:
+        num_batches = len(list(loader))
+        assert loader.report().busy_seconds["transform"] >= 0.05 * num_batches
+
+
 def draw(rows: Any) -> float:
     return float(np.random.random())  # noqa: NPY002
 
@@ -583,6 +595,24 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert 'put what starts the training under if __name__ == "__main__":' in done.stderr
+
+
+def test_a_program_from_standard_input(tmp_path: Path) -> None:
+    text = (
+        "import xloader\n"
+        f"samples = xloader.open({write(tmp_path)!r}).window(time=1)\n"
+        "list(samples.loader(batch_size=4, output='numpy', processes=1))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "save the program to a file" in done.stderr
 
 
 def test_functions_of_a_notebook_need_no_main_guard(tmp_path: Path) -> None:

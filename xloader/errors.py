@@ -25,7 +25,7 @@ allowed, and what to do::
     |-- StoreChangedError (RuntimeError)    the store has changed since it was opened
     |-- ForkError (RuntimeError)            a handle used in a forked child process
     |-- NanError (ValueError)               a batch holds NaN, and on_nan="raise"
-    |-- WorkersError (RuntimeError)         worker processes that would start worker processes
+    |-- WorkersError (RuntimeError)         worker processes that cannot start, or that have died
     |-- TransformError (RuntimeError)       a function of the user raised an error
     |-- RanksError (RuntimeError)           ranks that disagree, or would divide samples twice
     `-- ClosedError (RuntimeError)          an object used after close()
@@ -355,7 +355,7 @@ class NanError(XloaderError, ValueError):
 
 
 class WorkersError(XloaderError, RuntimeError):
-    """A worker process is about to start worker processes of its own."""
+    """Worker processes cannot start here, or one of them has died."""
 
 
 class TransformError(XloaderError, RuntimeError):

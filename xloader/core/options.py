@@ -221,14 +221,12 @@ class LoaderOptions:
                 remedy=f"choose the number of ranks from {divisors_of(self.num_lanes)}; or, for a "
                 f"new training run, pass lanes={ranks} or a multiple of it",
             )
-        if self.processes and (self.num_lanes // ranks) % self.processes:
-            own = self.num_lanes // ranks
+        if self.lanes is None and self.processes and self.batch_size % self.processes:
             raise LanesError(
-                "the processes do not divide the lanes of a rank",
-                given=f"processes={self.processes}, {own} lanes on each rank",
-                allowed=f"processes= one of {divisors_of(own)}",
-                remedy=f"pass one of these, or, for a new training run, leave lanes= out or pass "
-                f"lanes={ranks * self.processes}",
+                "the processes do not divide the batch, of which each makes an equal part",
+                given=f"processes={self.processes}, batch_size={self.batch_size}",
+                allowed=f"processes= one of {divisors_of(self.batch_size)}",
+                remedy="pass one of these, or another batch_size=",
             )
         if self.global_batch % self.num_lanes:
             raise LanesError(
@@ -236,6 +234,17 @@ class LoaderOptions:
                 given=f"lanes={self.num_lanes}, a global batch of {self.global_batch}",
                 allowed=f"one of {[n for n in divisors_of(self.global_batch) if n % ranks == 0]}",
                 remedy="pass one of these as lanes=, or another batch_size=",
+            )
+        own = self.num_lanes // ranks
+        if self.processes and own % self.processes:
+            both = ranks * self.processes
+            fitting = [n for n in divisors_of(self.global_batch) if n % both == 0]
+            more = f"lanes= one of {fitting}" if fitting else f"a batch_size= that {both} divides"
+            raise LanesError(
+                "the processes do not divide the lanes of a rank",
+                given=f"processes={self.processes}, {own} lanes on each rank",
+                allowed=f"processes= one of {divisors_of(own)}",
+                remedy=f"pass one of these, or, for a new training run, {more}",
             )
 
 

@@ -33,7 +33,7 @@ from xloader.engine.skipped_rows import warn_of_skipped
 from xloader.engine.step_needs import BatchRows, Begin
 from xloader.engine.tally import Tally
 from xloader.engine.thread_group import MOST_SECONDS, SOME_SECONDS, Threads
-from xloader.engine.work_clock import Kind, WorkClock
+from xloader.engine.work_clock import Kind, WorkClock, WorkTime
 from xloader.errors import ClosedError, ForkError, SlowReadWarning
 from xloader.sources.retries import Abandoned
 
@@ -177,6 +177,19 @@ class Run:
                 self._join()
         finally:
             self._closing.discard(me)
+
+    def add_finish(self, spent: WorkTime) -> None:
+        """Count time that another thread spent on finishing whole batches.
+
+        Parameters
+        ----------
+        spent : WorkTime
+            The time.
+        """
+        with self._run_lock.lock:
+            self.tally.finish_seconds += spent.seconds
+            self.tally.workers.awaited_seconds += spent.seconds
+            self.tally.add_work({"finish": spent})
 
     def snapshot(self) -> Tally:
         """Copy of the counts so far, which does not change any more."""

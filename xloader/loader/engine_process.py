@@ -18,6 +18,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.run import Run
 from xloader.engine.shared_memory import SharedMemory
 from xloader.engine.tally import Tally
+from xloader.engine.work_clock import WorkTime
 from xloader.errors import ChunkError, ClosedError
 from xloader.loader.batch_finisher import BatchFinisher
 from xloader.loader.job_factory import JobFactory, Share
@@ -369,7 +371,10 @@ class EngineProcess:
     def _finish_now(self, ours: _Pass, index: int) -> None:
         assert ours.run is not None
         assert ours.finisher is not None
+        begin, cpu_begin = time.perf_counter(), time.thread_time()
         done = ours.finisher.finish(index, self._slots[ours.slots[index]])
+        seconds = time.perf_counter() - begin
+        ours.run.add_finish(WorkTime(seconds, time.thread_time() - cpu_begin))
         self._send(
             Finished(
                 ours.number,

@@ -54,8 +54,8 @@ class ProcessSetup:
                 f"{self._culprit()} cannot be sent to worker processes ({error})",
                 given=f"processes={self.options.processes}",
                 allowed="functions and data that can be pickled",
-                remedy="open files and make locks inside the function that uses them, or leave "
-                "processes= out: threads share everything",
+                remedy="open files inside the function that uses them, and use no locks, which "
+                "processes cannot share; or leave processes= out, as threads share everything",
             ) from error
 
     def _culprit(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -190,6 +191,14 @@ class ProcessTeam:
                 given=f"processes={self.num} in a worker of a DataLoader, or the like",
                 allowed="processes= in the process that trains",
                 remedy="leave processes= out here",
+            )
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if script is not None and not os.path.exists(script):
+            raise WorkersError(
+                "worker processes cannot import the program that starts them",
+                given=f"a program read from {script}",
+                allowed="a file, a notebook, python -m or python -c",
+                remedy="save the program to a file, and run that",
             )
         methods = multiprocessing.get_all_start_methods()
         method = "forkserver" if "forkserver" in methods else "spawn"

@@ -438,7 +438,8 @@ class RankPlan:
                 "the processes do not divide the lanes of a rank",
                 given=f"processes={num}, {lanes} lanes on each rank",
                 allowed=f"processes= one of {divisors_of(lanes)}",
-                remedy="pass one of these",
+                remedy="pass one of these; a training that may later have more processes needs "
+                "lanes= from its start",
             )
         what, least = "", 0
         if budget.in_flight_nbytes < num * budget.max_chunk_nbytes:
