@@ -15,7 +15,8 @@ from packaging.version import Version
 
 import xloader
 from xloader import Samples
-from xloader.errors import MemoryBudgetError, StackError
+from xloader.core.segments import Segments
+from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
 from xloader.loader.loader import Loader
 from xloader.testing import CountingStore, datasets, write_store
 
@@ -28,11 +29,24 @@ HAS_RECTILINEAR = Version(zarr.__version__) >= Version("3.2")
 
 @dataclass(frozen=True)
 class Spans:
-    """A window along each dimension: its size, stride and dilation."""
+    """A window along each dimension: its size, stride and dilation, and the gaps it must not cross.
+
+    A gap is given as the offset of the first element after it.
+    """
 
     sizes: Mapping[str, int]
     strides: Mapping[str, int]
     dilations: Mapping[str, int]
+    gaps: Mapping[str, tuple[int, ...]]
+
+    def starts(self, dim: str, size: int, last: int) -> list[int]:
+        """Return the first elements of all windows whose last needed position is ``last``."""
+        reach = last * self.dilations[dim]
+        return [
+            first
+            for first in range(0, size - reach, self.strides[dim])
+            if not any(first < gap <= first + reach for gap in self.gaps[dim])
+        ]
 
 
 @dataclass(frozen=True)
@@ -79,22 +93,25 @@ class Case:
         """Return the arrays of sample ``index``, computed with plain xarray."""
         ds = self.dataset.isel(self.selection)
         spans = self.spans
-        counts = [
-            (ds.sizes[dim] - (size - 1) * spans.dilations[dim] - 1) // spans.strides[dim] + 1
-            for dim, size in spans.sizes.items()
-        ]
-        window = index if self.chosen.windows is None else self.chosen.windows[index]
-        first = dict(zip(spans.sizes, np.unravel_index(window, counts), strict=True))
-        elements = {
-            dim: first[dim] * spans.strides[dim] + np.arange(size) * spans.dilations[dim]
+        lasts = {
+            dim: max(size - 1, *(_last(offsets.get(dim, 0)) for *_, offsets in self.fields), 0)
             for dim, size in spans.sizes.items()
         }
-        part = ds.isel(elements)
+        starts = [spans.starts(dim, ds.sizes[dim], last) for dim, last in lasts.items()]
+        window = index if self.chosen.windows is None else self.chosen.windows[index]
+        places = np.unravel_index(window, [len(own) for own in starts])
+        part = ds.isel(
+            {
+                dim: own[place] + np.arange(lasts[dim] + 1) * spans.dilations[dim]
+                for dim, own, place in zip(lasts, starts, places, strict=True)
+            }
+        )
         if not self.fields:
             return [
                 array.to_numpy() for array in part.values() if set(array.dims) & set(spans.sizes)
             ]
-        return [self._stack(part, names, offsets) for _, names, offsets in self.fields]
+        whole: Offsets = {dim: list(range(size)) for dim, size in spans.sizes.items()}
+        return [self._stack(part, names, {**whole, **own}) for _, names, own in self.fields]
 
     def _stack(self, window: xr.Dataset, names: tuple[str, ...], offsets: Offsets) -> np.ndarray:
         flat, arrays = {}, {}
@@ -111,6 +128,10 @@ class Case:
             whole = array.expand_dims(missing).transpose(*flat[name], *common).to_numpy()
             parts.append(whole.reshape(-1, *(sizes[dim] for dim in common)))
         return np.concatenate(parts)
+
+
+def _last(taken: int | list[int]) -> int:
+    return taken if isinstance(taken, int) else taken[-1]
 
 
 @st.composite
@@ -130,6 +151,7 @@ def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Cas
     spans = draw(_spans({dim: kept.sizes[dim] for dim in draw(st.permutations(dims))}))
     samples = xloader.open(store).isel(selection)
     samples = samples.window(spans.sizes, stride=spans.strides, dilation=spans.dilations)
+    spans, samples = draw(_gaps(spans, samples))
     fields, samples = draw(_fields(samples, dataset, spans))
     chosen, samples = draw(_chosen(samples, may_be_weighted))
     options = {**draw(_options(chosen.num_samples or len(samples))), **fixed}
@@ -162,7 +184,26 @@ def _spans(draw: st.DrawFn, sizes: dict[str, int]) -> Spans:
         dilations[dim] = draw(st.integers(1, min(most, 3)))
         strides[dim] = draw(st.integers(1, 4))
         window_sizes[dim] = size
-    return Spans(window_sizes, strides, dilations)
+    return Spans(window_sizes, strides, dilations, dict.fromkeys(window_sizes, ()))
+
+
+@st.composite
+def _gaps(draw: st.DrawFn, spans: Spans, samples: Samples) -> tuple[Spans, Samples]:
+    """Draw gaps, more of them than `window` would take from labels, unless no window is left."""
+    gaps = dict(spans.gaps)
+    windows = samples.recipe.require_windows()
+    for dim, size in zip(windows.dims, windows.dim_sizes, strict=True):
+        if size > 1 and draw(st.integers(0, 2)) == 0:
+            gaps[dim] = tuple(sorted(draw(st.sets(st.integers(1, size - 1), max_size=3))))
+    segments = tuple(
+        Segments.between(size, np.array(gaps[dim], np.int64)) if gaps[dim] else None
+        for dim, size in zip(windows.dims, windows.dim_sizes, strict=True)
+    )
+    try:
+        windows = replace(windows, segments=segments)
+    except EmptySamplesError:
+        return spans, samples
+    return replace(spans, gaps=gaps), Samples(replace(samples.recipe, windows=windows))
 
 
 @st.composite
@@ -179,20 +220,51 @@ def _fields(
         offsets: Offsets = {}
         owned = {dim for name in names for dim in dataset[name].dims}
         for dim, size in spans.sizes.items():
-            if dim in owned and draw(st.booleans()):
+            if dim in owned and draw(st.integers(0, 4)) == 0:
+                leads = draw(st.sampled_from([[size], [size - 1, size], [0, size + 1]]))
+                if _is_within(samples, dim, leads[-1] * spans.dilations[dim] + 1):
+                    offsets[dim] = leads if len(leads) > 1 else leads[0]
+            elif dim in owned and draw(st.booleans()):
                 chosen = draw(st.integers(0, size - 1))
                 offsets[dim] = draw(
                     st.sampled_from([chosen, list(range(chosen, size)), list(range(0, size, 2))])
                 )
         try:
-            samples = samples.field(f"f{number}", *names, **offsets)
+            samples = samples.field(f"f{number}", *names, **_given(offsets, spans))
         except StackError:
             names = names[:1] if number else ["v0"]
             own = dataset[names[0]].dims
             offsets = {dim: taken for dim, taken in offsets.items() if dim in own}
-            samples = samples.field(f"f{number}", *names, **offsets)
+            samples = samples.field(f"f{number}", *names, **_given(offsets, spans))
         fields.append((f"f{number}", tuple(names), offsets))
     return tuple(fields), samples
+
+
+def _is_within(samples: Samples, dim: str, reach: int) -> bool:
+    """Say whether windows are left where samples reach over so many elements of a dimension."""
+    windows = samples.recipe.require_windows()
+    reaches = tuple(
+        max(own, reach) if name == dim else own
+        for name, own in zip(windows.dims, windows.reaches, strict=True)
+    )
+    try:
+        replace(windows, reaches=reaches)
+    except (WindowError, EmptySamplesError):
+        return False
+    return True
+
+
+def _given(offsets: Offsets, spans: Spans) -> dict[str, Any]:
+    """Return offsets as the user gives them: leads beyond the window as a number of steps."""
+    given: dict[str, Any] = {}
+    for dim, taken in offsets.items():
+        if _last(taken) < spans.sizes[dim]:
+            given[dim] = taken
+        elif isinstance(taken, int):
+            given[dim] = f"+{taken * spans.dilations[dim]}"
+        else:
+            given[dim] = [f"+{own * spans.dilations[dim]}" for own in taken]
+    return given
 
 
 @st.composite

@@ -419,7 +419,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "labels as offsets": (
         lambda s: s.window(time=4).inputs("t2m", time="2000"),
         OptionError,
-        "does not fit the window",
+        "lead along 'time' is not a duration. Given: '2000'",
     ),
     "offset along a whole dim": (
         lambda s: s.window(time=4).inputs("t2m", lat=0),

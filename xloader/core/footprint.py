@@ -367,9 +367,10 @@ class Footprint:
         self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
     ) -> tuple[Ints, Ints]:
         first, step, count = span
-        stride = self.windows.strides[dim]
-        lo = axis.block_of(boxes.lo[dim] * stride + first)
-        hi = axis.block_of((boxes.hi[dim] - 1) * stride + first + step * (count - 1))
+        windows = self.windows
+        lo = axis.block_of(windows.starts_of(dim, boxes.lo[dim]) + first)
+        last = windows.starts_of(dim, boxes.hi[dim] - 1) + first + step * (count - 1)
+        hi = axis.block_of(last)
         return lo, hi + 1
 
     def _expand(
@@ -384,14 +385,14 @@ class Footprint:
 
     def _touched(self, axis: Axis, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
         """Per block, whether a window touches it; None if no window can step over a block."""
-        stride = self.windows.strides[dim]
-        if stride <= axis.min_inner_block_size:
+        windows = self.windows
+        if windows.segments[dim] is None and windows.strides[dim] <= axis.min_inner_block_size:
             return None
         first, last = span[0], span[0] + span[1] * (span[2] - 1)
         # It is enough to look at the first window that reaches the block.
-        position = np.maximum(-((last - axis.edges[:-1]) // stride), 0)
-        is_there = position < self.windows.num_positions[dim]
-        return np.asarray(is_there & (position * stride + first < axis.edges[1:]))
+        position = windows.num_before(dim, axis.edges[:-1] - last)
+        is_there = position < windows.num_positions[dim]
+        return np.asarray(is_there & (windows.starts_of(dim, position) + first < axis.edges[1:]))
 
 
 def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:

@@ -10,26 +10,32 @@ Along one dimension, a window of 3 elements with dilation 2 and stride 4::
     span       `-----------'  = (3 - 1) * 2 + 1 = 5
 
 A *position* counts windows along one dimension. A window's id counts positions in C order: the
-last named dimension varies fastest. Without a subset, window ids are sample ids.
+last named dimension varies fastest. Without a subset, window ids are sample ids. Windows that cross
+a gap between segments of a dimension have no position, so they have no id either.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.errors import SampleIndexError, WindowError
+from xloader.core.segments import Runs, Segments
+from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
 
 MOST_WINDOWS: Final = 2**61
 """Largest number of windows, so that arithmetic on their ids fits into 64-bit integers."""
 
 
-@dataclass(frozen=True)
+_ALWAYS_SHOWN: Final = ("dims", "dim_sizes", "window_sizes", "strides", "dilations")
+
+
+@dataclass(frozen=True, repr=False)
 class Windows:
     """All positions of a window in an n-d array.
 
@@ -48,12 +54,20 @@ class Windows:
     default_dims : tuple of str
         Dimensions for which the user gave no stride, so that it is the window's size. They do not
         matter in comparisons.
+    reaches : tuple of int
+        Per dimension, number of elements from the first to the last one that a sample needs: more
+        than the window's span where a field has a lead beyond the window. By default the spans.
+    segments : tuple of (Segments or None)
+        Per dimension, the stretches between gaps; ``None`` for a dimension without gaps. By
+        default there are no gaps.
 
     Raises
     ------
     WindowError
         If a window size, stride or dilation is below 1, a window is longer than its dimension,
         or there are more than `MOST_WINDOWS` windows.
+    EmptySamplesError
+        If every window crosses a gap.
 
     Examples
     --------
@@ -71,10 +85,13 @@ class Windows:
     window_sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    # Not in the repr, because fingerprints are made from it and the samples are the same.
-    default_dims: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    default_dims: tuple[str, ...] = field(default=(), compare=False)
+    reaches: tuple[int, ...] = ()
+    segments: tuple[Segments | None, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "reaches", self.reaches or self.spans)
+        object.__setattr__(self, "segments", self.segments or (None,) * len(self.dims))
         for word, values in (
             ("window", self.window_sizes),
             ("stride", self.strides),
@@ -88,13 +105,14 @@ class Windows:
                         allowed="a whole number >= 1",
                         remedy=f"pass {word}={{{dim!r}: 1}} or more",
                     )
-        for dim, size, span in zip(self.dims, self.dim_sizes, self.spans, strict=True):
-            if span > size:
-                raise WindowError(
-                    f"the window is longer than the dimension {dim!r}",
-                    given=f"a window that spans {span} elements",
-                    allowed=f"at most {size}, the selected size of {dim!r}",
-                    remedy="take a smaller window or dilation, or select more of the dimension",
+        self._check_reaches()
+        for dim, count in zip(self.dims, self.num_positions, strict=True):
+            if not count:
+                raise EmptySamplesError(
+                    f"every window crosses a gap along {dim!r}",
+                    given=f"samples that reach over {self.reaches[self.dims.index(dim)]} elements",
+                    allowed="windows that fit between two gaps",
+                    remedy='take smaller windows or leads, or pass gaps="allow"',
                 )
         num_windows = math.prod(self.num_positions)
         if num_windows > MOST_WINDOWS:
@@ -105,6 +123,36 @@ class Windows:
                 remedy="pass a larger stride, or select less of the dimensions",
             )
 
+    def _check_reaches(self) -> None:
+        for dim, size, span, reach in zip(
+            self.dims, self.dim_sizes, self.spans, self.reaches, strict=True
+        ):
+            if reach > size:
+                is_lead = reach > span
+                raise WindowError(
+                    f"a lead beyond the window leaves the dimension {dim!r}"
+                    if is_lead
+                    else f"the window is longer than the dimension {dim!r}",
+                    given=f"a {'sample' if is_lead else 'window'} that spans {reach} elements",
+                    allowed=f"at most {size}, the selected size of {dim!r}",
+                    remedy="take a smaller window, lead or dilation, or select more of the "
+                    "dimension",
+                )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The values cached by cached_property are left out, which keeps pickles small.
+        return Windows, tuple(getattr(self, part.name) for part in fields(self))
+
+    def __repr__(self) -> str:
+        # Fingerprints are made from it, so what has its default value is left out: then samples
+        # keep the fingerprint that earlier releases gave them.
+        parts = [f"{name}={getattr(self, name)!r}" for name in _ALWAYS_SHOWN]
+        if self.reaches != self.spans:
+            parts.append(f"reaches={self.reaches!r}")
+        if any(self.segments):
+            parts.append(f"segments={self.segments!r}")
+        return f"Windows({', '.join(parts)})"
+
     @cached_property
     def spans(self) -> tuple[int, ...]:
         """Per dimension, number of elements from the first to the last one of a window."""
@@ -113,27 +161,108 @@ class Windows:
 
     @cached_property
     def num_positions(self) -> tuple[int, ...]:
-        """Number of windows along each dimension."""
-        triples = zip(self.dim_sizes, self.spans, self.strides, strict=True)
-        return tuple((size - span) // stride + 1 for size, span, stride in triples)
+        """Number of windows along each dimension, without those that cross a gap."""
+        return tuple(
+            count if runs is None else len(runs)
+            for count, runs in zip(self._num_complete, self._runs, strict=True)
+        )
+
+    @cached_property
+    def _num_complete(self) -> tuple[int, ...]:
+        """Number of windows along each dimension that end inside it, gaps or not."""
+        triples = zip(self.dim_sizes, self.reaches, self.strides, strict=True)
+        return tuple((size - reach) // stride + 1 for size, reach, stride in triples)
+
+    @cached_property
+    def _runs(self) -> tuple[Runs | None, ...]:
+        """The runs of windows between the gaps of each dimension."""
+        triples = zip(self.segments, self.reaches, self.strides, strict=True)
+        return tuple(
+            None if own is None else own.runs(reach, stride) for own, reach, stride in triples
+        )
+
+    def starts_of(self, dim: int, positions: Ints) -> Ints:
+        """Offsets at which windows start along a dimension.
+
+        Parameters
+        ----------
+        dim : int
+            Number of the dimension.
+        positions : numpy.ndarray of int
+            Positions along it.
+
+        Returns
+        -------
+        numpy.ndarray of int64
+            Offset of the first element of each window, of the shape of ``positions``.
+        """
+        runs = self._runs[dim]
+        return positions * self.strides[dim] if runs is None else runs.starts_of(positions)
+
+    def firsts_of(self, positions: Ints) -> Ints:
+        """Offsets of the first elements of windows; int64, shape ``(n, num_dims)``.
+
+        Parameters
+        ----------
+        positions : numpy.ndarray of int64, shape (n, num_dims)
+            Position of each window along each dimension.
+        """
+        if not any(self.segments):
+            return positions * np.asarray(self.strides, np.int64)
+        columns = [self.starts_of(dim, own) for dim, own in enumerate(positions.T)]
+        return np.stack(columns, axis=-1)
+
+    def num_before(self, dim: int, offsets: Ints) -> Ints:
+        """Number of windows along a dimension that start before each offset.
+
+        Parameters
+        ----------
+        dim : int
+            Number of the dimension.
+        offsets : numpy.ndarray of int
+            Offsets, which may lie outside the dimension.
+
+        Returns
+        -------
+        numpy.ndarray of int64
+            Numbers from 0 to ``num_positions[dim]``, of the shape of ``offsets``. Each is also the
+            position of the first window that starts at the offset or after it.
+        """
+        runs = self._runs[dim]
+        if runs is not None:
+            return runs.num_before(offsets)
+        return np.clip(-(-offsets // self.strides[dim]), 0, self.num_positions[dim])
+
+    def run_edges(self, dim: int) -> Ints:
+        """First position of each run of windows between gaps, then their number; int64."""
+        runs = self._runs[dim]
+        return np.array([0, self.num_positions[dim]]) if runs is None else runs.edges
 
     def __len__(self) -> int:
         return math.prod(self.num_positions)
 
-    @property
-    def num_dropped(self) -> int:
-        """Number of incomplete windows at the array's end that are left out.
+    @cached_property
+    def dropped(self) -> Mapping[str, int]:
+        """Number of windows that are left out, by reason; without reasons that drop none.
 
-        Along each dimension, one more window is counted if it would begin inside the array and
-        reach elements that no window reaches. It is left out because it would not end inside.
+        ``"gap"`` counts the windows that end inside the array but cross a gap. ``"end"`` counts
+        incomplete windows: along each dimension, one more window if it would begin inside the
+        array and reach elements that no other window reaches.
         """
         begun = [
-            count + ((count - 1) * stride + span < size and count * stride < size)
-            for count, stride, span, size in zip(
-                self.num_positions, self.strides, self.spans, self.dim_sizes, strict=True
+            count + ((count - 1) * stride + reach < size and count * stride < size)
+            for count, stride, reach, size in zip(
+                self._num_complete, self.strides, self.reaches, self.dim_sizes, strict=True
             )
         ]
-        return math.prod(begun) - len(self)
+        num_complete = math.prod(self._num_complete)
+        found = {"gap": num_complete - len(self), "end": math.prod(begun) - num_complete}
+        return {reason: count for reason, count in found.items() if count}
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of windows that are left out, for any reason; see `dropped`."""
+        return sum(self.dropped.values())
 
     def overlap_note(self, what: str = "samples") -> str:
         """Note on how many windows a stride of 1 would give along `default_dims`.

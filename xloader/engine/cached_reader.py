@@ -250,7 +250,7 @@ class CachedReader:
         arrays = self._parts.fields.take(len(ids))
         places = self._gatherer.places(arrays)
         positions = self._footprint.positions_of(ids)
-        found = self._find(positions * np.asarray(self._footprint.windows.strides, np.int64))
+        found = self._find(self._footprint.windows.firsts_of(positions))
         for rows, keys in self._waves(held.cache, positions):
             self._load(held, keys)
             self._gather(held, found, rows, places)

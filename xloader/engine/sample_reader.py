@@ -53,8 +53,7 @@ def read_samples(
     StoreChangedError
         If the store is no longer what was opened.
     """
-    windows = recipe.require_windows()
-    firsts = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
+    firsts = recipe.firsts_of(ids)
     arrays: dict[str, NDArray[Any]] = {}
     uses: dict[str, list[_Use]] = {}
     for layout in layouts:

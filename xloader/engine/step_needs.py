@@ -182,7 +182,7 @@ class Walker:
             self._is_begun[new_entries] = True
             for needs, is_known in zip(self.groups, known, strict=True):
                 needs.begin(new_entries, new[at], edges, is_known, begins)
-        firsts = positions * self._footprint.windows.strides
+        firsts = self._footprint.windows.firsts_of(positions)
         cut = [
             [hits.cut(edges) for hits in self._hits(number, entries, firsts)]
             for number in range(len(self.groups))

@@ -12,7 +12,7 @@ from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.regularity import irregular_steps
+from xloader.recipe.regularity import dropped_windows, irregular_steps
 from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
@@ -46,7 +46,7 @@ def with_notes(
     Explanation
         The prediction with its notes.
     """
-    notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
+    notes = tuple(note for note in (*more, overlap_note(recipe), gap_note(recipe)) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
@@ -116,3 +116,20 @@ def overlap_note(recipe: Recipe) -> str:
         return ""
     # With a subset, the number of windows is not the number of samples.
     return recipe.windows.overlap_note("samples" if recipe.subset is None else "windows")
+
+
+def gap_note(recipe: Recipe) -> str:
+    """Say which windows are left out because they cross a gap.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if no window crosses a gap.
+    """
+    has_gaps = "gap" in recipe.require_windows().dropped
+    return f"windows left out: {dropped_windows(recipe)}" if has_gaps else ""

@@ -116,6 +116,7 @@ class EpochProgress:
             mixing=self.num_regions / self.num_full if self.num_full else expected.mixing,
             full_mixing=expected.full_mixing,
             num_dropped_windows=expected.num_dropped_windows,
+            dropped_windows=expected.dropped_windows,
             is_exact=True,
             tile=expected.tile,
             run=expected.run,

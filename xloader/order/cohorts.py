@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Axis, Ints, int_dtype
 from xloader.core.footprint import Boxes, Footprint
 from xloader.core.subset import count_occurrences
+from xloader.core.windows import Windows
 
 # NumPy sorts 16-bit integers by counting.
 _DIGIT_BITS = 16
@@ -292,7 +293,6 @@ def tile_edges(footprint: Footprint, dim: int, num_blocks: int) -> Ints:
 def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     windows = footprint.windows
     axis, edges = leading_axis(footprint, dim), tile_edges(footprint, dim, num_blocks)
-    stride, num_positions = windows.strides[dim], windows.num_positions[dim]
     spans = sorted(
         {
             (span[0], span[0] + span[1] * (span[2] - 1))
@@ -302,26 +302,29 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
         }
     ) or [(0, 0)]
     inner = edges[1:-1]
-    cuts = [np.zeros(1, np.int64)]
+    # Between two windows of a piece, there is no gap.
+    cuts = [windows.run_edges(dim)]
     for offset in sorted({offset for span in spans for offset in span}):
         # The first position whose element at this offset lies at or beyond the edge.
-        cuts.append(-((offset - inner) // stride))
+        cuts.append(windows.num_before(dim, inner - offset))
     if footprint.subset is not None:
         cuts += _block_cuts(footprint, dim)
     starts = np.sort(np.concatenate(cuts), kind="stable")
     del inner, cuts
-    starts = starts[(starts >= 0) & (starts < num_positions)]
     starts = starts[is_first(starts)]
-    return _find_touches(axis, num_blocks, edges, np.append(starts, num_positions), spans, stride)
+    num_positions = windows.num_positions[dim]
+    starts = np.append(starts[starts < num_positions], num_positions)
+    return _find_touches(windows, dim, axis, num_blocks, edges, starts, spans)
 
 
 def _find_touches(
+    windows: Windows,
+    dim: int,
     axis: Axis | None,
     num_blocks: int,
     edges: Ints,
     starts: Ints,
     spans: list[tuple[int, int]],
-    stride: int,
 ) -> Pieces:
     """The pieces that begin at ``starts``, with the homes that each one touches by each span."""
     num_pieces = len(starts) - 1
@@ -331,14 +334,15 @@ def _find_touches(
     ]
     is_home = np.zeros(len(edges), np.int32)
     for part in parts:
-        is_home[_tiles_of(axis, num_blocks, starts[part] * stride + spans[0][0]) + 1] = 1
+        begins = windows.starts_of(dim, starts[part])
+        is_home[_tiles_of(axis, num_blocks, begins + spans[0][0]) + 1] = 1
     homes_before = np.cumsum(is_home, dtype=np.int32)
     home = np.empty(num_pieces, np.int32)
     touch_lo, touch_hi = (np.empty((len(spans), num_pieces), np.int32) for _ in range(2))
     is_beyond = np.zeros(num_pieces, np.bool_)
     reach = 0
     for part in parts:
-        begins = starts[part] * stride
+        begins = windows.starts_of(dim, starts[part])
         lo = np.stack([_tiles_of(axis, num_blocks, begins + first) for first, _ in spans])
         hi = np.stack([_tiles_of(axis, num_blocks, begins + last) for _, last in spans])
         reach = max(reach, int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)))
@@ -373,7 +377,6 @@ def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
 
     A subset may hold any samples of a piece, so all samples of a piece must need the same blocks.
     """
-    stride = footprint.windows.strides[dim]
     cuts = []
     for group in footprint.groups:
         axis = group.axes[dim]
@@ -381,7 +384,7 @@ def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
             span = access[dim]
             if axis is not None and span is not None:
                 for offset in (span[0], span[0] + span[1] * (span[2] - 1)):
-                    cuts.append(-((offset - axis.edges[1:-1]) // stride))
+                    cuts.append(footprint.windows.num_before(dim, axis.edges[1:-1] - offset))
     return cuts
 
 

@@ -141,7 +141,7 @@ class _Kinds:
     @classmethod
     def of(cls, footprint: Footprint, dim: int) -> _Kinds:
         """Find the kinds along a dimension."""
-        stride = footprint.windows.strides[dim]
+        windows = footprint.windows
         spans = [
             [
                 (axis, span[0], span[0] + span[1] * (span[2] - 1))
@@ -153,16 +153,17 @@ class _Kinds:
         ]
         cuts = [np.zeros(1, np.int64)]
         for axis, first, last in itertools.chain(*spans):
-            cuts += [-((offset - axis.edges[1:-1]) // stride) for offset in {first, last}]
+            cuts += [windows.num_before(dim, axis.edges[1:-1] - at) for at in {first, last}]
         begins = np.sort(np.concatenate(cuts), kind="stable")
-        begins = begins[(begins >= 0) & (begins < footprint.windows.num_positions[dim])]
+        begins = begins[begins < windows.num_positions[dim]]
         begins = begins[np.diff(begins, prepend=-1) > 0]
+        starts = windows.starts_of(dim, begins)
         columns: list[Ints] = [np.zeros(len(begins), np.int64)]
         for own in spans:
             origin: Ints | None = None
             for axis, first, last in own:
-                lo = axis.edges[axis.block_of(begins * stride + first)]
-                hi = axis.edges[axis.block_of(begins * stride + last) + 1]
+                lo = axis.edges[axis.block_of(starts + first)]
+                hi = axis.edges[axis.block_of(starts + last) + 1]
                 origin = lo if origin is None else origin
                 columns += [origin - lo, hi - origin]
         kinds = number_rows(columns, len(begins))

@@ -38,8 +38,11 @@ class Figures:
     mixing, full_mixing : float
         Mean number of distinct regions in a global batch, and its value for a full shuffle.
     num_dropped_windows : int
-        Windows left out because they would leave the array, although they would reach elements
-        that no other window reaches.
+        Windows left out, for any reason.
+    dropped_windows : dict of str to int
+        The same by reason. ``"gap"``: windows that cross a gap between labels. ``"end"``: windows
+        that would leave the array, although they would reach elements that no other window
+        reaches.
     is_exact : bool
         Whether the counts are exact.
     tile : dict of str to int
@@ -57,6 +60,7 @@ class Figures:
     mixing: float
     full_mixing: float
     num_dropped_windows: int
+    dropped_windows: Mapping[str, int]
     is_exact: bool
     tile: Mapping[str, int]
     run: int
@@ -72,6 +76,8 @@ class Figures:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
         runs = f"runs of {self.run} tiles in {self.streams} streams, " if self.run > 1 else ""
         dropped = f", {self.num_dropped_windows:,} windows dropped" * bool(self.num_dropped_windows)
+        if num_across := self.dropped_windows.get("gap", 0):
+            dropped += f" ({num_across:,} across gaps)"
         kept = "" if self.num_reads else ": all needed chunks are already in memory"
         mixing = f"{self.mixing:.1f} regions a batch; a full shuffle has {self.full_mixing:.1f}"
         return [

@@ -263,6 +263,7 @@ def plan_figures(epoch: Epoch | Remainder) -> dict[str, Any]:
         "mixing": measure_mixing(footprint, dim, orders, plan.lane_share),
         "full_mixing": full_mixing(footprint, dim, plan.global_batch),
         "num_dropped_windows": footprint.windows.num_dropped,
+        "dropped_windows": footprint.windows.dropped,
         "is_exact": True,
         "tile": tile_sizes(footprint, plan),
         "run": plan.pace.run,

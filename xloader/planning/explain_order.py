@@ -143,6 +143,7 @@ def explain_cached(
         read_amplification=count.num_reads / count.num_needed,
         peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
         num_dropped_windows=footprint.windows.num_dropped,
+        dropped_windows=footprint.windows.dropped,
         tile={
             name: int(np.diff(tile_edges(footprint, number, 1)).max())
             for number, name in enumerate(footprint.windows.dims)

@@ -55,13 +55,11 @@ def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> I
         A number for each sample, equal for samples of the same region.
     """
     region = np.zeros(len(positions[0]), np.int64)
-    for d, (stride, first) in enumerate(
-        zip(footprint.windows.strides, footprint.first_offsets, strict=True)
-    ):
+    for d, first in enumerate(footprint.first_offsets):
         axis = leading_axis(footprint, d)
         if axis is None:
             continue
-        chunk = axis.block_of(positions[d] * stride + first)
+        chunk = axis.block_of(footprint.windows.starts_of(d, positions[d]) + first)
         if d == dim:
             chunk = (chunk + axis.stored_chunk(0)) // REGION_CHUNKS
         region = region * (axis.num_blocks + 1) + chunk
@@ -123,13 +121,9 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
             sizes.tolist(), repeats.tolist(), footprint.num_samples, batch_size
         )
     kinds: list[list[tuple[int, int]]] = []
-    for d, (stride, first, count) in enumerate(
-        zip(
-            footprint.windows.strides,
-            footprint.first_offsets,
-            footprint.windows.num_positions,
-            strict=True,
-        )
+    windows = footprint.windows
+    for d, (first, count) in enumerate(
+        zip(footprint.first_offsets, windows.num_positions, strict=True)
     ):
         axis = leading_axis(footprint, d)
         if axis is None:
@@ -139,7 +133,7 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         if d == dim:
             chunks = np.arange(axis.num_blocks) + axis.stored_chunk(0)
             edges = edges[np.diff(chunks // REGION_CHUNKS, prepend=-1) > 0]
-        begins = np.clip(-((first - edges) // stride), 0, count)
+        begins = windows.num_before(d, edges - first)
         sizes, repeats = np.unique(np.diff(np.append(begins, count)), return_counts=True)
         kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
     combinations = list(itertools.product(*kinds))

@@ -267,22 +267,29 @@ def _cut_out(
     left = num_tiles
     parts = [slice(0, size) for size in windows.dim_sizes]
     for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
-        pieces, edges, stride = all_pieces[dim], all_pieces[dim].tile_edges, windows.strides[dim]
+        pieces, edges = all_pieces[dim], all_pieces[dim].tile_edges
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
         # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
         if keep < pieces.num_homes - home:
             position = int(pieces.starts[np.searchsorted(pieces.home, home + keep)])
-            first = position * stride + footprint.first_offsets[dim]
+            begin, last = windows.starts_of(dim, np.array([begins[dim], position])).tolist()
+            first = last + footprint.first_offsets[dim]
             end = int(edges[np.searchsorted(edges, first, side="right") - 1])
-            begin = begins[dim] * stride
-            parts[dim] = slice(begin, max(end, begin + windows.spans[dim]))
+            parts[dim] = slice(begin, max(end, begin + windows.reaches[dim]))
         else:
             begins[dim] = 0
         left //= keep
     if all(part.stop - part.start == n for part, n in zip(parts, windows.dim_sizes, strict=True)):
         return footprint
-    windows = dataclasses.replace(windows, dim_sizes=tuple(p.stop - p.start for p in parts))
+    windows = dataclasses.replace(
+        windows,
+        dim_sizes=tuple(part.stop - part.start for part in parts),
+        segments=tuple(
+            own and own.cut(part.start, part.stop)
+            for own, part in zip(windows.segments, parts, strict=True)
+        ),
+    )
     subset = None if drawn is None else _cut_subset(drawn - begins, windows)
     demands = tuple(
         _cut_demand(demand, parts) for group in footprint.groups for demand in group.demands

@@ -239,12 +239,13 @@ def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int]
     windows = recipe.require_windows()
     offsets = dict(field.offsets)
     accesses = []
-    for dim, size, dilation in zip(
-        windows.dims, windows.window_sizes, windows.dilations, strict=True
+    for dim, size, dilation, reach in zip(
+        windows.dims, windows.window_sizes, windows.dilations, windows.reaches, strict=True
     ):
         taken = offsets.pop(dim, range(size))
         positions = range(taken, taken + 1) if isinstance(taken, int) else taken
-        if not positions or positions[0] < 0 or positions[-1] >= size or positions.step < 1:
+        is_inside = positions and positions[0] >= 0 and positions[-1] * dilation < reach
+        if not is_inside or positions.step < 1:
             raise OptionError(
                 f"an offset of the field {field.name!r} lies outside the window along {dim!r}",
                 given=taken,

@@ -1,25 +1,31 @@
-"""Conversion of the arguments of `window` and `field` to windows and offsets."""
+"""Conversion of the arguments of `window` to windows."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
-import numpy as np
-
+from xloader.core.segments import Segments
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
-from xloader.recipe.layout import layout_of
-from xloader.recipe.names import CHANNEL, SAMPLE
-from xloader.recipe.recipe import Field, Offsets, Recipe, find, unknown
+from xloader.recipe.durations import Duration, is_duration, num_steps
+from xloader.recipe.label_steps import find_steps
+from xloader.recipe.recipe import Recipe, find
+
+Size = int | Duration
+"""A number of elements, or a duration that is a whole number of steps."""
+Gaps = Literal["drop", "raise", "allow"]
+"""Whether windows that cross a gap between labels are left out, are an error, or are kept."""
+_LABEL_RULE: Final = "a dimension of numbers or times, 90 % of whose steps are equal"
 
 
 def make_windows(
     recipe: Recipe,
-    sizes: Mapping[str, int] | int | None,
-    stride: Mapping[str, int] | int | None,
-    dilation: Mapping[str, int] | int,
+    sizes: Mapping[str, Size] | Size | None,
+    stride: Mapping[str, Size] | Size | None,
+    dilation: Mapping[str, Size] | Size,
+    gaps: Mapping[str, Gaps] | Gaps = "drop",
 ) -> Windows:
     """Make the windows over the selected dimensions of a recipe.
 
@@ -34,6 +40,8 @@ def make_windows(
     dilation : int or mapping of str to int
         Distance in elements between neighbouring elements of a window; 1 for a dimension that a
         mapping does not name.
+    gaps : {"drop", "raise", "allow"} or mapping of str to these
+        What to do about windows that cross a gap between labels, as for `Samples.window`.
 
     Returns
     -------
@@ -47,8 +55,10 @@ def make_windows(
     UnknownNameError
         If a dimension does not exist, or a stride or dilation is for one without windows.
     WindowError
-        If a number is below 1, a window is longer than its dimension, or there are more windows
-        than `xloader.core.windows.MOST_WINDOWS`.
+        If a number is below 1, a window is longer than its dimension, there are more windows than
+        `xloader.core.windows.MOST_WINDOWS`, or there are gaps and they are to raise.
+    EmptySamplesError
+        If every window crosses a gap.
     """
     if isinstance(sizes, Mapping):
         for dim in sizes:
@@ -62,86 +72,71 @@ def make_windows(
             allowed=f"sizes along some of {list(recipe.dim_sizes)}",
             remedy="pass the size of a dimension, for example .window(time=6)",
         )
-    window_sizes = _per_dim("window", dims, sizes, (None,) * len(dims))
+    window_sizes = _per_dim(recipe, "window", dims, sizes, (None,) * len(dims))
     return Windows(
         dims,
         tuple(recipe.dim_sizes[dim] for dim in dims),
         window_sizes,
-        _per_dim("stride", dims, stride, window_sizes),
-        _per_dim("dilation", dims, dilation, (1,) * len(dims)),
+        _per_dim(recipe, "stride", dims, stride, window_sizes),
+        _per_dim(recipe, "dilation", dims, dilation, (1,) * len(dims)),
         default_dims=_without_stride(dims, stride),
+        segments=_segments(recipe, dims, gaps),
     )
 
 
-def make_field(
-    recipe: Recipe, name: str, variables: tuple[str, ...], offsets: Mapping[str, Any]
-) -> Field:
-    """Make a field and check that the recipe can provide it.
+def _segments(
+    recipe: Recipe, dims: tuple[str, ...], gaps: Mapping[str, Gaps] | Gaps
+) -> tuple[Segments | None, ...]:
+    """The stretches without gaps of each windowed dimension; None where there are no gaps."""
+    by_dim = gaps if isinstance(gaps, Mapping) else dict.fromkeys(dims, gaps)
+    for dim, choice in by_dim.items():
+        if dim not in dims:
+            raise _no_windows("gaps=", dim, dims)
+        if choice not in get_args(Gaps):
+            raise OptionError(
+                f"gaps= is not one of its choices along {dim!r}",
+                given=repr(choice),
+                allowed=", ".join(map(repr, get_args(Gaps))),
+            )
+    is_asked = isinstance(gaps, Mapping)
+    return tuple(
+        _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
+        for dim in dims
+    )
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The recipe that the field is for.
-    name : str
-        The field's name.
-    variables : tuple of str
-        The field's variables.
-    offsets : mapping of str to (int, slice or sequence of int)
-        Positions within the window along windowed dimensions.
 
-    Returns
-    -------
-    Field
-        The field.
+def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> Segments | None:
+    """The stretches of one dimension.
 
-    Raises
-    ------
-    OptionError
-        If the name is empty or taken, there are no variables or no windows, or an offset does not
-        fit the window.
-    UnknownNameError
-        If a variable or a dimension does not exist.
-    StackError
-        If the variables cannot share one array, or one is named twice.
-    UnsupportedDataError
-        If a variable holds no numbers, or has a dimension twice.
-    EmptySamplesError
-        If the field has no elements.
+    Only times are looked at, unless the user names the dimension (``is_asked``).
     """
-    taken = {field.name for field in recipe.fields}
-    if not name or name in {*taken, *recipe.dim_sizes, SAMPLE, CHANNEL}:
+    steps = None if choice == "allow" else find_steps(recipe, dim, only_times=not is_asked)
+    is_unknown = steps is None or (choice == "drop" and not steps.is_regular)
+    if is_asked and choice != "allow" and is_unknown:
         raise OptionError(
-            "this field name is already in use",
-            given=repr(name),
-            allowed=f"a name other than those of fields {sorted(taken)}, of dimensions "
-            f"{list(recipe.dim_sizes)}, {SAMPLE!r} and {CHANNEL!r}",
-            remedy="choose another name; to combine variables, pass them to one call",
+            f"the gaps along {dim!r} cannot be found",
+            given="no labels that are numbers or times"
+            if steps is None
+            else f"steps between labels: {steps.describe() or 'none'}",
+            allowed=_LABEL_RULE,
+            remedy=f'pass gaps={{{dim!r}: "allow"}}',
         )
-    for variable in variables:
-        if variable not in recipe.variables:
-            raise _unknown_variable(recipe, variable)
-    parsed = tuple(
-        (dim, _offsets(recipe, name, dim, value, variables)) for dim, value in offsets.items()
-    )
-    field = Field(name, variables, parsed)
-    layout_of(recipe, field)
-    return field
-
-
-def _unknown_variable(recipe: Recipe, name: object) -> UnknownNameError:
-    error = unknown(name, recipe.variables, "variable")
-    if error.remedy.startswith("did you mean"):
-        return error
-    if name in recipe.source.coordinates().coords:
-        remedy = f"{name!r} is a coordinate: call ds.reset_coords({name!r}) and open that Dataset"
-    else:
-        remedy = "pass one of these names; variables of text, dates or objects cannot be used, "
-        remedy += "and neither can those that variables= left out"
-    return UnknownNameError(error.what, given=error.given, allowed=error.allowed, remedy=remedy)
+    if steps is None or not len(steps.gaps):
+        return None
+    if choice == "raise":
+        raise WindowError(
+            f"the labels of {dim!r} have gaps",
+            given=f"steps between labels: {steps.describe()}",
+            allowed="steps of equal length",
+            remedy='fill the gaps, or pass gaps="drop" to leave out the windows that cross them',
+        )
+    if not steps.is_regular:
+        return None
+    return Segments.between(recipe.dim_sizes[dim], steps.gaps)
 
 
 def _without_stride(
-    dims: tuple[str, ...], stride: Mapping[str, int] | int | None
+    dims: tuple[str, ...], stride: Mapping[str, Size] | Size | None
 ) -> tuple[str, ...]:
     if isinstance(stride, Mapping):
         return tuple(dim for dim in dims if dim not in stride)
@@ -149,27 +144,34 @@ def _without_stride(
 
 
 def _per_dim(
+    recipe: Recipe,
     word: str,
     dims: tuple[str, ...],
-    given: Mapping[str, int] | int | None,
+    given: Mapping[str, Size] | Size | None,
     defaults: tuple[int | None, ...],
 ) -> tuple[int, ...]:
     if isinstance(given, Mapping):
         for dim in given:
             if dim not in dims:
-                raise UnknownNameError(
-                    f"the {word} is given for a dimension without windows",
-                    given=repr(dim),
-                    allowed=list(dims),
-                    remedy=f"add {dim!r} to the sizes of .window(...)",
-                )
+                raise _no_windows(f"the {word}", dim, dims)
         values = [given.get(dim, default) for dim, default in zip(dims, defaults, strict=True)]
     else:
         values = list(defaults) if given is None else [given] * len(dims)
-    return tuple(_whole(word, dim, value) for dim, value in zip(dims, values, strict=True))
+    return tuple(_whole(recipe, word, dim, value) for dim, value in zip(dims, values, strict=True))
 
 
-def _whole(word: str, dim: str, value: Any) -> int:
+def _no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
+    return UnknownNameError(
+        f"{what} is given for a dimension without windows",
+        given=repr(dim),
+        allowed=list(dims),
+        remedy=f"add {dim!r} to the sizes of .window(...)",
+    )
+
+
+def _whole(recipe: Recipe, word: str, dim: str, value: Any) -> int:
+    if is_duration(value):
+        value = num_steps(recipe, word, dim, value)
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -179,7 +181,7 @@ def _whole(word: str, dim: str, value: Any) -> int:
             f"the {word} along {dim!r} is not a whole number",
             given=repr(value),
             allowed="a whole number of elements >= 1",
-            remedy="pass a number of elements, not a label",
+            remedy='pass a number of elements, or a duration such as "3D", not a label',
         ) from None
     if count < 1:
         raise WindowError(
@@ -191,54 +193,3 @@ def _whole(word: str, dim: str, value: Any) -> int:
             else f"pass {word}={{{dim!r}: 1}} or more",
         )
     return count
-
-
-def _offsets(
-    recipe: Recipe, name: str, dim: str, value: Any, variables: tuple[str, ...]
-) -> Offsets:
-    windows = recipe.require_windows()
-    if dim not in windows.dims:
-        find(dim, recipe.dim_sizes, "dimension")
-        raise OptionError(
-            f"the field {name!r} has offsets along a dimension without windows",
-            given=dim,
-            allowed=list(windows.dims),
-            remedy=f"add {dim!r} to .window(...), or select along it with .isel({dim}=...)",
-        )
-    owned = sorted({own for variable in variables for own in recipe.dims_of(variable)})
-    if dim not in owned:
-        raise OptionError(
-            f"the field {name!r} has offsets along a dimension that its variables do not have",
-            given=f"{dim}={value!r} for {list(variables)}",
-            allowed=f"dimensions from {owned}",
-            remedy=f"leave {dim!r} out",
-        )
-    size = windows.window_sizes[windows.dims.index(dim)]
-    misfit = OptionError(
-        f"an offset of the field {name!r} does not fit the window along {dim!r}",
-        given=repr(value),
-        allowed=f"an int, a slice or an equally spaced, increasing sequence of ints in "
-        f"[{-size}, {size})",
-        remedy=f"use a longer window along {dim!r}, smaller offsets, or several fields",
-    )
-    if isinstance(value, slice):
-        return _equally_spaced(range(size)[value], misfit)
-    positions = np.asarray(value)
-    if positions.dtype.kind not in "iu" or positions.ndim > 1:
-        raise misfit
-    if ((positions < -size) | (positions >= size)).any():
-        raise misfit
-    positions = positions % size
-    if positions.ndim == 0:
-        return int(positions)
-    return _equally_spaced(positions.tolist(), misfit)
-
-
-def _equally_spaced(positions: range | list[int], misfit: OptionError) -> range:
-    if not positions:
-        raise misfit
-    step = positions[1] - positions[0] if len(positions) > 1 else 1
-    spaced = range(positions[0], positions[-1] + 1, step) if step > 0 else range(0)
-    if list(spaced) != list(positions):
-        raise misfit
-    return spaced

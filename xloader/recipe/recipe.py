@@ -213,6 +213,21 @@ class Recipe:
         windows = self.require_windows()
         return windows.positions_of(ids if self.subset is None else self.subset.windows_of(ids))
 
+    def firsts_of(self, ids: Ints) -> Ints:
+        """Offsets, within the selection, of the first elements of samples.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray of int64, shape (n,)
+            Sample ids.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n, num_dims)
+            The offset of each sample's window along the windowed dimensions, in elements.
+        """
+        return self.require_windows().firsts_of(self.positions_of(ids))
+
     @cached_property
     def dim_sizes(self) -> Mapping[str, int]:
         """Number of selected elements of each dimension, without the dropped dimensions.

@@ -228,13 +228,11 @@ def positions_at(
                 remedy=f"select along {dim!r} with .sel before .window",
             )
     found = []
-    for dim, count, stride in zip(
-        windows.dims, windows.num_positions, windows.strides, strict=True
-    ):
+    for axis, (dim, count) in enumerate(zip(windows.dims, windows.num_positions, strict=True)):
         if dim not in labels:
             found.append(np.arange(count, dtype=np.int64))
             continue
-        firsts = stride * np.arange(count, dtype=np.int64)
+        firsts = windows.starts_of(axis, np.arange(count, dtype=np.int64))
         kept = recipe.kept_of(dim)
         assert not isinstance(kept, int)
         index = coords.indexes[dim][stored(kept, firsts)] if dim in coords.indexes else firsts

@@ -8,6 +8,7 @@ from xloader.errors import XloaderError
 from xloader.loader.explain_notes import overlap_note
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.recipe.regularity import dropped_windows
 from xloader.transforms.outputs import make_outputs
 
 Rows = list[tuple[str, str]]
@@ -62,10 +63,8 @@ def _rows(recipe: Recipe) -> Rows:
     ):
         spaced = f", dilation {dilation}" if dilation > 1 else ""
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
-    if windows.num_dropped:
-        many = windows.num_dropped > 1
-        words = "windows that leave" if many else "window that leaves"
-        rows.append(("dropped", f"{windows.num_dropped:,} {words} the array"))
+    if dropped := dropped_windows(recipe):
+        rows.append(("dropped", dropped))
     if note := overlap_note(recipe):
         rows.append(("note", note))
     if recipe.subset is not None:

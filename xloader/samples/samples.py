@@ -28,7 +28,8 @@ from xloader.loader.loader import Loader
 from xloader.planning.explain import Explanation
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
-from xloader.recipe.parse_windows import make_field, make_windows
+from xloader.recipe.parse_fields import make_field
+from xloader.recipe.parse_windows import Gaps, Size, make_windows
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
 from xloader.samples.sample_ids import normal_ids
@@ -232,27 +233,39 @@ class Samples(RecordedMethods):
 
     def window(
         self,
-        sizes: Mapping[str, int] | int | None = None,
+        sizes: Mapping[str, Size] | Size | None = None,
         *,
-        stride: Mapping[str, int] | int | None = None,
-        dilation: Mapping[str, int] | int = 1,
-        **sizes_by_dim: int,
+        stride: Mapping[str, Size] | Size | None = None,
+        dilation: Mapping[str, Size] | Size = 1,
+        gaps: Mapping[str, Gaps] | Gaps = "drop",
+        **sizes_by_dim: Size,
     ) -> Self:
         """Set the window that each sample covers. Dimensions that are not named are taken whole.
 
         Windows count selected elements. After :meth:`isel` or :meth:`sel` with a list or a mask,
-        elements that were far apart in the store become neighbours, and windows run across the
-        gap. ``explain()`` names irregular steps between labels.
+        elements that were far apart in the store become neighbours. Where a dimension has times as
+        labels and steps of equal length, windows that would cross such a gap are left out.
 
         Parameters
         ----------
-        sizes : int or mapping of str to int, optional
-            Elements of a window along each dimension; an int holds for every dimension. Ids count
-            windows in C order, with the dimensions in the order in which they are named here.
-        stride : int or mapping of str to int, optional
+        sizes : int, duration, or mapping of str to these, optional
+            Elements of a window along each dimension; an int holds for every dimension. Along
+            times, a duration such as ``"3D"`` is converted to elements: a whole number and one of
+            NumPy's units ``Y M W D h m s``. ``M`` (months) and ``Y`` need labels that are months,
+            seasons or years. Ids count windows in C order, with the dimensions in the order in
+            which they are named here.
+        stride : int, duration, or mapping of str to these, optional
             Elements between the starts of neighbouring windows; the window's size by default.
-        dilation : int or mapping of str to int, default 1
+        dilation : int, duration, or mapping of str to these, default 1
             Elements from one element of a window to the next.
+        gaps : {"drop", "raise", "allow"} or mapping of str to these
+            What to do about windows that cross a gap along a dimension of times. A gap is a step
+            that differs from the common one: a fixed duration, or 1, 3 or 12 calendar months.
+            ``"drop"`` leaves these windows out, if at least 90 % of the steps are equal.
+            Otherwise it leaves out none, and ``explain()`` names the irregular steps. ``"raise"``
+            is an error if there are gaps. ``"allow"`` lets windows run across them. All elements
+            count from the window's first to its last one, or to the longest lead of a field. A
+            mapping may also name dimensions whose labels are numbers.
         **sizes_by_dim
             Sizes as keyword arguments.
 
@@ -264,18 +277,40 @@ class Samples(RecordedMethods):
         Raises
         ------
         WindowError
-            If a window does not fit its dimension, or a number is below 1.
+            If a window does not fit its dimension, a number is below 1, or there are gaps, with
+            ``gaps="raise"``.
         UnknownNameError
-            If a dimension does not exist, or a stride or dilation is for one without windows.
+            If a dimension does not exist, or a stride, dilation or ``gaps`` is for one without
+            windows.
         OptionError
-            If no dimension is named, a number is not whole, or there are windows already.
+            If no dimension is named, a number is not whole, a duration is no whole number of
+            steps, or there are windows already.
+        EmptySamplesError
+            If every window crosses a gap.
+        SourceAccessError
+            If times cannot be read to find gaps.
+        UnsupportedDataError
+            If labels are times of several calendars.
+
+        Examples
+        --------
+        Six-hourly data that lacks the second day:
+
+        >>> hours = np.delete(np.arange(0, 240, 6), slice(4, 8)) * np.timedelta64(1, "h")
+        >>> time = np.datetime64("2001-01-01T00", "ns") + hours
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(36.0))}, {"time": time})
+        >>> samples = ds.xloader.window(time="1D", stride="6h")
+        >>> len(samples), len(ds.xloader.window(time="1D", stride="6h", gaps="allow"))
+        (30, 33)
+        >>> samples.explain(memory="1MiB").dropped_windows
+        {'gap': 3}
         """
         require_before(self.recipe, "window", self._has_windows)
         if isinstance(sizes, Mapping) or sizes_by_dim:
-            if isinstance(sizes, int):
+            if sizes is not None and not isinstance(sizes, Mapping):
                 sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
             sizes = {**(sizes or {}), **sizes_by_dim}
-        windows = make_windows(self.recipe, sizes, stride, dilation)
+        windows = make_windows(self.recipe, sizes, stride, dilation, gaps)
         return self._but(windows=windows)
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
@@ -299,10 +334,13 @@ class Samples(RecordedMethods):
             ``z`` are the channels ``z_500`` and ``z_850``. A variable that lacks a dimension of
             the others is repeated along it. Variables of several dtypes get the dtype that numpy
             promotes them to: int32 beside float32 makes float64.
-        **offsets : int, slice or sequence of int
+        **offsets : int, duration, slice or sequence of these
             Positions within the window along windowed dimensions, ``0 .. window_size - 1``; by
             default all of them. An int drops the dimension. Negative positions count from the
-            window's end, and slices clip, as in Python.
+            window's end, and slices clip, as in Python. A duration is a lead after the start of
+            the window, and may lie beyond its end: ``time="+10D"``, or ``time="+40"`` for 40
+            steps. Then samples reach up to the lead, so there are fewer of them. As in slices of
+            positions, the end of ``slice("0h", "12h")`` is not included.
 
         Returns
         -------
@@ -318,14 +356,17 @@ class Samples(RecordedMethods):
         UnsupportedDataError
             If a variable holds no numbers.
         OptionError
-            If the name is taken, an offset does not fit the window, there are no windows yet, or a
-            transform is recorded that may have changed the fields.
+            If the name is taken, an offset does not fit the window, a lead is no whole number of
+            steps, or lies beyond the window and comes after :meth:`select`; if there are no
+            windows yet, or a transform is recorded that may have changed the fields.
+        WindowError
+            If a lead leaves the dimension.
         """
         self.recipe.require_windows()
         require_before(self.recipe, "field", self.recipe.is_mapped)
         names = [[given] if isinstance(given, str) else given for given in variables]
-        added = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
-        return self._but(fields=(*self.recipe.fields, added))
+        added, windows = make_field(self.recipe, name, tuple(chain.from_iterable(names)), offsets)
+        return self._but(fields=(*self.recipe.fields, added), windows=windows)
 
     # Transforms
 

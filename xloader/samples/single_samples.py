@@ -62,7 +62,7 @@ def coordinates_of(recipe: Recipe) -> xr.Dataset:
 def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:
     """Stored offsets and labels at which samples begin; see `Samples.positions`."""
     windows = recipe.require_windows()
-    offsets = recipe.positions_of(ids) * np.asarray(windows.strides, np.int64)
+    offsets = recipe.firsts_of(ids)
     coords: dict[str, Any] = {SAMPLE: ids}
     variables = {}
     for axis, dim in enumerate(windows.dims):

@@ -365,7 +365,7 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
         return np.asarray(kept, np.int64), False
     windows = recipe.require_windows()
     axis = windows.dims.index(dim)
-    firsts = recipe.positions_of(ids)[:, axis] * windows.strides[axis]
+    firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
     return stored(kept, window_offsets(firsts, access)), True
 
 

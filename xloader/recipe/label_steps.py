@@ -1,0 +1,263 @@
+"""The steps between the labels of a dimension: the common step, and where it is broken.
+
+Labels are numbers, times or time spans, of NumPy or of cftime; pandas is not involved. The common
+step is the median, which is a step that occurs. A step is a *gap* if it differs from it by more
+than 1 %, as no step of rounded times or of Gaussian latitudes does. Calendar months and years
+have different lengths, so steps of a month or more are also counted in months::
+
+    label   2001-01-01  2001-02-01  2001-03-01  2001-06-01  2001-07-01
+    days              31          28          92          30            no common step
+    months             1           1           3           1            common step 1, one gap
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import SourceAccessError, UnsupportedDataError
+from xloader.recipe.recipe import Kept, Recipe
+
+_TOLERANCE: Final = 0.01
+"""The relative difference from the median step up to which a step is regular."""
+
+_LEAST_MONTH: Final = 27.5 * 86_400e6
+"""The shortest step that may be a calendar month, in microseconds."""
+
+_CALENDAR_MONTHS: Final = (1, 3, 12)
+"""The numbers of months that may be the common step: months, seasons and years."""
+
+_LEAST_SHARE: Final = 0.9
+"""The share of steps that must equal the common one, so that all others count as gaps."""
+
+_UNITS: Final = (
+    ("day", 86_400e6),
+    ("hour", 3_600e6),
+    ("minute", 60e6),
+    ("second", 1e6),
+    ("millisecond", 1e3),
+    ("microsecond", 1.0),
+)
+
+_known: weakref.WeakKeyDictionary[Any, dict[tuple[str, Hashable], LabelSteps | None]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Steps that were found, per source, for a dimension and the elements kept of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSteps:
+    """The steps between neighbouring labels of a dimension.
+
+    Parameters
+    ----------
+    is_time : bool
+        Whether the labels are times or time spans.
+    span : float
+        The common step: in microseconds for times, else in the unit of the labels. NaN if only
+        calendar months are a common step, or most labels are missing.
+    months : int
+        The common step in calendar months, if months, seasons or years follow each other; else 0.
+    gaps : numpy.ndarray of int64, shape (num_gaps,)
+        Offsets of the labels that come right after a gap, ascending.
+    num_steps : int
+        Number of steps: one less than labels.
+    text : str
+        The common step in words, such as ``"6 hours"``.
+    first_gap : str
+        The label right before the first gap; empty without gaps.
+    """
+
+    is_time: bool
+    span: float
+    months: int
+    gaps: Ints
+    num_steps: int
+    text: str
+    first_gap: str
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the labels follow each other at the common step, but for a few gaps."""
+        is_step = self.months in _CALENDAR_MONTHS if np.isnan(self.span) else self.span != 0
+        num_regular = self.num_steps - len(self.gaps)
+        return is_step and num_regular >= _LEAST_SHARE * self.num_steps
+
+    def describe(self) -> str:
+        """Describe the gaps in words; an empty text without any."""
+        if not len(self.gaps):
+            return ""
+        return (
+            f"{len(self.gaps):,} of {self.num_steps:,} are not {self.text} "
+            f"(first after {self.first_gap})"
+        )
+
+
+def find_steps(recipe: Recipe, dim: str, *, only_times: bool = False) -> LabelSteps | None:
+    """Find the steps between the selected labels of a dimension.
+
+    The labels are read once for each source and selection.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe with the selection.
+    dim : str
+        A dimension that the selection does not drop.
+    only_times : bool
+        Whether only times and time spans matter. Then other labels are not read.
+
+    Returns
+    -------
+    LabelSteps or None
+        None without labels, and for labels that are neither numbers nor times. Number labels that
+        cannot be read count as no labels.
+
+    Raises
+    ------
+    SourceAccessError
+        If labels that are times cannot be read.
+    UnsupportedDataError
+        If the labels are times of several calendars.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> series = xr.DataArray(np.zeros(5), {"time": [0, 1, 2, 7, 8]}, name="sst")
+    >>> steps = find_steps(series.to_dataset().xloader.recipe, "time")
+    >>> steps.span, steps.gaps.tolist(), steps.describe()
+    (1.0, [3], '1 of 4 are not 1 (first after 2)')
+    """
+    kept = recipe.kept_of(dim)
+    known = _known.setdefault(recipe.source, {})
+    if (dim, kept) in known:
+        return known[dim, kept]
+    labels = _label_variable(recipe, dim, kept)
+    if labels is None or (only_times and labels.dtype.kind not in "mMO"):
+        return None
+    known[dim, kept] = _steps_of(_read(recipe, dim, labels, kept), dim)
+    return known[dim, kept]
+
+
+def _label_variable(recipe: Recipe, dim: str, kept: Kept) -> Any:
+    """The labels of a dimension, not read yet; ``None`` without any."""
+    assert not isinstance(kept, int)
+    coordinates = recipe.source.coordinates(is_indexed=False)
+    if dim not in coordinates.coords or not len(kept):
+        return None
+    labels = coordinates[dim].variable.to_base_variable()
+    return labels if labels.dims == (dim,) else None
+
+
+def _read(recipe: Recipe, dim: str, labels: Any, kept: Kept) -> NDArray[Any] | None:
+    assert not isinstance(kept, int)
+    try:
+        stored = labels[kept[0] : kept[-1] + 1].values
+    except Exception as error:
+        if labels.dtype.kind not in "mM":
+            # Training needs no number labels, so those that cannot be read are no error here.
+            return None
+        raise SourceAccessError(
+            f"the labels of {dim!r} cannot be read, so gaps in time cannot be found",
+            given=f"{recipe.source.name}: {error}",
+            remedy='repair the coordinate, or pass gaps="allow" to .window(...)',
+        ) from error
+    places = slice(None, None, kept.step) if isinstance(kept, range) else np.array(kept) - kept[0]
+    return np.asarray(stored[places])
+
+
+def _steps_of(labels: NDArray[Any] | None, dim: str) -> LabelSteps | None:
+    if labels is None or len(labels) < 2:
+        return None
+    is_time = labels.dtype.kind in "mMO"
+    steps = _time_steps(labels, dim) if is_time else _number_steps(labels)
+    if steps is None:
+        return None
+    span, is_gap = _odd_ones(steps)
+    text = _show_span(span) if is_time else f"{span:g}"
+    months = 0
+    if is_time and labels.dtype.kind != "m" and abs(span) >= _LEAST_MONTH:
+        common, is_odd_month = _odd_ones(np.diff(_months(labels)).astype(np.float64))
+        if common > 0 and is_odd_month.sum() <= is_gap.sum():
+            # Months of equal length, as in a calendar of 360 days, are a common span as well.
+            span = span if is_odd_month.sum() == is_gap.sum() else np.nan
+            is_gap = is_odd_month
+            months = int(common)
+            text = _count(months / 12, "year") if months % 12 == 0 else _count(months, "month")
+    # If most labels are missing, there is no common step, and so no gap either.
+    gaps = np.flatnonzero(is_gap if months or not np.isnan(span) else is_gap[:0])
+    first = _show_label(labels[gaps[0]]) if len(gaps) else ""
+    return LabelSteps(is_time, span, months, gaps + 1, len(steps), text, first)
+
+
+def _number_steps(labels: NDArray[Any]) -> NDArray[np.float64] | None:
+    return np.diff(labels.astype(np.float64)) if labels.dtype.kind in "iuf" else None
+
+
+def _time_steps(labels: NDArray[Any], dim: str) -> NDArray[np.float64] | None:
+    """The steps in microseconds, NaN beside a missing time; ``None`` if labels are not times."""
+    if labels.dtype.kind in "mM":
+        # NumPy cannot convert a difference in months to microseconds, so times are converted first.
+        fine = labels.astype(f"{labels.dtype.kind}8[us]") if _is_coarse(labels) else labels
+        return np.asarray(np.diff(fine) / np.timedelta64(1, "us"), np.float64)
+    calendars = {getattr(label, "calendar", None) for label in labels}
+    if None in calendars:
+        # Some of the objects are not cftime times.
+        return None
+    if len(calendars) > 1:
+        raise UnsupportedDataError(
+            f"the labels of {dim!r} are times of several calendars",
+            given=", ".join(sorted(map(str, calendars))),
+            allowed="times of one calendar",
+            remedy=f"convert them, for example with ds.convert_calendar(..., dim={dim!r}), or pass "
+            'gaps="allow" to .window(...)',
+        )
+    spans = (labels[1:] - labels[:-1]).astype("m8[us]")
+    return np.asarray(spans / np.timedelta64(1, "us"), np.float64)
+
+
+def _is_coarse(labels: NDArray[Any]) -> bool:
+    return np.datetime_data(labels.dtype)[0] in ("Y", "M")
+
+
+def _months(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """The month of each time, counted through all years."""
+    if labels.dtype.kind == "M":
+        return labels.astype("M8[M]").astype(np.int64)
+    return np.array([12 * label.year + label.month for label in labels], np.int64)
+
+
+def _odd_ones(steps: NDArray[np.float64]) -> tuple[float, NDArray[np.bool_]]:
+    """The lower median of the steps, and which steps differ from it."""
+    # The lower median is a step that occurs; the mean of the two middle ones may not be.
+    step = float(np.partition(steps, (len(steps) - 1) // 2)[(len(steps) - 1) // 2])
+    # Negated, so that NaN counts as different.
+    return step, ~(np.abs(steps - step) <= _TOLERANCE * abs(step))
+
+
+def _show_span(span: float) -> str:
+    for unit, size in _UNITS:
+        count = round(span / size, 3)
+        if abs(count) >= 1 and count == int(count):
+            return _count(count, unit)
+    return f"{span / 1e6:g} seconds"
+
+
+def _count(count: float, unit: str) -> str:
+    return f"{count:g} {unit}{'s' * (count != 1)}"
+
+
+def _show_label(label: Any) -> str:
+    if isinstance(label, np.timedelta64):
+        return _show_span(float(label / np.timedelta64(1, "us")))
+    if isinstance(label, np.datetime64):
+        return str(label.astype("M8[s]")).removesuffix(":00").removesuffix("T00:00")
+    if hasattr(label, "isoformat"):
+        return str(label.isoformat(timespec="seconds")).removesuffix(":00").removesuffix("T00:00")
+    return f"{label:g}" if isinstance(label, np.floating) else str(label)
