@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
 from xloader.core.axis import Axis
 from xloader.core.footprint import Access, Boxes, Demand, Footprint, Group
+from xloader.core.segments import Segments
 from xloader.core.windows import Windows
+from xloader.errors import EmptySamplesError
 from xloader.order.cohorts import Cohorts, Pieces, cut_cohorts
 from xloader.order.lane_order import LaneOrder
 from xloader.order.shuffle import Pace, Shuffle
@@ -96,6 +99,17 @@ def span_offsets(span: Span) -> list[int]:
     return [first + step * i for i in range(count)]
 
 
+def slow_starts(windows: Windows, dim: int) -> list[int]:
+    """Return the first offset of every window that fits into a dimension and crosses no gap."""
+    own, reach = windows.segments[dim], windows.reaches[dim]
+    bounds = ((0, windows.dim_sizes[dim]),) if own is None else own.bounds
+    return [
+        begin
+        for begin in range(0, windows.dim_sizes[dim], windows.strides[dim])
+        if any(lo <= begin and begin + reach <= hi for lo, hi in bounds)
+    ]
+
+
 def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
     """Return the blocks that one sample touches, found element by element."""
     position = np.unravel_index(sample, windows.num_positions)
@@ -107,7 +121,7 @@ def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
                 if axis is None or span is None:
                     indices.append({0})
                     continue
-                origin = int(position[dim]) * windows.strides[dim]
+                origin = slow_starts(windows, dim)[int(position[dim])]
                 blocks = slow_block(axis)
                 indices.append({blocks[origin + offset] for offset in span_offsets(span)})
             for index in itertools.product(*indices):
@@ -137,6 +151,27 @@ def axes(draw: st.DrawFn, size: int) -> Axis:
 
 
 @st.composite
+def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
+    """Draw gaps and longer reaches, unless they leave no window."""
+    reaches = tuple(
+        min(reach + draw(st.sampled_from([0, 0, 2])), size)
+        for reach, size in zip(windows.reaches, windows.dim_sizes, strict=True)
+    )
+    segments = tuple(
+        Segments.between(
+            size, np.array(sorted(draw(st.sets(st.integers(1, size - 1), max_size=3))))
+        )
+        if size > 1 and draw(st.booleans())
+        else None
+        for size in windows.dim_sizes
+    )
+    try:
+        return replace(windows, reaches=reaches, segments=tuple(segments))
+    except EmptySamplesError:
+        return windows
+
+
+@st.composite
 def footprints(draw: st.DrawFn, max_dims: int = 2, max_size: int = 24) -> Footprint:
     """Draw several variables, each with some of the dimensions and its own chunks and accesses."""
     num_dims = draw(st.integers(1, max_dims))
@@ -156,6 +191,7 @@ def footprints(draw: st.DrawFn, max_dims: int = 2, max_size: int = 24) -> Footpr
         tuple(strides),
         tuple(dilations),
     )
+    windows = draw(with_gaps(windows))
     demands = []
     for number in range(draw(st.integers(1, 3))):
         has_dim = [draw(st.booleans()) or (number == 0 and d == 0) for d in range(num_dims)]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from tests.ground import every_box, footprints, line_footprint, slow_needs, slow_stored_chunk
 from xloader.core.axis import Axis
 from xloader.core.footprint import Boxes, Demand, Footprint, Group, expand_ranges
+from xloader.core.segments import Segments
 from xloader.core.windows import Windows
 
 
@@ -136,3 +139,25 @@ def test_expand_ranges(bounds: list[tuple[int, int]]) -> None:
     rows, values = expand_ranges(lo, hi)
     expected = [(row, value) for row, (a, b) in enumerate(bounds) for value in range(a, b)]
     assert list(zip(rows.tolist(), values.tolist(), strict=True)) == expected
+
+
+def test_chunks_between_two_gaps_are_not_needed() -> None:
+    footprint = line_footprint(24, 2, 6)
+    windows = replace(footprint.windows, segments=(Segments.between(24, np.array([10, 13])),))
+    footprint = replace(footprint, windows=windows)
+    (group,) = footprint.groups
+    whole = Boxes((np.zeros(1, np.int64),), (np.array([len(windows)]),))
+    assert [block for _, block in pairs_of(footprint, group, whole)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+    ]
+    assert footprint.num_needed == 11

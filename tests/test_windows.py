@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ground import slow_starts, with_gaps
+from xloader.core.segments import Segments
 from xloader.core.windows import Windows
-from xloader.errors import SampleIndexError, WindowError
+from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
 
 
 @st.composite
@@ -20,14 +23,8 @@ def some_windows(draw: st.DrawFn) -> Windows:
         size = (window - 1) * dilation + 1 + draw(st.integers(0, 8))
         columns.append((size, window, draw(st.integers(1, 6)), dilation))
     sizes, window_sizes, strides, dilations = zip(*columns, strict=True)
-    return Windows(("a", "b", "c")[: len(columns)], sizes, window_sizes, strides, dilations)
-
-
-def slow_starts(windows: Windows, dim: int) -> list[int]:
-    """Return the first offset of every window that fits into a dimension."""
-    last = (windows.window_sizes[dim] - 1) * windows.dilations[dim]
-    begins = range(0, windows.dim_sizes[dim], windows.strides[dim])
-    return [begin for begin in begins if begin + last < windows.dim_sizes[dim]]
+    dims = ("a", "b", "c")[: len(columns)]
+    return draw(with_gaps(Windows(dims, sizes, window_sizes, strides, dilations)))
 
 
 @given(some_windows())
@@ -43,13 +40,55 @@ def test_ids_count_positions_in_c_order(windows: Windows) -> None:
 
 @given(some_windows())
 def test_dropped_windows(windows: Windows) -> None:
-    begun = []
+    without_gaps = replace(windows, segments=())
+    complete, begun = [], []
     for dim, size in enumerate(windows.dim_sizes):
-        starts = slow_starts(windows, dim)
+        starts = slow_starts(without_gaps, dim)
         following = starts[-1] + windows.strides[dim]
-        is_covered = starts[-1] + windows.spans[dim] == size
+        is_covered = starts[-1] + windows.reaches[dim] == size
+        complete.append(len(starts))
         begun.append(len(starts) + (not is_covered and following < size))
-    assert windows.num_dropped == int(np.prod(begun)) - len(windows)
+    num_complete = int(np.prod(complete))
+    across = num_complete - len(windows)
+    beyond = int(np.prod(begun)) - num_complete
+    assert windows.dropped == {k: n for k, n in {"gap": across, "end": beyond}.items() if n}
+    assert windows.num_dropped == across + beyond
+
+
+@given(some_windows())
+def test_windows_lie_between_gaps(windows: Windows) -> None:
+    for dim, size in enumerate(windows.dim_sizes):
+        starts = np.array(slow_starts(windows, dim))
+        positions = np.arange(windows.num_positions[dim])
+        assert windows.starts_of(dim, positions).tolist() == starts.tolist()
+        offsets = np.arange(-3, size + 3)
+        expected = [int((starts < offset).sum()) for offset in offsets]
+        assert windows.num_before(dim, offsets).tolist() == expected
+        edges = windows.run_edges(dim).tolist()
+        for lo, hi in itertools.pairwise(edges):
+            assert (np.diff(starts[lo:hi]) == windows.strides[dim]).all()
+        assert (edges[0], edges[-1]) == (0, len(starts))
+
+
+def test_windows_without_gaps_keep_their_fingerprint() -> None:
+    plain = Windows(("t",), (10,), (3,), (1,), (1,))
+    assert repr(plain) == (
+        "Windows(dims=('t',), dim_sizes=(10,), window_sizes=(3,), strides=(1,), dilations=(1,))"
+    )
+    with_gap = replace(plain, segments=(Segments.between(10, np.array([4])),))
+    assert with_gap != plain
+    assert repr(with_gap) != repr(plain)
+    assert repr(replace(plain, reaches=(5,))) != repr(plain)
+    assert pickle.loads(pickle.dumps(with_gap)) == with_gap
+
+
+def test_gaps_that_leave_no_window() -> None:
+    segments = (Segments.between(8, np.array([4])),)
+    assert len(Windows(("t",), (8,), (4,), (4,), (1,), segments=segments)) == 2
+    with pytest.raises(EmptySamplesError, match=r"every window crosses a gap along 't'.*allow"):
+        Windows(("t",), (8,), (5,), (1,), (1,), segments=segments)
+    with pytest.raises(WindowError, match=r"a lead beyond the window leaves .*'t'.*9.*at most 8"):
+        Windows(("t",), (8,), (2,), (1,), (1,), reaches=(9,))
 
 
 def test_a_window_that_ends_where_the_dimension_ends_drops_none() -> None:
