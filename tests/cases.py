@@ -37,7 +37,7 @@ class Spans:
     sizes: Mapping[str, int]
     strides: Mapping[str, int]
     dilations: Mapping[str, int]
-    gaps: Mapping[str, tuple[int, ...]]
+    gaps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def starts(self, dim: str, size: int, last: int) -> list[int]:
         """Return the first elements of all windows whose last needed position is ``last``."""
@@ -45,7 +45,7 @@ class Spans:
         return [
             first
             for first in range(0, size - reach, self.strides[dim])
-            if not any(first < gap <= first + reach for gap in self.gaps[dim])
+            if not any(first < gap <= first + reach for gap in self.gaps.get(dim, ()))
         ]
 
 
@@ -184,19 +184,19 @@ def _spans(draw: st.DrawFn, sizes: dict[str, int]) -> Spans:
         dilations[dim] = draw(st.integers(1, min(most, 3)))
         strides[dim] = draw(st.integers(1, 4))
         window_sizes[dim] = size
-    return Spans(window_sizes, strides, dilations, dict.fromkeys(window_sizes, ()))
+    return Spans(window_sizes, strides, dilations)
 
 
 @st.composite
 def _gaps(draw: st.DrawFn, spans: Spans, samples: Samples) -> tuple[Spans, Samples]:
     """Draw gaps, more of them than `window` would take from labels, unless no window is left."""
-    gaps = dict(spans.gaps)
+    gaps: dict[str, tuple[int, ...]] = {}
     windows = samples.recipe.require_windows()
     for dim, size in zip(windows.dims, windows.dim_sizes, strict=True):
         if size > 1 and draw(st.integers(0, 2)) == 0:
             gaps[dim] = tuple(sorted(draw(st.sets(st.integers(1, size - 1), max_size=3))))
     segments = tuple(
-        Segments.between(size, np.array(gaps[dim], np.int64)) if gaps[dim] else None
+        Segments.between(size, np.array(gaps[dim], np.int64)) if gaps.get(dim) else None
         for dim, size in zip(windows.dims, windows.dim_sizes, strict=True)
     )
     try:

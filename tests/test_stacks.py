@@ -154,3 +154,19 @@ def stacking_cases(draw: st.DrawFn) -> Case:
 @given(case=stacking_cases())
 def test_stacks_hold_what_xarray_gives(case: Case) -> None:
     check_case(case)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3])
+def test_variables_side_by_side_that_lack_a_dimension(num_steps: int) -> None:
+    """Each variable keeps its own values where a field has a dimension that they lack."""
+    ds = xr.Dataset(
+        {
+            "t2m": (("time", "lat"), np.arange(4.0 * num_steps).reshape(num_steps, 4)),
+            "oro": ("lat", np.arange(10, 14, dtype="i2")),
+            "mask": ("lat", np.arange(20, 24, dtype="i2")),
+        }
+    )
+    store = write_store(ds, {"t2m": (1, 2), "oro": (2,), "mask": (2,)})
+    spans = Spans({"lat": 1}, {"lat": 1}, {"lat": 1})
+    fields = [("inputs", ("t2m", "oro", "mask"), {"lat": 0})]
+    check_case(case_of(ds, store, spans, fields, batch_size=2, shuffle=False, threads=1))

@@ -134,13 +134,15 @@ def copy_each(
     rows = hits.rows.tolist()
     blocks = [block_table.blocks[slot] for slot in slots.tolist()]
     cuts = _cuts(hits, spans)
-    indices: dict[tuple[int | None, ...], list[tuple[Any, Any]]] = {}
+    indices: dict[tuple[tuple[int | None, ...], int], list[tuple[Any, Any]]] = {}
     for stack, view in pairs:
         windowed, packing = stack.stored.windowed, stack.stored.packing
-        if windowed not in indices:
-            indices[windowed] = _indices(windowed, rows, cuts)
+        # Besides the variables and their dimensions, the view has rows and missing dimensions.
+        kind = windowed, view.ndim - len(windowed) - 2
+        if kind not in indices:
+            indices[kind] = _indices(*kind, rows, cuts)
         every = [stack.source(block) for block in blocks if block is not None]
-        for values, (source, place) in zip(every, indices[windowed], strict=True):
+        for values, (source, place) in zip(every, indices[kind], strict=True):
             if packing is None:
                 view[place] = values[source]
             else:
@@ -175,17 +177,22 @@ def _cuts(hits: Hits, spans: Access) -> list[list[tuple[slice, slice]] | None]:
 
 def _indices(
     windowed: tuple[int | None, ...],
+    num_missing: int,
     rows: list[int],
     cuts: list[list[tuple[slice, slice]] | None],
 ) -> list[tuple[Any, Any]]:
-    """Per hit, the index into the block and the index into the view of the fields."""
-    whole = slice(None)
+    """Per hit, the index into the block and the index into the view of the fields.
+
+    The values of a block get an axis for each of the ``num_missing`` dimensions of the field that
+    the variables lack. It follows the axis that counts the variables, as in the view.
+    """
+    whole, missing = slice(None), (None,) * num_missing
     every = [(whole, whole)] * len(rows)
     along = [every if d is None else cuts[d] or every for d in windowed]
     if not along:
-        return [((whole,), (whole, row, ...)) for row in rows]
+        return [((whole, *missing), (whole, row, ...)) for row in rows]
     return [
-        ((whole, *(cut[0] for cut in own)), (whole, row, ..., *(cut[1] for cut in own)))
+        ((whole, *missing, *(cut[0] for cut in own)), (whole, row, ..., *(cut[1] for cut in own)))
         for row, own in zip(rows, zip(*along, strict=True), strict=True)
     ]
 
