@@ -20,7 +20,8 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
 from xloader.samples.rollout import Rollout
-from xloader.samples.samples import Samples, open
+from xloader.samples.samples import Samples, open, overlap
+from xloader.samples.splits import Split
 from xloader.transforms.rng import Rng
 from xloader.xbatcher.adopt import from_xbatcher
 
@@ -33,12 +34,14 @@ __all__ = [
     "Rng",
     "Rollout",
     "Samples",
+    "Split",
     "World",
     "__version__",
     "concat",
     "errors",
     "from_xbatcher",
     "open",
+    "overlap",
 ]
 
 

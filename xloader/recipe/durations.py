@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _TOLERANCE: Final = 1e-6
 """The relative error of a common step that rounded labels may cause."""
 
 
-def is_duration(value: object) -> bool:
+def is_duration(value: object) -> TypeGuard[Duration]:
     """Whether a value is given as a duration, not as a number of steps."""
     return isinstance(value, Duration)
 

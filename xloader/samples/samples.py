@@ -31,8 +31,10 @@ from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
 from xloader.recipe.parse_windows import Gaps, Size, make_windows
 from xloader.recipe.recipe import Recipe, Transform, find
-from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
+from xloader.recipe.shared_elements import count_shared
+from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
 from xloader.samples.sample_ids import normal_ids
+from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
 from xloader.samples.verb_order import require_before
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
@@ -131,6 +133,34 @@ def open(  # noqa: A001
         **open_kwargs,
     )
     return Samples(Recipe(opened, retry_policy=retry_policy))
+
+
+def overlap(first: Samples, second: Samples) -> int:
+    """Count the stored elements that both of two sets of samples need. No value is read.
+
+    Parameters
+    ----------
+    first, second : Samples
+        Samples with windows, of the same source.
+
+    Returns
+    -------
+    int
+        The number of elements, over all variables; 0 if nothing leaks from one to the other.
+
+    Raises
+    ------
+    OptionError
+        If the samples are of different sources or have no windows yet, or are too many to compare.
+
+    Examples
+    --------
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> samples = ds.xloader.window(time=3, stride=1)
+    >>> overlap(samples.select([0, 1]), samples.select([3, 6])), overlap(samples, samples)
+    (4, 40)
+    """
+    return count_shared(first.recipe, second.recipe)
 
 
 @dataclass(frozen=True, repr=False)
@@ -640,6 +670,89 @@ class Samples(RecordedMethods):
         (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
         """
         return self._but(subset=subset_verbs.weigh(self.recipe, weights, num_samples))
+
+    def split(
+        self,
+        parts: Mapping[str, Any] | None = None,
+        *,
+        gap: Gap | Literal["auto"] = "auto",
+        blocks: Mapping[str, Size] | None = None,
+        groups: str | ArrayLike | None = None,
+        seed: int = 0,
+        **along: Mapping[str, Any],
+    ) -> Split[Self]:
+        """Divide the samples into named parts that share no element, such as train and valid.
+
+        A sample belongs to a part if all its elements do, from the first to the last one that its
+        fields need. Samples that reach over the edge of a part belong to none; the result counts
+        them.
+
+        Parameters
+        ----------
+        parts : mapping of str to part, optional
+            The parts by name. Without ``blocks`` and ``groups``, a part is a region: labels by
+            dimension, as in ``{"north": {"lat": slice(90, 0)}, "south": {"lat": slice(-1, -90)}}``.
+            With them it is a fraction, or with ``groups`` also a list of groups.
+        gap : "auto", int, duration, or mapping of str to these, default "auto"
+            The least distance, in elements, between the windows of two parts. ``"auto"`` keeps
+            them from sharing elements. More is useful where neighbouring elements are alike:
+            ``gap="10D"``. Elements that belong to no part may lie in the gap.
+        blocks : mapping of str to (int or duration), optional
+            Least size of random blocks, along dimensions with windows. A block is made of whole
+            chunks, and belongs to one part.
+        groups : str or array-like, optional
+            The name of a coordinate along a dimension with windows, such as ``"station"``; or a
+            group for each sample, such as the number of a storm. All of a group belongs to one
+            part. With a group for each sample, a sample that shares elements with a part named
+            before its own belongs to none.
+        seed : int, default 0
+            Fixes which blocks or groups belong to which part, where fractions are given.
+        **along
+            Parts along dimensions with windows: ``time={"train": slice(None, "2015"), "valid":
+            slice("2016", None)}``. Labels are those of :meth:`sel`. Floats are fractions of the
+            dimension, one after the other: ``time={"train": 0.8, "valid": 0.2}``.
+
+        Returns
+        -------
+        Split
+            A mapping of names to samples. Its ``num_crossing`` and ``num_apart`` count the samples
+            that reach over an edge or lie in a gap, and those that touch no part.
+
+        Raises
+        ------
+        OptionError
+            If parts overlap, fractions do not fit, a dimension has no windows, or there are fewer
+            blocks or groups than parts.
+        UnknownNameError
+            If a dimension, label, coordinate or group does not exist.
+        EmptySamplesError
+            If a part has no samples.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> time = pd.date_range("2001-01-01", periods=100)
+        >>> ds = xr.Dataset({"t2m": ("time", np.arange(100.0))}, {"time": time})
+        >>> samples = ds.xloader.window(time=3, stride=1)
+        >>> split = samples.split(
+        ...     time={"train": slice(None, "2001-03-01"), "valid": slice("2001-03-02", None)}
+        ... )
+        >>> split
+        <xloader.Split>
+            train       58 samples
+            valid       38 samples
+            in no part  2 cross the edge of a part or its gap
+        >>> xloader.overlap(split["train"], split["valid"])
+        0
+        """
+        request = splits.SplitRequest(parts, along, gap, blocks, groups, seed)
+        names, part_of = splits.split_windows(self.recipe, request)
+        made = {}
+        for number, name in enumerate(names):
+            if not (part_of == number).any():
+                raise splits.empty_part(name, request)
+            made[name] = self.select(part_of == number)
+        return splits.Split(made, *splits.count_parts(part_of))
 
     def slab(self, dim: str, rank: int, size: int) -> Self:
         """Keep one rank's part of each sample, for a group of ranks that share the samples.

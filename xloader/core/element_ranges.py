@@ -1,0 +1,104 @@
+"""The elements that windows need along one dimension, as ranges, and the cells that they cover."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.windows import Windows
+
+
+@dataclass(frozen=True, eq=False)
+class ElementRanges:
+    """The elements that the window at each position needs along one dimension.
+
+    Parameters
+    ----------
+    lo, hi : numpy.ndarray of int64, shape (num_positions, num_ranges)
+        Half-open ranges of elements. They never decrease with the position.
+
+    Examples
+    --------
+    >>> ranges = ElementRanges(np.array([[0], [2], [6]]), np.array([[3], [5], [9]]))
+    >>> ranges.cover(np.array([True, False, True]), 0, np.array([0, 2, 3, 5, 6, 9])).tolist()
+    [True, True, False, False, True]
+    """
+
+    lo: Ints
+    hi: Ints
+
+    def cover(self, marks: NDArray[np.bool_], axis: int, edges: Ints) -> NDArray[np.bool_]:
+        """Replace an axis of positions by one of cells.
+
+        Parameters
+        ----------
+        marks : numpy.ndarray of bool
+            Whether there is a sample at each combination of positions or cells.
+        axis : int
+            The axis that counts the positions of these ranges.
+        edges : numpy.ndarray of int64
+            First element of each cell, then the end of the last one. No range begins or ends
+            within a cell.
+
+        Returns
+        -------
+        numpy.ndarray of bool
+            Whether a marked window needs each cell.
+        """
+        before = _sums_before(marks, axis, np.int32)
+        cells = edges[:-1]
+        found = np.zeros([len(cells) if d == axis else n for d, n in enumerate(marks.shape)], bool)
+        for lo, hi in zip(self.lo.T, self.hi.T, strict=True):
+            # The positions whose range holds a cell follow each other.
+            begin = np.searchsorted(hi, cells, side="right")
+            end = np.searchsorted(lo, cells, side="right")
+            found |= before.take(np.maximum(end, begin), axis) > before.take(begin, axis)
+        return found
+
+
+def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
+    """Whether windows share an element with any of some other windows.
+
+    A window counts from the first to the last element that a sample needs.
+
+    Parameters
+    ----------
+    windows : Windows
+        All windows.
+    others : numpy.ndarray of int64, shape (n, num_dims)
+        Positions of the other windows.
+    own : numpy.ndarray of int64, shape (m, num_dims)
+        Positions of the windows that are asked for.
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (m,)
+        Whether each of them touches one of the others.
+    """
+    marks = np.zeros(windows.num_positions, np.bool_)
+    marks[tuple(others.T)] = True
+    bounds = []
+    for dim, (count, reach) in enumerate(zip(windows.num_positions, windows.reaches, strict=True)):
+        lo = windows.starts_of(dim, np.arange(count, dtype=np.int64))
+        edges = np.unique(np.concatenate([lo, lo + reach]))
+        marks = ElementRanges(lo[:, None], lo[:, None] + reach).cover(marks, dim, edges)
+        bounds.append((np.searchsorted(edges, lo), np.searchsorted(edges, lo + reach)))
+    sums: Ints = marks.astype(np.int64)
+    for dim in range(marks.ndim):
+        sums = _sums_before(sums, dim, np.int64)
+    # The sum over a box is the alternating sum over its corners.
+    found = np.zeros(len(own), np.int64)
+    for corner in np.ndindex(*(2,) * marks.ndim):
+        at = tuple(bounds[dim][side][own[:, dim]] for dim, side in enumerate(corner))
+        found += (-1) ** (marks.ndim - sum(corner)) * sums[at]
+    return found > 0
+
+
+def _sums_before(values: NDArray[np.generic], axis: int, dtype: type[np.signedinteger]) -> Ints:
+    """Sums of all values before each index along an axis; one longer than the axis."""
+    before = np.zeros([n + (d == axis) for d, n in enumerate(values.shape)], dtype)
+    np.cumsum(values, axis=axis, out=before[(slice(None),) * axis + (slice(1, None),)])
+    return before

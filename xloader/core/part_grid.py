@@ -1,0 +1,150 @@
+"""A grid of cells over the windowed dimensions, each owned by at most one part of a split.
+
+One dimension of 12 elements, cut into cells that two parts own, and windows of 3 at stride 2::
+
+    element   0  1  2  3 | 4  5 | 6  7  8  9 10 11
+    owner     train      | none | valid
+    window    `-----'                                 of train
+                    `-----'                           of no part: it leaves the cells of train
+                          `-----'                     of no part
+                                `-----'               of valid
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.windows import Windows
+
+CROSSES: Final = -1
+"""Stands for the part of a window that touches a part, but belongs to none."""
+APART: Final = -2
+"""Stands for the part of a window that touches no part."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartGrid:
+    """The cells of some dimensions, and the part that owns each.
+
+    Parameters
+    ----------
+    dims : tuple of int
+        Numbers of the windowed dimensions that are cut.
+    edges : tuple of numpy.ndarray of int64
+        Per cut dimension, the offset of the first element of each cell, then the dimension's size.
+    owners : numpy.ndarray of int8
+        The part of each cell, with one axis for each cut dimension; -1 for none.
+
+    Examples
+    --------
+    >>> windows = Windows(("time",), (12,), (3,), (2,), (1,))
+    >>> grid = PartGrid((0,), (np.array([0, 4, 6, 12]),), np.array([0, -1, 1], np.int8))
+    >>> grid.boxes(windows, (0,)).parts_of(windows.positions_of(np.arange(5))).tolist()
+    [0, -1, -1, 1, 1]
+    """
+
+    dims: tuple[int, ...]
+    edges: tuple[Ints, ...]
+    owners: NDArray[np.int8]
+
+    def boxes(self, windows: Windows, gaps: tuple[int, ...]) -> PartBoxes:
+        """The part of each box of cells that a window can touch.
+
+        A window belongs to a part if the part owns all its elements, from the first to the last
+        one that a sample needs, and no other part owns an element within the gap around it.
+
+        Parameters
+        ----------
+        windows : Windows
+            The windows.
+        gaps : tuple of int
+            Per cut dimension, the least number of elements between the windows of two parts.
+        """
+        kinds, spans, wider = [], [], []
+        for dim, edges, gap in zip(self.dims, self.edges, gaps, strict=True):
+            starts = windows.starts_of(dim, np.arange(windows.num_positions[dim], dtype=np.int64))
+            last = starts + windows.reaches[dim] - 1
+            # Along a single dimension it is enough to look back: of two windows that are too
+            # close, one comes after the other.
+            after = gap if len(self.dims) > 1 else 0
+            columns = [
+                np.clip(np.searchsorted(edges, at, side="right") - 1, 0, len(edges) - 2)
+                for at in (starts, last, starts - gap, last + after)
+            ]
+            found, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+            kinds.append(kind.reshape(-1))
+            spans.append((found[0], found[1] + 1))
+            wider.append((found[2], found[3] + 1))
+        inside, around = _CellBoxes.of(spans), _CellBoxes.of(wider)
+        num_owned = around.sum(self.owners >= 0)
+        parts = np.where(inside.sum(self.owners >= 0) > 0, CROSSES, APART).astype(np.int8)
+        for part in range(int(self.owners.max(initial=-1)) + 1):
+            is_own = self.owners == part
+            is_whole = inside.sum(is_own) == inside.num_cells
+            parts[is_whole & (around.sum(is_own) == num_owned)] = part
+        return PartBoxes(self.dims, tuple(kinds), parts)
+
+
+@dataclass(frozen=True, eq=False)
+class PartBoxes:
+    """The part of each kind of window. Windows of a kind touch the same cells.
+
+    Parameters
+    ----------
+    dims : tuple of int
+        Numbers of the cut dimensions.
+    kinds : tuple of numpy.ndarray of int
+        Per cut dimension, the kind of each position.
+    parts : numpy.ndarray of int8
+        The part of each combination of kinds; `CROSSES` or `APART` for none.
+    """
+
+    dims: tuple[int, ...]
+    kinds: tuple[Ints, ...]
+    parts: NDArray[np.int8]
+
+    def parts_of(self, positions: Ints) -> NDArray[np.int8]:
+        """The part of each window by its positions, shape ``(n, num_dims)``."""
+        at = tuple(
+            kinds[positions[:, dim]] for dim, kinds in zip(self.dims, self.kinds, strict=True)
+        )
+        return self.parts[at]
+
+
+@dataclass(frozen=True, eq=False)
+class _CellBoxes:
+    """Boxes of cells: all combinations of a range along each dimension."""
+
+    lo: tuple[Ints, ...]
+    hi: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, spans: list[tuple[Ints, Ints]]) -> _CellBoxes:
+        lo, hi = zip(*spans, strict=True)
+        return cls(tuple(lo), tuple(hi))
+
+    @property
+    def num_cells(self) -> Ints:
+        """Number of cells of each box."""
+        found = np.ones((), np.int64)
+        for lo, hi in zip(self.lo, self.hi, strict=True):
+            found = found[..., None] * (hi - lo)
+        return np.asarray(found)
+
+    def sum(self, flags: NDArray[np.bool_]) -> Ints:
+        """Number of flagged cells in each box, from sums over all cells before a corner."""
+        found = flags.astype(np.int64)
+        for axis, (lo, hi) in enumerate(zip(self.lo, self.hi, strict=True)):
+            before = np.zeros_like(found, shape=_longer(found.shape, axis))
+            np.cumsum(found, axis=axis, out=before[(slice(None),) * axis + (slice(1, None),)])
+            found = before.take(hi, axis) - before.take(lo, axis)
+        return found
+
+
+def _longer(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return tuple(size + (number == axis) for number, size in enumerate(shape))

@@ -1,0 +1,160 @@
+"""The stored elements that samples need, and how many of them two sets of samples share.
+
+Along each dimension, neighbouring elements that every window needs together, or not at all, are one
+*cell*. So the cost does not grow with the size of windows::
+
+    samples a   `-----'   `-----'
+    samples b               `--------'
+    cell        |     |   | |   |    |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.element_ranges import ElementRanges
+from xloader.errors import OptionError
+from xloader.recipe.layout import FieldPart, make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.selection import stored
+
+_MOST_CELLS: Final = 1 << 28
+_PIECE_SIZE: Final = 1 << 20
+
+
+def count_shared(first: Recipe, second: Recipe) -> int:
+    """Count the stored elements that both of two sets of samples need.
+
+    Parameters
+    ----------
+    first, second : Recipe
+        Recipes with windows, over the same source.
+
+    Returns
+    -------
+    int
+        The number of elements, over all variables.
+
+    Raises
+    ------
+    OptionError
+        If the sources differ, or there are more cells than can be compared.
+    """
+    if first.source.fingerprint != second.source.fingerprint:
+        raise OptionError(
+            "the two sets of samples are of different data",
+            given=f"{first.source.name} and {second.source.name}",
+            allowed="samples of one source",
+            remedy="open the source once, and make both sets of samples from it",
+        )
+    parts = [_parts(recipe) for recipe in (first, second)]
+    return sum(
+        _shared_of(name, (first, parts[0][name]), (second, parts[1][name]))
+        for name in parts[0]
+        if name in parts[1]
+    )
+
+
+def _parts(recipe: Recipe) -> dict[str, list[FieldPart]]:
+    """The parts of fields, by variable."""
+    parts: dict[str, list[FieldPart]] = {}
+    for layout in make_layouts(recipe):
+        for part in layout.parts:
+            parts.setdefault(part.variable, []).append(part)
+    return parts
+
+
+Use = tuple[Recipe, list[FieldPart]]
+
+
+def _shared_of(name: str, first: Use, second: Use) -> int:
+    shape = first[0].variable(name).shape
+    spans = [[_spans(recipe, name, part) for part in parts] for recipe, parts in (first, second)]
+    edges = []
+    for dim, size in enumerate(shape):
+        is_edge = np.zeros(size + 1, np.bool_)
+        for span in (own[dim] for uses in spans for own in uses):
+            is_edge[span.lo] = is_edge[span.hi] = True
+        edges.append(np.flatnonzero(is_edge))
+    _check_size([len(own) for own in edges])
+    needed = []
+    for (recipe, parts), uses in zip((first, second), spans, strict=True):
+        covered = np.zeros([max(len(own) - 1, 0) for own in edges], np.bool_)
+        for part, own in zip(parts, uses, strict=True):
+            covered |= _covered(recipe, name, part, own, edges)
+        needed.append(covered)
+    shared = (needed[0] & needed[1]).astype(np.int64)
+    for along in reversed(edges):
+        shared = shared @ np.diff(along)
+    return int(shared)
+
+
+def _spans(recipe: Recipe, name: str, part: FieldPart) -> list[ElementRanges]:
+    """Per stored dimension of a variable, the elements that each position needs."""
+    windows = recipe.require_windows()
+    spans = []
+    for dim in recipe.variable(name).dims:
+        kept = recipe.kept_of(dim)
+        elements = np.atleast_1d(np.asarray(kept, np.int64))[None]
+        if dim in windows.dims and not isinstance(kept, int):
+            axis = windows.dims.index(dim)
+            access = part.accesses[axis]
+            assert access is not None
+            starts = windows.starts_of(axis, np.arange(windows.num_positions[axis]))
+            offsets = starts[:, None] + access[0] + access[1] * np.arange(access[2])
+            elements = stored(kept, offsets)
+        if (np.diff(elements, axis=1) == 1).all():
+            spans.append(ElementRanges(elements[:, :1], elements[:, -1:] + 1))
+        else:
+            spans.append(ElementRanges(elements, elements + 1))
+    return spans
+
+
+def _covered(
+    recipe: Recipe, name: str, part: FieldPart, spans: list[ElementRanges], edges: list[Ints]
+) -> NDArray[np.bool_]:
+    """Whether the samples need each cell, with one axis for each stored dimension."""
+    if recipe.subset is None:
+        covered = np.ones((), np.bool_)
+        for span, own in zip(spans, edges, strict=True):
+            line = span.cover(np.ones(len(span.lo), np.bool_), 0, own)
+            covered = covered[..., None] & line
+        return np.asarray(covered)
+    shape = [len(span.lo) for span in spans]
+    _check_size(shape)
+    marks = np.zeros(shape, np.bool_)
+    for at in _places(recipe, name):
+        marks[at] = True
+    for axis, (span, own) in enumerate(zip(spans, edges, strict=True)):
+        marks = span.cover(marks, axis, own)
+    return marks
+
+
+def _places(recipe: Recipe, name: str) -> Iterator[tuple[Ints, ...]]:
+    """Per stored dimension, the positions of all samples, in pieces."""
+    windows, subset = recipe.require_windows(), recipe.subset
+    assert subset is not None
+    ids = subset.possible_ids
+    for begin in range(0, len(ids), _PIECE_SIZE):
+        positions = recipe.positions_of(ids[begin : begin + _PIECE_SIZE])
+        none = np.zeros(len(positions), np.int64)
+        yield tuple(
+            positions[:, windows.dims.index(dim)] if dim in windows.dims else none
+            for dim in recipe.variable(name).dims
+        )
+
+
+def _check_size(shape: list[int]) -> None:
+    if math.prod(shape) > _MOST_CELLS:
+        raise OptionError(
+            "the samples are too many to compare their elements",
+            given=f"{math.prod(shape)} places of windows",
+            allowed=f"up to {_MOST_CELLS}",
+            remedy="compare samples of a part of the data, chosen with .sel before .window",
+        )

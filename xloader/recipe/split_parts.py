@@ -1,0 +1,315 @@
+"""Conversion of the arguments of `split` to a grid of cells and the part that owns each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.counter_rng import derive_key, permutation
+from xloader.core.part_grid import PartGrid
+from xloader.errors import OptionError, UnknownNameError
+from xloader.recipe.durations import Duration, is_duration, num_steps
+from xloader.recipe.recipe import Recipe, find
+from xloader.recipe.selection import sel
+
+_BLOCKS, _GROUPS = 0x5B11, 0x5B12
+_MOST_PARTS: Final = 100
+_MOST_CELLS: Final = 10**7
+
+Part = Any
+"""Labels, or a fraction, of one part along one dimension."""
+
+
+def labelled_parts(
+    recipe: Recipe, along: Mapping[str, Mapping[str, Part]]
+) -> tuple[tuple[str, ...], PartGrid]:
+    """The parts that are given by labels or fractions along dimensions.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    along : mapping of str to (mapping of str to part)
+        Per dimension, the part of each name: labels as for `Samples.sel`, or fractions of the
+        dimension, in the order of its elements.
+
+    Returns
+    -------
+    names : tuple of str
+        Names of the parts.
+    grid : PartGrid
+        The cells, and the part that owns each.
+
+    Raises
+    ------
+    OptionError
+        If a dimension has no windows, dimensions name other parts, fractions do not fit, or two
+        parts overlap.
+    UnknownNameError, EmptySamplesError
+        If labels do not exist.
+    """
+    names = tuple(next(iter(along.values())))
+    _check_names(names)
+    dims = tuple(_windowed(recipe, dim) for dim in along)
+    edges, members = [], []
+    for dim, parts in along.items():
+        if set(parts) != set(names):
+            raise OptionError(
+                "the dimensions of a split name different parts",
+                given=f"{sorted(map(str, parts))} along {dim!r}",
+                allowed=f"the parts {list(names)} along each dimension",
+                remedy="give every part along every dimension; slice(None) is the whole of it",
+            )
+        is_member = _members(recipe, dim, [parts[name] for name in names])
+        changes = np.flatnonzero((is_member[:, 1:] != is_member[:, :-1]).any(axis=0)) + 1
+        edges.append(np.array([0, *changes, is_member.shape[1]]))
+        members.append(is_member[:, edges[-1][:-1]])
+    _check_num_cells(edges)
+    owners = np.full([len(own) - 1 for own in edges], -1, np.int8)
+    for number, name in enumerate(names):
+        is_own = np.ones((), np.bool_)
+        for member in members:
+            is_own = is_own[..., None] & member[number]
+        if (owners[is_own] >= 0).any():
+            other = names[int(owners[is_own].max())]
+            raise OptionError(
+                "two parts of a split share elements",
+                given=f"{other!r} and {name!r}",
+                allowed="parts without a common element; the end of a slice of labels belongs to "
+                "it",
+                remedy=f"let {name!r} begin after the last label of {other!r}",
+            )
+        owners[is_own] = number
+    return names, PartGrid(dims, tuple(edges), owners)
+
+
+def block_parts(
+    recipe: Recipe,
+    fractions: Mapping[str, Part],
+    blocks: Mapping[str, int | Duration],
+    chunk_edges: Mapping[str, Ints],
+    seed: int,
+) -> tuple[tuple[str, ...], PartGrid]:
+    """Parts made of random blocks.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    fractions : mapping of str to float
+        The share of the blocks of each part.
+    blocks : mapping of str to (int or duration)
+        The least size of a block along each dimension.
+    chunk_edges : mapping of str to numpy.ndarray of int64
+        Per dimension, the offset at which each chunk begins, then the dimension's size. Blocks
+        are made of whole chunks, so that no chunk belongs to two parts.
+    seed : int
+        Fixes which blocks belong to which part.
+
+    Returns
+    -------
+    names, grid
+        As for `labelled_parts`.
+
+    Raises
+    ------
+    OptionError
+        If a dimension has no windows, or there are fewer blocks than parts.
+    """
+    names = tuple(fractions)
+    _check_names(names)
+    dims, edges = tuple(_windowed(recipe, dim) for dim in blocks), []
+    for dim, size in blocks.items():
+        least = num_steps(recipe, "block", dim, size) if is_duration(size) else size
+        if isinstance(least, bool) or not isinstance(least, int) or least < 1:
+            raise OptionError(
+                f"the block along {dim!r} is no number of elements",
+                given=repr(size),
+                allowed="a whole number >= 1, or a duration",
+            )
+        edges.append(_merge(chunk_edges[dim], least))
+    _check_num_cells(edges)
+    shape = [len(own) - 1 for own in edges]
+    owners = np.full(math.prod(shape), -1, np.int8)
+    cuts = _cuts(names, _fractions(fractions), len(owners), "blocks")
+    order = permutation(derive_key(seed, 0, _BLOCKS), len(owners))
+    for number, (lo, hi) in enumerate(itertools.pairwise(cuts)):
+        owners[order[lo:hi]] = number
+    return names, PartGrid(dims, tuple(edges), owners.reshape(shape))
+
+
+def group_parts(
+    parts: Mapping[str, Part], groups: NDArray[Any], seed: int
+) -> tuple[tuple[str, ...], NDArray[np.int8]]:
+    """The part of each element or sample, where whole groups belong to a part.
+
+    Parameters
+    ----------
+    parts : mapping of str to (float or sequence)
+        The share of the groups of each part, or its groups.
+    groups : numpy.ndarray, shape (n,)
+        The group of each element or sample.
+    seed : int
+        Fixes which groups belong to which part, where shares are given.
+
+    Returns
+    -------
+    names : tuple of str
+        Names of the parts.
+    owners : numpy.ndarray of int8, shape (n,)
+        The part of each element or sample; -1 for none.
+
+    Raises
+    ------
+    UnknownNameError
+        If a group does not exist.
+    OptionError
+        If a group belongs to two parts, or there are fewer groups than parts.
+    """
+    names = tuple(parts)
+    _check_names(names)
+    known, number_of = np.unique(groups, return_inverse=True)
+    owner_of = np.full(len(known), -1, np.int8)
+    if all(_is_fraction(part) for part in parts.values()):
+        cuts = _cuts(names, _fractions(parts), len(known), "groups")
+        order = permutation(derive_key(seed, 0, _GROUPS), len(known))
+        for number, (lo, hi) in enumerate(itertools.pairwise(cuts)):
+            owner_of[order[lo:hi]] = number
+        return names, owner_of[number_of]
+    for number, (name, listed) in enumerate(parts.items()):
+        wanted = np.atleast_1d(np.asarray(listed))
+        is_own = np.isin(known, wanted)
+        missing = wanted[~np.isin(wanted, known)]
+        if len(missing):
+            raise UnknownNameError(
+                f"the part {name!r} names a group that does not exist",
+                given=repr(missing[0]),
+                allowed=f"{len(known)} groups, such as {known[:5].tolist()}",
+                remedy="pass groups that occur, or fractions",
+            )
+        if (owner_of[is_own] >= 0).any():
+            twice = known[is_own & (owner_of >= 0)][0]
+            raise OptionError(
+                "a group belongs to two parts of a split",
+                given=f"{twice!r} in {names[int(owner_of[known == twice][0])]!r} and {name!r}",
+                allowed="each group in one part",
+                remedy=f"take it out of {name!r}",
+            )
+        owner_of[is_own] = number
+    return names, owner_of[number_of]
+
+
+def line_grid(recipe: Recipe, dim: str, owners: NDArray[np.int8]) -> PartGrid:
+    """The grid along one dimension, given the part of each element."""
+    begins = np.flatnonzero(np.diff(owners, prepend=owners[0] - 1))
+    edges = np.append(begins, len(owners))
+    return PartGrid((_windowed(recipe, dim),), (edges,), owners[begins])
+
+
+def _members(recipe: Recipe, dim: str, parts: list[Part]) -> NDArray[np.bool_]:
+    """Whether each part has each element of a dimension; shape ``(num_parts, size)``."""
+    size = recipe.dim_sizes[dim]
+    is_member = np.zeros((len(parts), size), np.bool_)
+    if all(_is_fraction(part) for part in parts):
+        total = np.cumsum([0.0, *map(float, parts)])
+        if min(parts) <= 0 or total[-1] > 1 + 1e-9:
+            raise _bad_fractions(parts)
+        edges = np.round(total * size).astype(int)
+        for number, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
+            is_member[number, lo:hi] = True
+        return is_member
+    kept = recipe.kept_of(dim)
+    assert not isinstance(kept, int)
+    for number, labels in enumerate(parts):
+        taken = dict(sel(recipe, {dim: labels}, method=None, tolerance=None))[dim]
+        stored = np.atleast_1d(np.asarray(taken, np.int64))
+        is_member[number, np.searchsorted(np.asarray(kept, np.int64), stored)] = True
+    return is_member
+
+
+def _is_fraction(part: Part) -> bool:
+    return isinstance(part, Real) and isinstance(part, float)
+
+
+def _fractions(parts: Mapping[str, Part]) -> list[float]:
+    values = list(parts.values())
+    if not all(map(_is_fraction, values)) or min(values) <= 0 or sum(values) > 1 + 1e-9:
+        raise _bad_fractions(values)
+    return values
+
+
+def _bad_fractions(values: Sequence[Part]) -> OptionError:
+    return OptionError(
+        "the fractions of a split do not fit",
+        given=list(values),
+        allowed="numbers above 0 whose sum is at most 1.0",
+        remedy="pass for example 0.8, 0.1 and 0.1",
+    )
+
+
+def _cuts(names: tuple[str, ...], fractions: list[float], count: int, what: str) -> list[int]:
+    """Where each part begins in a line of ``count`` blocks or groups; each gets at least one."""
+    cuts = np.round(np.cumsum([0.0, *fractions]) * count).astype(int).tolist()
+    for name, (lo, hi) in zip(names, itertools.pairwise(cuts), strict=True):
+        if lo == hi:
+            raise OptionError(
+                f"the part {name!r} of a split gets none of the {what}",
+                given=f"{count} {what} for fractions {fractions}",
+                allowed="at least one for each part",
+                remedy="make smaller blocks, or pass a larger fraction"
+                if what == "blocks"
+                else "pass a larger fraction, or name the groups of each part",
+            )
+    return list(map(int, cuts))
+
+
+def _merge(chunk_edges: Ints, least: int) -> Ints:
+    """Edges of blocks of whole chunks with at least ``least`` elements; the last may be longer."""
+    edges = [0]
+    for edge in chunk_edges[1:].tolist():
+        if edge - edges[-1] >= least:
+            edges.append(edge)
+    edges[-1 if len(edges) > 1 else len(edges) :] = [int(chunk_edges[-1])]
+    return np.array(edges)
+
+
+def _windowed(recipe: Recipe, dim: str) -> int:
+    windowed = recipe.require_windows().dims
+    if dim not in windowed:
+        find(dim, recipe.dim_sizes, "dimension")
+        raise OptionError(
+            f"every sample holds all of the dimension {dim!r}, so it cannot be split",
+            given=dim,
+            allowed=f"dimensions with windows: {list(windowed)}",
+            remedy=f"name {dim!r} in .window(...)",
+        )
+    return windowed.index(dim)
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    if not names or len(names) > _MOST_PARTS or not all(isinstance(name, str) for name in names):
+        raise OptionError(
+            "a split needs names for its parts",
+            given=list(names),
+            allowed=f"1 to {_MOST_PARTS} names",
+            remedy='pass for example time={"train": slice(None, "2015"), '
+            '"valid": slice("2016", None)}',
+        )
+
+
+def _check_num_cells(edges: list[Ints]) -> None:
+    num_cells = math.prod(len(own) - 1 for own in edges)
+    if num_cells > _MOST_CELLS:
+        raise OptionError(
+            "the split has too many blocks",
+            given=num_cells,
+            allowed=f"up to {_MOST_CELLS}",
+            remedy="make larger blocks",
+        )

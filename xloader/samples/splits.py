@@ -1,0 +1,273 @@
+"""`Split`, the named parts that `Samples.split` makes, and how windows fall into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from xloader.core.element_ranges import touching
+from xloader.core.part_grid import APART, CROSSES, PartGrid
+from xloader.errors import EmptySamplesError, OptionError
+from xloader.order.cohorts import tile_edges
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.durations import Duration, is_duration, num_steps
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe, find
+from xloader.recipe.split_parts import block_parts, group_parts, labelled_parts, line_grid
+
+Gap = int | Duration | Mapping[str, int | Duration]
+_PIECE_SIZE = 1 << 20
+_S = TypeVar("_S")
+
+
+class Split(Mapping[str, _S], Generic[_S]):
+    """The parts of a split, by name: a mapping that also says what is in no part.
+
+    Parameters
+    ----------
+    parts : mapping of str to Samples
+        The samples of each part.
+    num_crossing : int
+        Number of samples that are in no part because their windows reach from a part into another
+        one, into the gap around it, or out of it.
+    num_apart : int
+        Number of samples whose windows touch no part.
+    """
+
+    def __init__(self, parts: Mapping[str, _S], num_crossing: int, num_apart: int) -> None:
+        self._parts = MappingProxyType(dict(parts))
+        self.num_crossing = num_crossing
+        self.num_apart = num_apart
+
+    def __getitem__(self, name: str) -> _S:
+        find(name, self._parts, "part of the split")
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __repr__(self) -> str:
+        lines = [f"    {name:<12}{len(part):,} samples" for name, part in self.items()]  # type: ignore[arg-type]
+        lines.append(f"    in no part  {self.num_crossing:,} cross the edge of a part or its gap")
+        if self.num_apart:
+            lines.append(f"                {self.num_apart:,} touch no part")
+        return "\n".join(["<xloader.Split>", *lines])
+
+
+@dataclass(frozen=True)
+class SplitRequest:
+    """The arguments of `Samples.split`.
+
+    Parameters
+    ----------
+    parts : mapping of str to part, or None
+        Regions, fractions or groups of each part.
+    along : mapping of str to (mapping of str to part)
+        Labels or fractions of each part along dimensions.
+    gap : "auto", int, duration or mapping
+        The least distance between windows of two parts.
+    blocks : mapping of str to (int or duration), or None
+        The least size of random blocks.
+    groups : str, array-like or None
+        A coordinate, or the group of each sample.
+    seed : int
+        Fixes what is random.
+    """
+
+    parts: Mapping[str, Any] | None
+    along: Mapping[str, Mapping[str, Any]]
+    gap: Gap | str
+    blocks: Mapping[str, int | Duration] | None
+    groups: str | ArrayLike | None
+    seed: int
+
+
+def split_windows(
+    recipe: Recipe, request: SplitRequest
+) -> tuple[tuple[str, ...], NDArray[np.int8]]:
+    """Find the part of each sample; see `Samples.split`.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A recipe with windows.
+    request : SplitRequest
+        The arguments.
+
+    Returns
+    -------
+    names : tuple of str
+        Names of the parts.
+    part_of : numpy.ndarray of int8, shape (num_ids,)
+        The part of each sample; `CROSSES` or `APART` if it is in none.
+
+    Raises
+    ------
+    OptionError, UnknownNameError, EmptySamplesError
+        As for `Samples.split`.
+    """
+    ways = {
+        "labels or fractions along dimensions": bool(request.along),
+        "parts with blocks=": request.parts is not None and request.blocks is not None,
+        "parts with groups=": request.parts is not None and request.groups is not None,
+        "regions": request.parts is not None and request.blocks is None is request.groups,
+    }
+    if sum(ways.values()) != 1:
+        raise OptionError(
+            "a split needs one way to tell its parts",
+            given=", ".join(way for way, is_given in ways.items() if is_given) or "none",
+            allowed=f"one of: {', '.join(ways)}",
+            remedy='pass for example time={"train": slice(None, "2015"), "valid": slice("2016", '
+            "None)}",
+        )
+    grid: PartGrid
+    if request.along:
+        names, grid = labelled_parts(recipe, request.along)
+    elif request.blocks is not None:
+        assert request.parts is not None
+        edges = _chunk_edges(recipe, request.blocks)
+        names, grid = block_parts(recipe, request.parts, request.blocks, edges, request.seed)
+    elif request.groups is not None:
+        assert request.parts is not None
+        dim, groups = _groups(recipe, request.groups)
+        names, owners = group_parts(request.parts, groups, request.seed)
+        if dim is None:
+            return names, _apart(recipe, owners, request.gap)
+        grid = line_grid(recipe, dim, owners)
+    else:
+        assert request.parts is not None
+        names, grid = labelled_parts(recipe, _by_dim(recipe, request.parts))
+    return names, _parts_of(recipe, grid, request.gap)
+
+
+def _parts_of(recipe: Recipe, grid: PartGrid, gap: Gap | str) -> NDArray[np.int8]:
+    windows = recipe.require_windows()
+    boxes = grid.boxes(windows, _gaps(recipe, grid, gap))
+    found = np.empty(recipe.num_ids, np.int8)
+    for begin in range(0, len(found), _PIECE_SIZE):
+        ids = np.arange(begin, min(begin + _PIECE_SIZE, len(found)))
+        found[ids] = boxes.parts_of(recipe.positions_of(ids))
+    return found
+
+
+def _apart(recipe: Recipe, owners: NDArray[np.int8], gap: Gap | str) -> NDArray[np.int8]:
+    """The part of each sample, given that of its group, so that parts share no element.
+
+    A sample that shares an element with one of a part named before is in no part.
+    """
+    if gap != "auto":
+        raise OptionError(
+            "a gap cannot be kept between groups of samples",
+            given=f"gap={gap!r}",
+            allowed='gap="auto": parts share no element',
+            remedy="pass groups= as the name of a coordinate, or split by labels",
+        )
+    windows = recipe.require_windows()
+    part_of = np.where(owners < 0, np.int8(APART), owners)
+    positions = recipe.positions_of(np.arange(recipe.num_ids))
+    for part in range(1, int(owners.max(initial=0)) + 1):
+        own = np.flatnonzero(part_of == part)
+        is_before = (part_of >= 0) & (part_of < part)
+        part_of[own[touching(windows, positions[is_before], positions[own])]] = CROSSES
+    return part_of
+
+
+def _gaps(recipe: Recipe, grid: PartGrid, gap: Gap | str) -> tuple[int, ...]:
+    """The gap along each dimension that is cut, in elements."""
+    dims = [recipe.require_windows().dims[dim] for dim in grid.dims]
+    if isinstance(gap, str) and gap == "auto":
+        return (0,) * len(dims)
+    by_dim = gap if isinstance(gap, Mapping) else dict.fromkeys(dims, gap)
+    for dim in by_dim:
+        find(dim, dims, "dimension that is split")
+    found = []
+    for dim in dims:
+        size = by_dim.get(dim, 0)
+        steps = num_steps(recipe, "gap", dim, size) if is_duration(size) else size
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise OptionError(
+                f"the gap along {dim!r} is no number of elements",
+                given=repr(size),
+                allowed='"auto", a whole number >= 0, a duration, or a mapping of dimensions to '
+                "these",
+            )
+        found.append(steps)
+    return tuple(found)
+
+
+def _by_dim(recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Regions by dimension and then by part; a dimension that a region leaves out is whole."""
+    for name, region in parts.items():
+        if not isinstance(region, Mapping) or not region:
+            raise OptionError(
+                f"the part {name!r} of a split is no region",
+                given=repr(region),
+                allowed='labels by dimension, such as {"lat": slice(90, 0)}; or fractions, with '
+                "blocks= or groups=",
+                remedy="to split by fractions along a dimension, pass for example "
+                'time={"train": 0.8, "valid": 0.2}',
+            )
+    dims = dict.fromkeys(dim for region in parts.values() for dim in region)
+    return {
+        dim: {name: region.get(dim, slice(None)) for name, region in parts.items()} for dim in dims
+    }
+
+
+def _chunk_edges(recipe: Recipe, dims: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+    """Where chunks begin along dimensions, of the variable with the most bytes."""
+    windows = recipe.require_windows()
+    footprint = make_footprint(recipe, make_layouts(recipe))
+    known = [dim for dim in dims if dim in windows.dims]
+    return {dim: tile_edges(footprint, windows.dims.index(dim), 1) for dim in known}
+
+
+def _groups(recipe: Recipe, groups: str | ArrayLike) -> tuple[str | None, NDArray[Any]]:
+    """The dimension along which groups are given, None for one of each sample; and the groups."""
+    if isinstance(groups, str):
+        coords = recipe.source.coordinates()
+        find(groups, map(str, coords.coords), "coordinate")
+        labels = coords[groups].variable.to_base_variable()
+        windowed = recipe.require_windows().dims
+        if len(labels.dims) != 1 or labels.dims[0] not in windowed:
+            raise OptionError(
+                f"the coordinate {groups!r} does not group samples",
+                given=f"dimensions {labels.dims}",
+                allowed=f"one dimension of {list(windowed)}",
+                remedy="pass one group for each sample",
+            )
+        dim = str(labels.dims[0])
+        kept = recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        return dim, np.asarray(labels.values)[np.asarray(kept)]
+    found = np.asarray(groups)
+    if found.shape != (recipe.num_ids,):
+        raise OptionError(
+            "the groups do not fit the samples",
+            given=f"shape {found.shape}",
+            allowed=f"one group for each of {recipe.num_ids} samples, or the name of a coordinate",
+            remedy="pass len(samples) groups",
+        )
+    return None, found
+
+
+def count_parts(part_of: NDArray[np.int8]) -> tuple[int, int]:
+    """Number of samples that cross the edge of a part, and that touch none."""
+    return int(np.count_nonzero(part_of == CROSSES)), int(np.count_nonzero(part_of == APART))
+
+
+def empty_part(name: str, request: SplitRequest) -> EmptySamplesError:
+    """The error for a part that no sample lies in."""
+    return EmptySamplesError(
+        f"no sample lies in the part {name!r} of the split",
+        given=f"gap={request.gap!r}",
+        allowed="parts that hold at least one window, from its first to its last element",
+        remedy="make the part or its blocks larger, or the window, the lead or the gap smaller",
+    )
