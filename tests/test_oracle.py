@@ -243,7 +243,98 @@ def lead_of_levels(d: xr.Dataset, i: int) -> xr.Dataset:
     )
 
 
+def holes(samples: Samples) -> Samples:
+    """Select all times but two, so that they have gaps."""
+    return samples.isel(time=np.delete(np.arange(20), [11]))
+
+
+def unbroken(d: xr.Dataset, reach: int, stride: int = 1) -> tuple[xr.Dataset, list[int]]:
+    """Return the times of `holes`, and the starts of windows that cross no gap."""
+    d = d.isel(time=np.delete(np.arange(20), [11]))
+    steps = np.diff(d.time.values)
+    return d, [
+        first
+        for first in range(0, d.sizes["time"] - reach + 1, stride)
+        if (steps[first : first + reach - 1] == np.timedelta64(1, "D")).all()
+    ]
+
+
+def between_gaps(size: int, stride: int = 1) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """Return the windowed variables over ``size`` time steps of a window that crosses no gap."""
+
+    def plain(d: xr.Dataset, i: int) -> xr.Dataset:
+        d, starts = unbroken(d, size, stride)
+        return steps(size)(d, starts[i])
+
+    return plain
+
+
+def far_lead(after_start: int) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """Return two steps as input and one beyond the window as target, across no gap."""
+
+    def plain(d: xr.Dataset, i: int) -> xr.Dataset:
+        d, starts = unbroken(d, after_start + 1)
+        inputs = named(("t2m", d.t2m[starts[i] : starts[i] + 2]))
+        targets = named(("t2m", d.t2m[starts[i] + after_start]))
+        return xr.Dataset(
+            {
+                "inputs": after(inputs, season="inputs_season"),
+                "targets": after(targets, time="targets_time", season="targets_season"),
+            }
+        )
+
+    return plain
+
+
+def part(name: str, **options: Any) -> Callable[[Samples], Samples]:
+    """Return three steps that lie in one part of a split."""
+    return lambda s: s.window(time=3, stride=1).split(**options)[name]
+
+
 ROWS: dict[str, Row] = {
+    **{
+        f"{source.__name__}: windows between gaps": Row(
+            source, lambda s: holes(s).window(time=4, stride=1), between_gaps(4)
+        )
+        for source in (zarr_v3, zarr_v2, sharded, numpy_backed, dask_backed, netcdf)
+    },
+    **{
+        f"{source.__name__}: a lead beyond the window": Row(
+            source,
+            lambda s: (
+                holes(s).window(time="2D", stride="1D").inputs("t2m").targets("t2m", time="+5D")
+            ),
+            far_lead(5),
+        )
+        for source in (zarr_v3, zarr_v2, sharded, numpy_backed, dask_backed, netcdf)
+    },
+    "packed: strides between gaps": Row(
+        packed, lambda s: holes(s).window(time="3D", stride="2D"), between_gaps(3, 2)
+    ),
+    "concat of years: between gaps": Row(
+        concat_of_years, lambda s: holes(s).window(time=4, stride=1), between_gaps(4)
+    ),
+    "zarr v3: gaps are allowed": Row(
+        zarr_v3,
+        lambda s: holes(s).window(time=4, stride=1, gaps="allow"),
+        lambda d, i: steps(4)(d.isel(time=np.delete(np.arange(20), [11])), i),
+    ),
+    "sharded: the first part of a split": Row(
+        sharded, part("a", time={"a": 0.5, "b": 0.5}), steps(3)
+    ),
+    "netCDF: the second part of a split": Row(
+        netcdf, part("b", time={"a": 0.5, "b": 0.5}, gap="2D"), lambda d, i: steps(3)(d, i + 12)
+    ),
+    "dask: a part by labels": Row(
+        dask_backed,
+        part("b", time={"a": slice(None, "2000-01-04"), "b": slice("2000-01-09", "2000-01-15")}),
+        lambda d, i: steps(3)(d, i + 8),
+    ),
+    "zarr v2: a part by groups": Row(
+        zarr_v2,
+        part("b", parts={"a": [1], "b": [2]}, groups="season"),
+        lambda d, i: steps(3)(d, i + 10),
+    ),
     "zarr v3: single steps": Row(zarr_v3, lambda s: s.window(time=1), steps(1)),
     "zarr v3: windows that straddle": Row(zarr_v3, lambda s: s.window(time=4, stride=1), steps(4)),
     "zarr v3: a lead": Row(
