@@ -23,6 +23,7 @@ import numpy as np
 
 from xloader.core.axis import Axis, Ints
 from xloader.core.subset import Subset
+from xloader.core.window_starts import positions_from
 from xloader.core.windows import Windows
 
 _MOST_ROWS = 1 << 20
@@ -271,12 +272,51 @@ class Footprint:
                 tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)
             )
             return self.needs(group, every)[1]
-        ids = self.subset.possible_ids
         is_needed = np.zeros(group.num_blocks, np.bool_)
-        for begin in range(0, len(ids), _MOST_ROWS):
-            boxes = Boxes.at(self.positions_of(ids[begin : begin + _MOST_ROWS]))
+        for boxes in self.possible_boxes(_MOST_ROWS):
             is_needed[self.needs(group, boxes)[1]] = True
         return np.flatnonzero(is_needed)
+
+    def possible_boxes(self, most: int) -> Iterator[Boxes]:
+        """Yield boxes of positions that hold all samples of a subset, ``most`` boxes at a time.
+
+        All positions of a box need the same blocks. Each box holds a sample, or several.
+        """
+        assert self.subset is not None
+        starts = self.block_starts
+        boxed = self.subset.boxed(self.windows.num_positions, starts)
+        if boxed is None:
+            ids = self.subset.possible_ids
+            for begin in range(0, len(ids), most):
+                yield Boxes.at(self.positions_of(ids[begin : begin + most]))
+            return
+        used = np.flatnonzero(np.diff(boxed.offsets))
+        shape = tuple(len(own) - 1 for own in starts)
+        for begin in range(0, len(used), most):
+            indices = np.unravel_index(used[begin : begin + most], shape)
+            pairs = list(zip(starts, indices, strict=True))
+            yield Boxes(
+                tuple(own[index].astype(np.int64) for own, index in pairs),
+                tuple(own[index + 1].astype(np.int64) for own, index in pairs),
+            )
+
+    @cached_property
+    def block_starts(self) -> tuple[Ints, ...]:
+        """Per windowed dimension, where pieces begin whose positions need the same blocks.
+
+        Then the number of positions. Cohorts of a subset are cut alike, so that it is boxed once.
+        """
+        found = []
+        for dim, count in enumerate(self.windows.num_positions):
+            cuts = [np.zeros(1, np.int64)]
+            spans = {span for g in self.groups for a in g.accesses if (span := a[dim])}
+            offsets = {o for first, step, n in spans for o in (first, first + step * (n - 1))}
+            axes = {id(axis): axis for group in self.groups if (axis := group.axes[dim])}
+            for axis, offset in itertools.product(axes.values(), offsets):
+                cuts.append(positions_from(self.windows, dim, axis.edges[1:-1] - offset))
+            starts = np.unique(np.concatenate(cuts))
+            found.append(np.append(starts[starts < count], count))
+        return tuple(found)
 
     @property
     def variables(self) -> list[str]:

@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 
 from xloader.core.axis import Ints
 from xloader.core.subset import Subset
+from xloader.core.window_sets import WindowBits
 from xloader.errors import EmptySamplesError, OptionError
 from xloader.recipe import selection
 from xloader.recipe.recipe import Recipe, find
-from xloader.samples.sample_ids import listed_ids, normal_ids
+from xloader.samples.sample_ids import as_mask, listed_ids, normal_ids
 from xloader.transforms import slabs
 
 _MOST_DRAWS = 1 << 32
@@ -27,11 +28,15 @@ _MOST_DRAWS = 1 << 32
 
 def select(recipe: Recipe, ids: ArrayLike | slice) -> Subset:
     """The subset of the samples named, in the order given; see `Samples.select`."""
-    chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
-    if not len(chosen):
+    flags = as_mask(recipe.num_ids, ids)
+    if flags is not None:
+        subset = subset_of(recipe).keep(WindowBits.of_flags(flags))
+    else:
+        chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
+        subset = subset_of(recipe).select(chosen)
+    if not len(subset):
         raise EmptySamplesError("no sample is selected", given=repr(ids), allowed="at least one id")
-    subset = subset_of(recipe).select(chosen)
-    if not len(subset.possible_ids):
+    if subset.weights is not None and not subset.weights.any():
         raise EmptySamplesError(
             "all selected samples have weight 0",
             given=repr(ids),
