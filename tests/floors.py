@@ -21,6 +21,7 @@ TOWER = (
     ("xbatcher",),
     ("torch",),
     ("samples",),
+    ("jobs",),
     ("tensors", "device"),
     ("loader",),
     ("engine",),

@@ -257,14 +257,14 @@ class Footprint:
     @cached_property
     def num_needed(self) -> int:
         """Number of distinct (variable, chunk) pairs that any sample of any epoch needs."""
-        return sum(len(self._needed(g)) * g.num_reads_per_block for g in self.groups)
+        return sum(len(self.needed(g)) * g.num_reads_per_block for g in self.groups)
 
     @cached_property
     def total_nbytes(self) -> int:
         """Bytes of all chunks that samples of any epoch need, cut down to the selection."""
-        return sum(int(g.block_nbytes(self._needed(g)).sum()) for g in self.groups)
+        return sum(int(g.block_nbytes(self.needed(g)).sum()) for g in self.groups)
 
-    def _needed(self, group: Group) -> Ints:
+    def needed(self, group: Group) -> Ints:
         """Blocks of a group that samples of any epoch need. Strides may skip other blocks."""
         if self.subset is None:
             counts = self.windows.num_positions

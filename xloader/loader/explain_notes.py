@@ -46,7 +46,8 @@ def with_notes(
     Explanation
         The prediction with its notes.
     """
-    notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
+    checks = recipe.subset.notes if recipe.subset is not None else ()
+    notes = tuple(note for note in (*more, *checks, overlap_note(recipe)) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
