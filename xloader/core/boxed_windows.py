@@ -224,8 +224,7 @@ def _blocks(
     dimension before ``dim``, a single piece.
     """
     width = math.prod(
-        int(own[end] - own[begin])
-        for own, (begin, end) in zip(starts[:dim], above, strict=True)
+        int(own[end] - own[begin]) for own, (begin, end) in zip(starts[:dim], above, strict=True)
     )
     most = _BLOCK_SIZE // (width * math.prod(shape[dim + 1 :]))
     num_pieces, longest = len(starts[dim]) - 1, int(np.diff(starts[dim]).max())

@@ -169,7 +169,7 @@ class WindowBits(WindowSet):
         """Number of windows of the set below each of ``windows``."""
         words = windows >> 6
         mask = np.left_shift(np.uint64(1), (windows & (_WORD - 1)).astype(np.uint64)) - np.uint64(1)
-        found = self._before[words].astype(np.int64)
+        found: Ints = self._before[words].astype(np.int64)
         found += np.bitwise_count(self.words[words] & mask)
         return found
 
@@ -178,14 +178,15 @@ class WindowBits(WindowSet):
         # Of one dtype: otherwise NumPy would convert all of the counts at each call.
         before = self._before
         place = np.searchsorted(before, ids.astype(before.dtype), side="right") - 1
-        return place * _WORD + _nth_bit(self.words[place], ids - before[place])
+        bit = _nth_bit(self.words[place], ids - before[place])
+        return np.asarray(place * _WORD + bit, np.int64)
 
     def contains(self, windows: Ints) -> Flags:
         """Whether each of ``windows`` is in the set."""
         octets = self.words.view(np.uint8)[windows >> 3]
         octets >>= (windows & 7).astype(np.uint8)
         octets &= np.uint8(1)
-        return octets.view(np.bool_)
+        return np.asarray(octets.view(np.bool_))
 
     def flags(self, begin: int, end: int) -> Flags:
         """Whether each window of a range is in the set."""

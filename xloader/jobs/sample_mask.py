@@ -55,7 +55,7 @@ class SampleMask:
             If ``flags`` are not bools, or not 1-d.
         """
         given = np.asarray(flags)
-        if given.dtype != bool or given.ndim != 1:
+        if given.dtype.kind != "b" or given.ndim != 1:
             raise OptionError(
                 "these are not the flags of a mask",
                 given=f"{given.dtype} of shape {given.shape}",

@@ -27,6 +27,7 @@ _FEW = 16
 _MOST_BLOCKS = 1 << 12
 """Most blocks that are read before complete windows become bits."""
 
+
 @dataclass(frozen=True, eq=False)
 class Places:
     """The windows whose elements are counted: all, or those at the positions of a subset.
@@ -108,7 +109,8 @@ class SweepLine:
             columns.append(np.stack([np.full(len(blocks), number), blocks, lo, hi]))
         rows = np.concatenate(columns, axis=1)
         rows = rows[:, np.argsort(rows[2], kind="stable")]
-        return cls(footprint.groups, *rows, len(places.lines[0]))
+        group_of, block, lo, hi = rows
+        return cls(footprint.groups, group_of, block, lo, hi, len(places.lines[0]))
 
     def waves(self, most_along: int) -> Iterator[Wave]:
         """Yield blocks to read together, in order.

@@ -89,7 +89,7 @@ def least_count(total: int, at_least: float) -> int:
 
 
 def needed_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprint | None:
-    """The chunks that must be read: those of variables that may hold NaN; None if there are none."""
+    """The chunks that must be read, of variables that may hold NaN; None if there are none."""
     read = tuple(
         replace(own, parts=tuple(p for p in own.parts if may_hold_nan(recipe, p.variable)))
         for own in layouts

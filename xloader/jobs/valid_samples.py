@@ -15,13 +15,14 @@ import xarray as xr
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
 from xloader.core.options import usable_cores
+from xloader.core.subset import Subset
 from xloader.errors import OptionError
 from xloader.jobs.cache_folder import default_cache_dir
 from xloader.jobs.mask_files import MaskFile, stamp_of_files
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.valid_counts import count_valid, may_hold_nan
 from xloader.jobs.wanted_elements import MaskArgument
-from xloader.recipe.layout import FieldLayout, make_layouts
+from xloader.recipe.layout import FieldLayout, layout_of
 from xloader.recipe.recipe import Recipe, find
 
 Cache = str | os.PathLike[str] | Literal[False] | None
@@ -45,7 +46,7 @@ def find_valid(
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
     own = _of_fields(recipe.planned, fields)
-    layouts = make_layouts(own)
+    layouts = tuple(layout_of(own, field) for field in own.fields)
     argument = None if mask is None else MaskArgument(own, mask)
     if argument is not None:
         _require_use(own, layouts, argument)
@@ -54,7 +55,7 @@ def find_valid(
         told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
     check = f"is_valid({', '.join(told)})"
     file = _file_of(own, layouts, share, argument, cache)
-    found = file and file.load(own.num_ids)
+    found = None if file is None else file.load(own.num_ids)
     if found is not None:
         return SampleMask(found, check, 0, time.monotonic() - begun)
     cores = num_threads or usable_cores()
@@ -79,12 +80,15 @@ def _check_share(at_least: Any) -> float:
 
 
 def _of_fields(recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """The recipe with some of its fields only, as they are read: without transforms."""
+    """The recipe with some of its fields only: without transforms, and each sample once."""
     gathered = recipe.gathered_fields
     for name in names:
         find(name, [field.name for field in gathered], "field")
     kept = tuple(field for field in gathered if not names or field.name in names)
-    return replace(recipe, fields=kept, steps=())
+    # Samples of weight 0 are checked, too: weights may change later.
+    chosen = recipe.subset and recipe.subset.indices
+    subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
+    return replace(recipe, fields=kept, steps=(), subset=subset)
 
 
 def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:

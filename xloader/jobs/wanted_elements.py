@@ -92,7 +92,7 @@ class MaskArgument:
                 allowed="the name of a boolean variable, or a boolean xarray.DataArray",
                 remedy=_REMEDY,
             )
-        if dtype != bool or not dims:
+        if dtype.kind != "b" or not dims:
             raise OptionError(
                 "the mask is not boolean" if dims else "the mask has no dimensions",
                 given=f"dtype {dtype}, dimensions {dims}",

@@ -51,9 +51,7 @@ class StartLine:
 
     def starts(self, begin: int, end: int) -> Ints:
         """First element of the windows ``begin`` to ``end``."""
-        positions = (
-            np.arange(begin, end) if self.positions is None else self.positions[begin:end]
-        )
+        positions = np.arange(begin, end) if self.positions is None else self.positions[begin:end]
         return starts_of(self.windows, self.dim, positions)
 
     def touching(self, begin: Ints, end: Ints, span: Span) -> tuple[Ints, Ints]:
@@ -140,8 +138,10 @@ class RollingCounts:
 
     def reserve(self, end: int) -> None:
         """Make room for windows up to ``end`` along the first dimension."""
+        if not self._has_sweep:
+            return
         missing = end - self._first - len(self._counts)
-        if self._has_sweep and missing > 0:
+        if missing > 0:
             more = np.zeros((missing, *self._counts.shape[1:]), self._counts.dtype)
             self._counts = np.concatenate([self._counts, more])
 
@@ -157,7 +157,12 @@ class RollingCounts:
         """The counts of windows ``begin`` to ``end`` along the first dimension, or all of them."""
         if not self._has_sweep:
             return self._counts
-        return self._counts[begin - self._first : end - self._first]
+        found = self._counts[begin - self._first : end - self._first]
+        if len(found) < end - begin:
+            # No chunk that is needed reaches into these windows, so no room was made for them.
+            none = np.zeros((end - begin - len(found), *found.shape[1:]), found.dtype)
+            found = np.concatenate([found, none])
+        return found
 
     def drop(self, end: int) -> None:
         """Forget the windows below ``end`` along the first dimension."""

@@ -105,9 +105,7 @@ def least_nbytes(footprint: Footprint) -> int:
     return least
 
 
-def _numbers_of_samples(
-    footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...]
-) -> Ints:
+def _numbers_of_samples(footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...]) -> Ints:
     """The kinds of a subset's samples, as one number for all dimensions together, each once."""
     found = np.zeros(0, np.int64)
     for boxes in footprint.possible_boxes(_PIECE_SIZE):
