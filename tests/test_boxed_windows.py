@@ -64,9 +64,7 @@ def test_a_box_cut_out_of_a_set(
 ) -> None:
     shape, _, flags = grid
     lo = tuple(data.draw(st.integers(0, count - 1)) for count in shape)
-    hi = tuple(
-        data.draw(st.integers(low + 1, count)) for low, count in zip(lo, shape, strict=True)
-    )
+    hi = tuple(data.draw(st.integers(low + 1, count)) for low, count in zip(lo, shape, strict=True))
     wanted = flags[tuple(map(slice, lo, hi))]
     found = cut_box(smallest_of_bits(WindowBits.of_flags(flags.reshape(-1))), shape, lo, hi)
     assert found.size == wanted.size

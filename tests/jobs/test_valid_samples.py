@@ -151,9 +151,7 @@ def test_a_mask_counts_as_where(kind: str, windowed: tuple[str, ...], is_named: 
         assert set(reads.values()) == {1}
         assert ("sea" in {key.split("/")[0] for key in store.reads}) == is_named
         only = samples.is_valid("targets", at_least=at_least, mask="sea")
-        assert np.asarray(only).tolist() == [
-            is_enough(row, at_least) for row in batch["targets"]
-        ]
+        assert np.asarray(only).tolist() == [is_enough(row, at_least) for row in batch["targets"]]
 
 
 def test_packed_integers_are_checked_after_decoding() -> None:
@@ -230,9 +228,7 @@ def test_bad_arguments() -> None:
         samples.is_valid("index", mask="sea")
     with pytest.raises(OptionError, match="windows are not set"):
         xloader.open(store).is_valid()
-    assert samples.is_valid("sst", mask=part.drop_vars("lat")) == samples.is_valid(
-        "sst", mask=part
-    )
+    assert samples.is_valid("sst", mask=part.drop_vars("lat")) == samples.is_valid("sst", mask=part)
 
 
 def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
@@ -272,12 +268,16 @@ def test_real_sea_surface_temperature(data_folder: Path) -> None:
     starts = samples.positions(range(len(samples)))
     wanted = [
         1 - float(sst.sst[t : t + 3, y : y + 20, x : x + 30].isnull().mean()) >= 0.9
-        for t, y, x in zip(*(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True)
+        for t, y, x in zip(
+            *(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True
+        )
     ]
     counts = ~np.isnan(sst.sst.values)
     wanted = [
         np.count_nonzero(counts[t : t + 3, y : y + 20, x : x + 30]) / 1800 >= 0.9
-        for t, y, x in zip(*(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True)
+        for t, y, x in zip(
+            *(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True
+        )
     ]
     assert np.asarray(mask).tolist() == wanted
     assert 0 < mask.num_valid < len(mask)
