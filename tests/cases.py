@@ -135,9 +135,13 @@ def _last(taken: int | list[int]) -> int:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Case:
+def cases(
+    draw: st.DrawFn, *, may_be_weighted: bool = True, has_nan: bool = False, **fixed: Any
+) -> Case:
     """Draw dataset, chunks, selection, windows, fields and options; ``fixed`` sets options."""
     dataset, chunks = draw(datasets(max_size=20))
+    if has_nan:
+        dataset = draw(_with_nan(dataset))
     if HAS_RECTILINEAR:
         chunks = draw(_rectilinear(dataset, chunks))
     store = CountingStore(write_store(dataset, chunks))
@@ -159,6 +163,17 @@ def cases(draw: st.DrawFn, *, may_be_weighted: bool = True, **fixed: Any) -> Cas
         options["lanes"] = None
     case = Case(dataset, chunks, selection, spans, fields, options, store, samples, chosen)
     return replace(case, options={**options, "memory": draw(_memory(case))})
+
+
+@st.composite
+def _with_nan(draw: st.DrawFn, dataset: xr.Dataset) -> xr.Dataset:
+    """Draw a share of NaN for each variable of floats."""
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    for name, array in dataset.items():
+        if array.dtype.kind == "f":
+            is_lost = rng.random(array.shape) < draw(st.sampled_from([0.0, 0.02, 0.2, 0.7]))
+            dataset[name] = array.where(~xr.DataArray(is_lost, dims=array.dims))
+    return dataset
 
 
 @st.composite

@@ -63,6 +63,13 @@ def _no_leaked_threads(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail(f"threads left running by {request.node.name}: {', '.join(names)}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_file_in_the_users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of real data: ``XLOADER_TEST_DATA``, or one beside the repository.

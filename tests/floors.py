@@ -23,6 +23,7 @@ TOWER = (
     ("xbatcher",),
     ("torch",),
     ("samples",),
+    ("jobs",),
     ("tensors", "device"),
     ("loader",),
     ("engine",),

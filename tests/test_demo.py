@@ -14,7 +14,7 @@ from xloader.demo import store as demo_store
 from xloader.demo.climate import measure_climate
 from xloader.demo.maps import is_periodic, lead_label, row_weights
 from xloader.demo.scores import ErrorSums, Score, format_scores, make_scores
-from xloader.demo.store import default_cache_dir, ensure_store, store_path, write_waves
+from xloader.demo.store import ensure_store, store_path, write_waves
 from xloader.demo.task import channel_variables, find_task, open_dataset, stack_channels
 from xloader.demo.waves import VARIABLE_ATTRS, Waves, WaveSpec
 from xloader.errors import (
@@ -25,6 +25,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
+from xloader.jobs.cache_folder import default_cache_dir
 from xloader.samples.samples import Samples
 
 SMALL = WaveSpec(num_steps=40, num_lats=13, num_lons=24, chunk_steps=16, seed=3)

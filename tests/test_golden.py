@@ -19,6 +19,7 @@ import pytest
 
 from tests.ground import box_footprint, line_footprint, plan_of
 from xloader.core.footprint import Footprint
+from xloader.core.subset import Subset
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.plan import Plan
@@ -27,6 +28,14 @@ PATH = Path(__file__).with_name("golden_order.json")
 SEED = 2024
 EPOCHS = (0, 1)
 NUM_FIRST = 64
+
+
+def with_subset(footprint: Footprint, step: int) -> Footprint:
+    """Return a footprint with every ``step``-th window, without those of some slabs."""
+    windows = np.arange(0, len(footprint.windows), step)
+    windows = windows[windows // 50 % 3 > 0]
+    return replace(footprint, subset=Subset(len(footprint.windows), windows))
+
 
 CASES: dict[str, tuple[Footprint, Plan]] = {
     "no window straddles tiles; spread 10": (
@@ -50,8 +59,16 @@ CASES: dict[str, tuple[Footprint, Plan]] = {
         plan_of(Pace((1, 0), 0, 4, 2, 3)),
     ),
     "a full shuffle": (line_footprint(800, 16, 3), plan_of(Pace((1,), spread=50))),
+    "patches in 2-d, every third window but some": (
+        with_subset(box_footprint((96, 40), (8, 8), (3, 3)), 3),
+        plan_of(Pace((1, 0), 0, 4, 2, 3)),
+    ),
     "no shuffle, two lanes": (
         box_footprint((24, 12), (8, 8), (3, 3)),
+        plan_of(Pace((1, 1), lanes=2, is_shuffled=False), depth=1),
+    ),
+    "no shuffle, every second window but some, two lanes": (
+        with_subset(box_footprint((24, 12), (8, 8), (3, 3)), 2),
         plan_of(Pace((1, 1), lanes=2, is_shuffled=False), depth=1),
     ),
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 from xloader import errors
 from xloader.core.ranks import World
+from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
@@ -33,6 +34,7 @@ __all__ = [
     "Report",
     "Rng",
     "Rollout",
+    "SampleMask",
     "Samples",
     "Split",
     "World",

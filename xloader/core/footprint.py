@@ -256,14 +256,14 @@ class Footprint:
     @cached_property
     def num_needed(self) -> int:
         """Number of distinct (variable, chunk) pairs that any sample of any epoch needs."""
-        return sum(len(self._needed(g)) * g.num_reads_per_block for g in self.groups)
+        return sum(len(self.needed(g)) * g.num_reads_per_block for g in self.groups)
 
     @cached_property
     def total_nbytes(self) -> int:
         """Bytes of all chunks that samples of any epoch need, cut down to the selection."""
-        return sum(int(g.block_nbytes(self._needed(g)).sum()) for g in self.groups)
+        return sum(int(g.block_nbytes(self.needed(g)).sum()) for g in self.groups)
 
-    def _needed(self, group: Group) -> Ints:
+    def needed(self, group: Group) -> Ints:
         """Blocks of a group that samples of any epoch need. Strides may skip other blocks."""
         if self.subset is None:
             counts = self.windows.num_positions
@@ -271,12 +271,51 @@ class Footprint:
                 tuple(np.zeros(1, np.int64) for _ in counts), tuple(np.array([n]) for n in counts)
             )
             return self.needs(group, every)[1]
-        ids = self.subset.possible_ids
         is_needed = np.zeros(group.num_blocks, np.bool_)
-        for begin in range(0, len(ids), _MOST_ROWS):
-            boxes = Boxes.at(self.positions_of(ids[begin : begin + _MOST_ROWS]))
+        for boxes in self.possible_boxes(_MOST_ROWS):
             is_needed[self.needs(group, boxes)[1]] = True
         return np.flatnonzero(is_needed)
+
+    def possible_boxes(self, most: int) -> Iterator[Boxes]:
+        """Yield boxes of positions that hold all samples of a subset, ``most`` boxes at a time.
+
+        All positions of a box need the same blocks. Each box holds a sample, or several.
+        """
+        assert self.subset is not None
+        starts = self.block_starts
+        boxed = self.subset.boxed(self.windows.num_positions, starts)
+        if boxed is None:
+            ids = self.subset.possible_ids
+            for begin in range(0, len(ids), most):
+                yield Boxes.at(self.positions_of(ids[begin : begin + most]))
+            return
+        used = np.flatnonzero(np.diff(boxed.offsets))
+        shape = tuple(len(own) - 1 for own in starts)
+        for begin in range(0, len(used), most):
+            indices = np.unravel_index(used[begin : begin + most], shape)
+            pairs = list(zip(starts, indices, strict=True))
+            yield Boxes(
+                tuple(own[index].astype(np.int64) for own, index in pairs),
+                tuple(own[index + 1].astype(np.int64) for own, index in pairs),
+            )
+
+    @cached_property
+    def block_starts(self) -> tuple[Ints, ...]:
+        """Per windowed dimension, where pieces begin whose positions need the same blocks.
+
+        Then the number of positions. Cohorts of a subset are cut alike, so that it is boxed once.
+        """
+        found = []
+        for dim, count in enumerate(self.windows.num_positions):
+            cuts = [self.windows.run_edges(dim)]
+            spans = {span for g in self.groups for a in g.accesses if (span := a[dim])}
+            offsets = {o for first, step, n in spans for o in (first, first + step * (n - 1))}
+            axes = {id(axis): axis for group in self.groups if (axis := group.axes[dim])}
+            for axis, offset in itertools.product(axes.values(), offsets):
+                cuts.append(self.windows.num_before(dim, axis.edges[1:-1] - offset))
+            starts = np.unique(np.concatenate(cuts))
+            found.append(np.append(starts[starts < count], count))
+        return tuple(found)
 
     @property
     def variables(self) -> list[str]:

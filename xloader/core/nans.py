@@ -33,7 +33,7 @@ _MOST_NAMED = 5
 
 _REMEDY = (
     "fill NaN with .fillna(...), add a mask as a field with .map(...), or leave these samples "
-    'out with .select(...); if the data may hold NaN, pass on_nan="ignore"'
+    'out with .dropna(...); if the data may hold NaN, pass on_nan="ignore"'
 )
 
 

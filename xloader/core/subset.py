@@ -7,6 +7,9 @@ Subsets, splits, balancing and bootstraps all come down to a multiplicity for ea
     weights         2     1        1      .weighted([2, 1, 1], num_samples=8)
     drawn        0  0  0  0  1  1  2  2   one epoch: ids 0, 1, 2 occur 4, 2 and 2 times
 
+Where ids ascend with their windows, the windows are kept as bits, as runs or as a list, whichever
+takes the least memory. The digest and the order of epochs do not depend on that.
+
 Draws are systematic. A sample of weight ``w`` occurs ``x = num_samples * w / sum(weights)`` times
 on average over epochs, and ``floor(x)`` or ``ceil(x)`` times in each epoch. An epoch has exactly
 ``num_samples`` samples.
@@ -20,6 +23,8 @@ Journal of Computational and Graphical Statistics 5(1), 1996, for systematic res
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,7 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.boxed_windows import BoxedWindows, Starts, cut_box, is_worth_boxing
 from xloader.core.counter_rng import derive_key, draw
+from xloader.core.window_sets import WindowBits, WindowSet, smallest_of_bits, smallest_of_list
 
 _STRATUM_SIZE = 1 << 12
 """Number of successive samples that are shuffled among themselves before a draw by weight. Without
@@ -47,12 +54,15 @@ class Subset:
     ----------
     num_windows : int
         Number of all windows.
-    indices : numpy.ndarray of int64, shape (n,), optional
-        Window of each sample id. By default each window is a sample.
+    indices : WindowSet or numpy.ndarray of int64, shape (n,), optional
+        Window of each sample id. By default each window is a sample. Windows that ascend, each
+        once, are kept as a `WindowSet`.
     weights : numpy.ndarray of float64, shape (n,), optional
         Weight of each sample id. By default each sample occurs once in an epoch.
     num_draws : int, optional
         Number of samples of an epoch, if there are weights; by default the number of ids.
+    notes : tuple of str
+        A sentence for each check that has dropped samples. They are not compared.
 
     Examples
     --------
@@ -62,9 +72,15 @@ class Subset:
     """
 
     num_windows: int
-    indices: Ints | None = None
+    indices: Ints | WindowSet | None = None
     weights: NDArray[np.float64] | None = None
     num_draws: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        own = self.indices
+        if isinstance(own, np.ndarray) and (own[1:] > own[:-1]).all():
+            object.__setattr__(self, "indices", smallest_of_list(self.num_windows, own))
 
     def __len__(self) -> int:
         return self.num_windows if self.indices is None else len(self.indices)
@@ -77,15 +93,25 @@ class Subset:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Pickles leave out cached properties.
-        return Subset, (self.num_windows, self.indices, self.weights, self.num_draws)
+        parts = (self.num_windows, self.indices, self.weights, self.num_draws)
+        return Subset, (*parts, self.notes)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 hash, in hexadecimal digits, of all four parameters."""
+        """SHA-256 hash, in hexadecimal digits, of windows, weights and number of draws."""
         digest = hashlib.sha256(repr((self.num_windows, self.num_draws)).encode())
-        for values, dtype in ((self.indices, "<i8"), (self.weights, "<f8")):
-            digest.update(b"-" if values is None else values.astype(dtype).tobytes())
+        if self.indices is None:
+            digest.update(b"-")
+        else:
+            for windows in self._pieces():
+                digest.update(windows.astype("<i8").tobytes())
+        digest.update(b"-" if self.weights is None else self.weights.astype("<f8").tobytes())
         return digest.hexdigest()
+
+    def _pieces(self) -> Iterable[Ints]:
+        """The windows of all ids, in pieces."""
+        assert self.indices is not None
+        return self.indices.pieces() if isinstance(self.indices, WindowSet) else [self.indices]
 
     def __repr__(self) -> str:
         return f"Subset({len(self)} of {self.num_windows} windows, {self.digest[:16]})"
@@ -109,8 +135,15 @@ class Subset:
             return np.arange(len(self), dtype=np.int64)
         return np.flatnonzero(self.weights)
 
+    @property
+    def is_ascending(self) -> bool:
+        """Whether ids ascend with their windows, and each epoch has each id once."""
+        return isinstance(self.indices, WindowSet) and self.weights is None
+
     def windows_of(self, ids: Ints) -> Ints:
         """Windows of sample ids; int64, of the shape of ``ids``."""
+        if isinstance(self.indices, WindowSet):
+            return self.indices.nth(ids)
         return ids if self.indices is None else self.indices[ids]
 
     def ids_of(self, windows: Ints) -> Ints:
@@ -120,6 +153,8 @@ class Subset:
         """
         if self.indices is None:
             return windows
+        if isinstance(self.indices, WindowSet):
+            return self.indices.rank(windows[self.indices.contains(windows)])
         by_window = np.argsort(self.indices, kind="stable")
         line = self.indices[by_window]
         lo = np.searchsorted(line, windows, side="left")
@@ -128,10 +163,85 @@ class Subset:
         rows = np.arange(counts.sum()) + np.repeat(lo - before, counts)
         return np.asarray(by_window[rows], np.int64)
 
+    def ids_before(self, windows: Ints) -> Ints:
+        """Number of sample ids whose window is below each of ``windows``, if ids ascend."""
+        assert isinstance(self.indices, WindowSet)
+        return self.indices.rank(windows)
+
     def select(self, ids: Ints) -> Subset:
         """The subset of the given samples; their new ids are their places in ``ids``."""
         weights = None if self.weights is None else self.weights[ids]
-        return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws)
+        return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws, self.notes)
+
+    def keep(self, kept: WindowBits, check: str = "") -> Subset:
+        """The subset of the samples whose bit is set; their new ids ascend as the old ones do.
+
+        Parameters
+        ----------
+        kept : WindowBits
+            One bit for each sample id.
+        check : str
+            The check that chose them, in words; empty if nothing shall be noted.
+        """
+        weights = None
+        if self.weights is not None:
+            weights = self.weights[np.concatenate([np.zeros(0, np.int64), *kept.pieces()])]
+        indices: Ints | WindowSet
+        if self.indices is None:
+            indices = smallest_of_bits(kept)
+        else:
+            pieces = map(self.windows_of, kept.pieces())
+            if isinstance(self.indices, WindowSet):
+                indices = smallest_of_bits(WindowBits.of_pieces(self.num_windows, pieces))
+            else:
+                indices = np.concatenate([np.zeros(0, np.int64), *pieces])
+        noun = "windows" if self.indices is None else "samples"
+        note = f"{len(kept):,} of {len(self):,} {noun} kept by {check}"
+        notes = (*self.notes, note) if check else self.notes
+        return Subset(self.num_windows, indices, weights, self.num_draws, notes)
+
+    def boxed(self, shape: tuple[int, ...], starts: Starts) -> BoxedWindows | None:
+        """The samples by box of positions, if ids ascend with windows and occur once each.
+
+        None also if the samples are so few that a list of them takes less memory.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Number of positions along each dimension.
+        starts : tuple of numpy.ndarray of int
+            First position of each piece along each dimension, then the number of positions.
+        """
+        if not self.is_ascending:
+            return None
+        assert isinstance(self.indices, WindowSet)
+        if not is_worth_boxing(self.indices, shape, starts):
+            return None
+        # Tilings mostly cut alike, so the latest cut is asked for again.
+        latest = self._latest_boxed
+        if not latest or not all(map(np.array_equal, latest[0][0], starts)):
+            latest[:] = [(starts, BoxedWindows(self.indices, shape, starts))]
+        return latest[0][1]
+
+    def cut_box(
+        self, shape: tuple[int, ...], begins: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> Subset:
+        """The subset of the samples in a box of positions, with windows numbered in the box.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Number of positions along each dimension.
+        begins, sizes : tuple of int
+            First position of the box, and its number of positions, along each dimension.
+        """
+        assert isinstance(self.indices, WindowSet)
+        ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
+        return Subset(math.prod(sizes), cut_box(self.indices, shape, begins, ends))
+
+    @cached_property
+    def _latest_boxed(self) -> list[tuple[Starts, BoxedWindows]]:
+        return []
 
     def drawn(self, seed: int, epoch: int) -> Ints:
         """Draw the sample ids of an epoch, ascending, each as often as it occurs.

@@ -23,9 +23,10 @@ import click
 
 from xloader.core.libraries import require_libraries
 from xloader.demo.options import STEPS_LOG
-from xloader.demo.store import default_cache_dir, ensure_store
+from xloader.demo.store import ensure_store
 from xloader.demo.waves import WaveSpec
 from xloader.errors import XloaderError
+from xloader.jobs.cache_folder import default_cache_dir
 
 _SPEC = WaveSpec(num_steps=320, num_lats=37, num_lons=72)
 _ROUNDING = 1e-4

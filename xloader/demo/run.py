@@ -29,7 +29,7 @@ from xloader.demo.maps import (
 from xloader.demo.model import ForecastNet
 from xloader.demo.options import DemoOptions
 from xloader.demo.scores import Score, format_scores, make_scores
-from xloader.demo.store import default_cache_dir, ensure_store, store_path
+from xloader.demo.store import ensure_store, store_path
 from xloader.demo.task import ForecastTask, find_task, open_dataset
 from xloader.demo.training import (
     Calendar,
@@ -41,6 +41,7 @@ from xloader.demo.training import (
     train,
 )
 from xloader.demo.waves import VARIABLE_ATTRS
+from xloader.jobs.cache_folder import default_cache_dir
 
 if TYPE_CHECKING:
     from xloader.loader.loader import Loader

@@ -5,9 +5,7 @@ The demo makes the store once, and finds it there afterwards.
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,27 +20,6 @@ from xloader.demo.waves import VARIABLE_ATTRS, Waves, WaveSpec
 # Part of the store's name: a store with waves of another version must not be used.
 _VERSION = 1
 _STALE_SECONDS = 3600.0
-
-
-def default_cache_dir() -> Path:
-    r"""The user's cache folder for xloader on this platform.
-
-    Returns
-    -------
-    pathlib.Path
-        ``$XDG_CACHE_HOME/xloader`` if the variable is set. Otherwise ``~/Library/Caches/xloader``
-        on macOS, ``%LOCALAPPDATA%\xloader`` on Windows, and ``~/.cache/xloader`` elsewhere. The
-        folder need not exist.
-    """
-    explicit = os.environ.get("XDG_CACHE_HOME")
-    if explicit:
-        return Path(explicit) / "xloader"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "xloader"
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "xloader"
-    return Path.home() / ".cache" / "xloader"
 
 
 def store_path(cache: Path, spec: WaveSpec) -> Path:

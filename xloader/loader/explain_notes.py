@@ -46,7 +46,9 @@ def with_notes(
     Explanation
         The prediction with its notes.
     """
-    notes = tuple(note for note in (*more, overlap_note(recipe), gap_note(recipe)) if note)
+    checks = recipe.subset.notes if recipe.subset is not None else ()
+    own = (overlap_note(recipe), gap_note(recipe))
+    notes = tuple(note for note in (*more, *checks, *own) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (

@@ -75,8 +75,11 @@ class Ascent:
 
     def lane(self, number: int) -> AnyOrder:
         """Make the order of one sub-lane by its number; its ids ascend."""
-        if self.footprint.subset is not None:
+        subset = self.footprint.subset
+        if subset is not None:
             begin, end = self.sublanes.span(number)
+            if subset.is_ascending:
+                return ListedOrder.ascending(self.footprint, begin, end)
             drawn, times = self._drawn
             times = None if times is None else times[begin:end]
             return ListedOrder.of(self.footprint, drawn[begin:end], times)

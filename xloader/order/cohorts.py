@@ -11,7 +11,8 @@ Along one dimension, windows of 3 at stride 1 on tiles of 4 elements::
 A *piece* is a range of positions whose samples touch the same tiles (for a subset of the windows,
 also the same blocks). A *cohort* combines one piece
 of each windowed dimension. Pieces are found for each dimension alone, so the cost grows with the
-number of tiles. Only for a subset does it also grow with the number of samples.
+number of tiles. For a subset, it also grows with the number of samples, or with the number of
+windows by a few bits each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, int_dtype
+from xloader.core.boxed_windows import BoxedWindows
 from xloader.core.footprint import Boxes, Footprint
 from xloader.core.subset import count_occurrences
 from xloader.core.windows import Windows
@@ -87,7 +89,7 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The samples of each cohort, for a subset of the windows.
+    """The samples of each cohort, as a list of ids.
 
     Parameters
     ----------
@@ -106,6 +108,12 @@ class Members:
         # Equal ids are adjacent: they are in one cohort, and ids ascend within a cohort.
         return count_occurrences(self.ids)
 
+    def find(self, cohorts: Ints, which: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
+        """Ids and occurrences of samples; the parameters are those of `BoxedWindows.find`."""
+        places = self.offsets[cohorts][which] + ranks
+        times = self.occurrences
+        return self.ids[places], None if times is None else times[places].astype(np.int64)
+
 
 @dataclass(frozen=True)
 class Cohorts:
@@ -115,12 +123,12 @@ class Cohorts:
     ----------
     pieces : tuple of Pieces
         Tiles and pieces of each windowed dimension.
-    members : Members, optional
+    members : Members or BoxedWindows, optional
         Samples of each cohort; by default all windows, each once.
     """
 
     pieces: tuple[Pieces, ...]
-    members: Members | None = None
+    members: Members | BoxedWindows | None = None
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -255,6 +263,10 @@ def cut_cohorts(
     pieces = cut_pieces(footprint, tiling)
     if footprint.subset is None:
         return Cohorts(pieces)
+    starts = tuple(cut.starts for cut in pieces)
+    boxed = footprint.subset.boxed(footprint.windows.num_positions, starts)
+    if boxed is not None:
+        return Cohorts(pieces, boxed)
     ids = footprint.subset.drawn(seed, epoch)
     cohort = np.zeros(len(ids), np.int64)
     for cut, column in zip(pieces, footprint.positions_of(ids).T, strict=True):

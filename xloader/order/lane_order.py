@@ -152,9 +152,7 @@ class LaneOrder:
             sizes = boxes.num_samples if members is None else self.cohorts.counts_of(cohorts)
             ranks = bijection(keys, sizes, ranks, which)
         if members is not None:
-            places = members.offsets[cohorts][which] + ranks
-            times = members.occurrences
-            return members.ids[places], None if times is None else times[places].astype(np.int64)
+            return members.find(cohorts, which, ranks)
         ids = np.zeros(len(ranks), np.int64)
         weight = 1
         for dim in reversed(range(len(boxes.lo))):

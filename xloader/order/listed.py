@@ -29,7 +29,7 @@ class ListedOrder:
 
     Parameters
     ----------
-    listed : numpy.ndarray of int64, shape (n,)
+    listed : numpy.ndarray of int64, shape (n,), or range
         Sample ids in order.
     begins : numpy.ndarray of int64, shape (num_visits,)
         Index in ``listed`` of the first sample of each visit.
@@ -40,7 +40,7 @@ class ListedOrder:
         0 for all.
     """
 
-    listed: Ints
+    listed: Ints | range
     begins: Ints
     boxes: Boxes
     occurrences: NDArray[np.integer[Any]] | None = None
@@ -64,13 +64,21 @@ class ListedOrder:
             As for the class.
         """
         boxes = Boxes.at(footprint.positions_of(listed))
-        is_new = np.zeros(len(listed), np.bool_)
-        is_new[:1] = True
-        for group in footprint.groups:
-            for lo, hi in footprint.block_ranges(group, boxes):
-                is_new[1:] |= (np.diff(lo) != 0) | (np.diff(hi) != 0)
-        begins = np.flatnonzero(is_new)
+        begins = np.flatnonzero(_is_new(footprint, boxes))
         return cls(listed, begins, boxes.take(begins), occurrences)
+
+    @classmethod
+    def ascending(cls, footprint: Footprint, begin: int, end: int) -> ListedOrder:
+        """Make the order of the ids ``begin`` to ``end`` of a subset whose ids ascend with windows.
+
+        Nothing is listed for each id, unless visits are as short as a few ids.
+        """
+        firsts = _possible_begins(footprint, begin, end)
+        if firsts is None:
+            return cls.of(footprint, np.arange(begin, end))
+        boxes = Boxes.at(footprint.positions_of(firsts))
+        visits = np.flatnonzero(_is_new(footprint, boxes))
+        return cls(range(begin, end), firsts[visits] - begin, boxes.take(visits))
 
     def boxes_of(self, entries: Ints | slice) -> Boxes:
         """Position of the first sample of each given visit."""
@@ -108,8 +116,10 @@ class ListedOrder:
     def identify(self, entries: Ints, ranks: Ints) -> tuple[Ints, Ints | None]:
         """Sample ids as `ids`, and their occurrences, or None if each is its sample's first."""
         places, times = self.begins[entries] + ranks, self.occurrences
-        ids = np.asarray(self.listed[places], np.int64)
-        return ids, None if times is None else times[places].astype(np.int64)
+        listed = self.listed
+        ids = places + listed.start if isinstance(listed, range) else listed[places]
+        occurrences = None if times is None else times[places].astype(np.int64)
+        return np.asarray(ids, np.int64), occurrences
 
     def places(self, begin: int = 0, size: int = _SEGMENT_SIZE) -> Iterator[tuple[Ints, Ints]]:
         """Yield the visit of each sample, and its index in the visit, in pieces.
@@ -139,3 +149,36 @@ class ListedOrder:
     def counts_before(self, place: int) -> Ints:
         """Number of samples of each visit that come before index ``place`` of the order."""
         return np.clip(place - self.begins, 0, self.count)
+
+
+def _is_new(footprint: Footprint, boxes: Boxes) -> NDArray[np.bool_]:
+    """Whether each box is the first one, or needs other blocks than the box before it."""
+    is_new = np.zeros(len(boxes), np.bool_)
+    is_new[:1] = True
+    for group in footprint.groups:
+        for lo, hi in footprint.block_ranges(group, boxes):
+            is_new[1:] |= (np.diff(lo) != 0) | (np.diff(hi) != 0)
+    return is_new
+
+
+def _possible_begins(footprint: Footprint, begin: int, end: int) -> Ints | None:
+    """The ids in a range with which visits may begin; None if these are as many as the ids.
+
+    Along the last dimension, visits begin at the edges of blocks only.
+    """
+    subset = footprint.subset
+    assert subset is not None
+    if begin == end:
+        return np.zeros(0, np.int64)
+    row_size, starts = footprint.windows.num_positions[-1], footprint.block_starts[-1]
+    first, last = (subset.windows_of(np.array([begin, end - 1])) // row_size).tolist()
+    if (last + 1 - first) * (len(starts) - 1) > end - begin:
+        return None
+    found = [np.array([begin])]
+    at_once = max(_SEGMENT_SIZE // len(starts), 1)
+    for row in range(first, last + 1, at_once):
+        rows = np.arange(row, min(row + at_once, last + 1))[:, None]
+        before = subset.ids_before(rows * row_size + starts)
+        ids = before[:, :-1][np.diff(before, axis=1) > 0]
+        found.append(ids[(ids > begin) & (ids < end)])
+    return np.concatenate(found)

@@ -90,7 +90,7 @@ def least_nbytes(footprint: Footprint) -> int:
     kinds = [_Kinds.of(footprint, dim) for dim in range(len(footprint.windows.dims))]
     shape = tuple(len(kind.examples) for kind in kinds)
     if footprint.subset is not None:
-        numbers = _numbers_of_ids(footprint, kinds, shape, footprint.subset.possible_ids)
+        numbers = _numbers_of_samples(footprint, kinds, shape)
     else:
         # Every window is a sample, so the kinds that others outdo need not be examined.
         outdoing = np.ix_(*(kind.outdoing() for kind in kinds))
@@ -105,14 +105,11 @@ def least_nbytes(footprint: Footprint) -> int:
     return least
 
 
-def _numbers_of_ids(
-    footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...], ids: Ints
-) -> Ints:
-    """The kinds of samples, as one number for all dimensions together, each once."""
+def _numbers_of_samples(footprint: Footprint, kinds: list[_Kinds], shape: tuple[int, ...]) -> Ints:
+    """The kinds of a subset's samples, as one number for all dimensions together, each once."""
     found = np.zeros(0, np.int64)
-    for begin in range(0, len(ids), _PIECE_SIZE):
-        positions = footprint.positions_of(ids[begin : begin + _PIECE_SIZE])
-        along = [kind.of_positions(own) for kind, own in zip(kinds, positions.T, strict=True)]
+    for boxes in footprint.possible_boxes(_PIECE_SIZE):
+        along = [kind.of_positions(own) for kind, own in zip(kinds, boxes.lo, strict=True)]
         found = np.union1d(found, np.ravel_multi_index(along, shape))
     return found
 

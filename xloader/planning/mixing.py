@@ -17,7 +17,7 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import distinct_near, leading_axis
+from xloader.order.cohorts import cut_cohorts, distinct_near, leading_axis
 from xloader.order.protocol import AnyOrder
 
 REGION_CHUNKS = 4
@@ -114,9 +114,13 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
     """
     if footprint.subset is not None:
         # Weights draw the samples anew in each epoch. Epoch 0 of seed 0 stands for all of them.
-        ids = footprint.subset.drawn(0, 0)
-        regions = regions_of(footprint, dim, tuple(footprint.positions_of(ids).T))
-        sizes, repeats = np.unique(np.unique(regions, return_counts=True)[1], return_counts=True)
+        # Cohorts of tiles of one chunk are cut at the edges of chunks, so each is in one region.
+        cohorts = cut_cohorts(footprint, (1,) * len(footprint.windows.dims))
+        used = cohorts.used
+        regions = regions_of(footprint, dim, cohorts.boxes(used).lo)
+        _, region = np.unique(regions, return_inverse=True)
+        counts = np.bincount(region, cohorts.counts_of(used)).astype(np.int64)
+        sizes, repeats = np.unique(counts, return_counts=True)
         return _expected_regions(
             sizes.tolist(), repeats.tolist(), footprint.num_samples, batch_size
         )

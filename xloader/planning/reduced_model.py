@@ -242,11 +242,16 @@ def _truncate(
     """
     if footprint.subset is None:
         return _cut_out(footprint, all_pieces, run_dim, num_tiles, None, [0] * len(all_pieces))
-    drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
-    in_order = np.lexsort(drawn.T[::-1])
+    drawn = None
+    if footprint.subset.is_ascending:
+        ends = footprint.positions_of(np.array([0, len(footprint.subset) // 2]))
+    else:
+        drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
+        in_order = np.lexsort(drawn.T[::-1])
+        ends = drawn[in_order[[0, len(in_order) // 2]]]
     parts = [
-        _cut_out(footprint, all_pieces, run_dim, num_tiles, drawn, drawn[sample].tolist())
-        for sample in (in_order[0], in_order[len(in_order) // 2])
+        _cut_out(footprint, all_pieces, run_dim, num_tiles, drawn, begins)
+        for begins in ends.tolist()
     ]
     return max(parts, key=lambda part: part.num_samples)
 
@@ -290,7 +295,12 @@ def _cut_out(
             for own, part in zip(windows.segments, parts, strict=True)
         ),
     )
-    subset = None if drawn is None else _cut_subset(drawn - begins, windows)
+    if drawn is not None:
+        subset: Subset | None = _cut_subset(drawn - begins, windows)
+    else:
+        subset = footprint.subset and footprint.subset.cut_box(
+            footprint.windows.num_positions, tuple(begins), windows.num_positions
+        )
     demands = tuple(
         _cut_demand(demand, parts) for group in footprint.groups for demand in group.demands
     )

@@ -69,6 +69,7 @@ def _rows(recipe: Recipe) -> Rows:
         rows.append(("note", note))
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
+        rows += [("kept", note) for note in recipe.subset.notes]
     rows += _field_rows(recipe)
     return [*rows, *(("then", step.describe()) for step in recipe.steps)]
 

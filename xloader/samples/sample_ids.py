@@ -29,8 +29,16 @@ def listed_ids(size: int, key: Any) -> NDArray[Any]:
     """
     if isinstance(key, slice):
         return np.arange(*key.indices(size), dtype=np.int64)
-    ids = np.asarray(key)
-    return np.flatnonzero(ids) if ids.dtype == bool and ids.shape == (size,) else ids
+    flags = as_mask(size, key)
+    return np.asarray(key) if flags is None else np.flatnonzero(flags)
+
+
+def as_mask(size: int, key: Any) -> NDArray[np.bool_] | None:
+    """The flags, if a key is a mask with one flag for each of ``size`` samples, else None."""
+    if isinstance(key, slice):
+        return None
+    flags = np.asarray(key)
+    return flags if flags.dtype == bool and flags.shape == (size,) else None
 
 
 def normal_ids(size: int, ids: NDArray[Any]) -> Ints:

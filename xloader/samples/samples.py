@@ -6,6 +6,7 @@ is asked for. The file is long because of its docstrings.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,8 @@ from xloader.core.options import make_options
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
+from xloader.jobs.sample_mask import SampleMask
+from xloader.jobs.valid_samples import find_valid
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.planning.explain import Explanation
@@ -592,7 +595,7 @@ class Samples(RecordedMethods):
 
     # Choosing samples
 
-    def select(self, ids: ArrayLike | slice) -> Self:
+    def select(self, ids: ArrayLike | slice | SampleMask) -> Self:
         """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
 
         A sample named twice occurs twice. :meth:`positions` gives the places of samples in the
@@ -600,8 +603,9 @@ class Samples(RecordedMethods):
 
         Parameters
         ----------
-        ids : slice, array-like of int, or of bool
-            Sample ids, 1-d, or a mask with one flag for each sample.
+        ids : slice, array-like of int, or of bool, or SampleMask
+            Sample ids, 1-d, or a mask with one flag for each sample, as :meth:`is_valid` makes it.
+            A mask takes one bit for each sample, and nothing for each id.
 
         Returns
         -------
@@ -627,6 +631,104 @@ class Samples(RecordedMethods):
         (3, [7.0])
         """
         return self._but(subset=subset_verbs.select(self.recipe, ids))
+
+    def is_valid(
+        self,
+        *fields: str,
+        at_least: float = 1.0,
+        mask: str | xr.DataArray | None = None,
+        memory: int | str = "2GiB",
+        threads: int | None = None,
+        cache: str | os.PathLike[str] | Literal[False] | None = None,
+    ) -> SampleMask:
+        """Find the samples that hold enough valid values. This reads each chunk once, at once.
+
+        A value is valid if it is not NaN after decoding; fill values are NaN then. Transforms do
+        not matter. Integers without fill values are always valid, and are not read.
+
+        Parameters
+        ----------
+        *fields : str
+            Names of the fields to check; by default all. A sample is valid if each of them is.
+        at_least : float, default 1.0
+            Share of the values of a field, over all its channels together, that must be valid.
+        mask : str or xarray.DataArray, optional
+            Where values count: the name of a boolean variable, or a boolean DataArray along some
+            dimensions of the samples, such as a land-sea mask that is True over sea. Values where
+            it is False count as not valid, as after ``ds.where(mask)``. It applies to variables
+            that have all its dimensions. It is kept in memory, one byte an element.
+        memory : int or str, default "2GiB"
+            Memory for chunks and for counts of windows, as for :meth:`loader`.
+        threads : int, optional
+            Number of threads that read and count; by default one for each core.
+        cache : path, None or False, optional
+            Folder in which the mask is kept, to be found by the next call with the same samples and
+            arguments. By default the user's cache folder, but only for files and folders of this
+            machine, where names, sizes and times of files show whether values changed. For other
+            sources, pass a folder, and another one if values change. ``False`` keeps nothing.
+
+        Returns
+        -------
+        SampleMask
+            One bit for each sample id. ``mask.num_reads`` says how many chunks were read for it.
+
+        Raises
+        ------
+        UnknownNameError
+            If a field or variable does not exist.
+        OptionError
+            If ``at_least`` is not in [0, 1]; if the mask is not boolean, or has another shape or
+            other labels than the selected elements; if there are no windows yet.
+        MemoryBudgetError
+            If the memory is too small for one chunk, the mask, or the counts of the windows that a
+            chunk reaches into.
+        ChunkError
+            If a chunk cannot be read.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> sst = [[280.0, 281.0], [np.nan, 282.0], [np.nan, np.nan]]
+        >>> samples = xr.Dataset({"sst": (("time", "x"), sst)}).xloader.window(time=2, stride=1)
+        >>> mask = samples.is_valid("sst", at_least=0.75)
+        >>> np.asarray(mask).tolist(), len(samples.select(mask))
+        ([True, False], 1)
+        """
+        return find_valid(
+            self.recipe,
+            fields,
+            at_least=at_least,
+            mask=mask,
+            memory=memory,
+            threads=threads,
+            cache=cache,
+        )
+
+    def dropna(self, *fields: str, at_least: float = 1.0) -> Self:
+        """Drop the samples that hold too few valid values: ``select(is_valid(...))``.
+
+        This reads each chunk once, at once, unless the mask is in the cache.
+
+        Parameters
+        ----------
+        *fields : str
+            Names of the fields to check; by default all.
+        at_least : float, default 1.0
+            Share of the values of a field that must not be NaN.
+
+        Returns
+        -------
+        Samples
+            The samples that are valid; see :meth:`is_valid`.
+
+        Raises
+        ------
+        EmptySamplesError
+            If no sample is valid.
+        UnknownNameError, OptionError, ChunkError
+            As :meth:`is_valid` raises them.
+        """
+        return self.select(self.is_valid(*fields, at_least=at_least))
 
     def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
         """Draw in each epoch how often a sample occurs, in proportion to its weight.

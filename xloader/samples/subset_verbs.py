@@ -15,23 +15,53 @@ from numpy.typing import ArrayLike
 
 from xloader.core.axis import Ints
 from xloader.core.subset import Subset
-from xloader.errors import EmptySamplesError, OptionError
+from xloader.core.window_sets import WindowBits
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
+from xloader.jobs.sample_mask import SampleMask
 from xloader.recipe import selection
 from xloader.recipe.recipe import Recipe, find
-from xloader.samples.sample_ids import listed_ids, normal_ids
+from xloader.samples.sample_ids import as_mask, listed_ids, normal_ids
 from xloader.transforms import slabs
 
 _MOST_DRAWS = 1 << 32
 """Largest ``num_samples``. Each drawn id takes 8 bytes, so more would not fit in memory."""
 
 
-def select(recipe: Recipe, ids: ArrayLike | slice) -> Subset:
+def select(recipe: Recipe, ids: ArrayLike | slice | SampleMask) -> Subset:
     """The subset of the samples named, in the order given; see `Samples.select`."""
-    chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
-    if not len(chosen):
+    if isinstance(ids, SampleMask):
+        return _select_mask(recipe, ids)
+    flags = as_mask(recipe.num_ids, ids)
+    if flags is not None:
+        subset = subset_of(recipe).keep(WindowBits.of_flags(flags))
+    else:
+        chosen = normal_ids(recipe.num_ids, listed_ids(recipe.num_ids, ids))
+        subset = subset_of(recipe).select(chosen)
+    if not len(subset):
         raise EmptySamplesError("no sample is selected", given=repr(ids), allowed="at least one id")
-    subset = subset_of(recipe).select(chosen)
-    if not len(subset.possible_ids):
+    return _require_weight(subset, ids)
+
+
+def _select_mask(recipe: Recipe, mask: SampleMask) -> Subset:
+    if len(mask) != recipe.num_ids:
+        raise SampleIndexError(
+            "the mask belongs to other samples",
+            given=repr(mask),
+            allowed=f"a mask of these {recipe.num_ids:,} samples",
+            remedy="call is_valid and select of the same samples",
+        )
+    if not mask.num_valid:
+        raise EmptySamplesError(
+            "no sample is valid",
+            given=repr(mask),
+            allowed="at least one valid sample",
+            remedy="pass a smaller at_least, or name fewer fields",
+        )
+    return _require_weight(subset_of(recipe).keep(mask.bits, mask.check), mask)
+
+
+def _require_weight(subset: Subset, ids: object) -> Subset:
+    if subset.weights is not None and not subset.weights.any():
         raise EmptySamplesError(
             "all selected samples have weight 0",
             given=repr(ids),

@@ -1,0 +1,283 @@
+"""is_valid and dropna: what isnull would keep, each chunk read once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import xloader
+from tests.cases import Case, cases
+from xloader.errors import (
+    CorruptChunkError,
+    EmptySamplesError,
+    MemoryBudgetError,
+    OptionError,
+    UnknownNameError,
+)
+from xloader.jobs import sweep_line, valid_counts
+from xloader.jobs.valid_counts import least_count
+from xloader.testing import CountingStore, write_store
+
+SHARES = [1.0, 0.9, 0.5, 0.07, 0.0]
+MANY = settings(max_examples=2 * settings().max_examples)
+
+
+def is_enough(values: np.ndarray, at_least: float) -> bool:
+    """Whether a field's values have few enough NaN, by plain counting."""
+    return bool(np.count_nonzero(~np.isnan(values)) / values.size >= at_least)
+
+
+def brute(case: Case, fields: tuple[str, ...], at_least: float) -> list[bool]:
+    """Whether each sample is valid, sample by sample."""
+    chosen = [name in fields or not fields for name in case.samples.fields]
+    return [
+        all(
+            is_enough(array.astype("f8"), at_least)
+            for array, counts in zip(case.sample(index), chosen, strict=True)
+            if counts
+        )
+        for index in range(len(case.samples))
+    ]
+
+
+def least_memory(case: Case, **options: Any) -> int:
+    """The smallest sufficient memory, which the error for a single byte names."""
+    try:
+        case.samples.is_valid(memory=1, **options)
+    except MemoryBudgetError as error:
+        return error.minimum_nbytes
+    return 1
+
+
+@MANY
+@given(case=cases(has_nan=True), at_least=st.sampled_from(SHARES), data=st.data())
+def test_what_isnull_keeps(case: Case, at_least: float, data: st.DataObject) -> None:
+    """Any shapes, chunks, windows, fields and subsets; and reads are those that are needed."""
+    names = case.samples.fields
+    fields = tuple(data.draw(st.lists(st.sampled_from(names), unique=True, max_size=2)))
+    memory = data.draw(st.sampled_from([least_memory(case), 1 << 30]))
+    most_blocks = data.draw(st.sampled_from([1, 3, 4096]))
+    with pytest.MonkeyPatch.context() as patch:
+        # Few blocks at a time, and few windows packed in one call, as where there are millions.
+        patch.setattr(sweep_line, "_MOST_BLOCKS", most_blocks)
+        patch.setattr(valid_counts, "_PIECE_SIZE", data.draw(st.sampled_from([1, 50, 1 << 20])))
+        patch.setattr(sweep_line, "_FEW", data.draw(st.sampled_from([0, 16])))
+        case.store.reset()
+        mask = case.samples.is_valid(*fields, at_least=at_least, memory=memory, threads=2)
+    assert np.asarray(mask).tolist() == brute(case, fields, at_least)
+    assert mask.num_reads == case.store.num_reads == len(case.store.reads)
+    read = {key.split("/")[0] for key in case.store.reads}
+    floats = {name for name, array in case.dataset.items() if array.dtype.kind == "f"}
+    assert read <= floats
+    event(f"{len(read)} variables read")
+
+
+@given(case=cases(has_nan=True, may_be_weighted=False), at_least=st.sampled_from(SHARES))
+def test_the_chunks_that_are_read_are_those_of_an_epoch(case: Case, at_least: float) -> None:
+    floats = [name for name, array in case.dataset.items() if array.dtype.kind == "f"]
+    with case.loader(
+        memory=1 << 30, world_size=1, lanes=None, batch_size=1, drop_last=False, on_nan="ignore"
+    ) as loader:
+        case.store.reset()
+        for _ in loader:
+            pass
+        wanted = {key for key in case.store.reads if key.split("/")[0] in floats}
+    case.store.reset()
+    case.samples.is_valid(at_least=at_least)
+    assert set(case.store.reads) == wanted
+
+
+def with_mask(kind: str) -> tuple[xr.Dataset, CountingStore, xr.DataArray]:
+    """A dataset with gaps, its store, and a mask along some of its dimensions."""
+    rng = np.random.default_rng(7)
+    sizes = {"time": 30, "lat": 12, "lon": 10}
+    dims = {"static": ("lon", "lat"), "line": ("lat",), "whole": ("time", "lat", "lon")}[kind]
+    sst = rng.random(tuple(sizes.values())).astype("f4")
+    sst[rng.random(sst.shape) < 0.1] = np.nan
+    ds = xr.Dataset(
+        {
+            "sst": (tuple(sizes), sst),
+            "count": (tuple(sizes), rng.integers(0, 9, sst.shape)),
+            "depth": (("lat", "lon"), rng.random((12, 10))),
+            "index": ("time", rng.random(30)),
+            "sea": (dims, rng.random([sizes[dim] for dim in dims]) < 0.7),
+        },
+        {"lat": np.linspace(80, -80, 12), "lon": np.arange(10) * 36.0},
+    )
+    chunks = {
+        "sst": (7, 5, 4),
+        "count": (6, 6, 6),
+        "depth": (5, 5),
+        "index": (8,),
+        "sea": tuple(4 for _ in dims),
+    }
+    return ds, CountingStore(write_store(ds, chunks)), ds.sea.load()
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("kind", ["static", "line", "whole"])
+@pytest.mark.parametrize("windowed", [("time",), ("lat", "time"), ("time", "lat", "lon")])
+def test_a_mask_counts_as_where(kind: str, windowed: tuple[str, ...], is_named: bool) -> None:
+    """As after ``ds.where(mask)``, in the variables that have all dimensions of the mask."""
+    ds, store, sea = with_mask(kind)
+    part = {"time": slice(2, None), "lat": slice(None, 10)}
+    sizes = dict.fromkeys(windowed, 3)
+    samples = xloader.open(store).isel(part).window(sizes, stride=2, dilation={"time": 2})
+    samples = samples.inputs("sst", "count", "depth").targets("sst", time=2).field("i", "index")
+    masked = ds.copy()
+    for name in ("sst", "count", "depth"):
+        if set(sea.dims) <= set(ds[name].dims):
+            masked[name] = ds[name].astype("f8").where(sea).transpose(*ds[name].dims)
+    oracle = xloader.open(masked.isel(part)).window(sizes, stride=2, dilation={"time": 2})
+    oracle = oracle.inputs("sst", "count", "depth").targets("sst", time=2).field("i", "index")
+    chosen = sea.isel({d: s for d, s in part.items() if d in sea.dims})
+    batch = oracle[list(range(len(oracle)))]
+    for at_least in (0.3, 0.6, 0.75):
+        wanted = np.array(
+            [all(is_enough(array[row], at_least) for array in batch) for row in range(len(oracle))]
+        )
+        store.reset()
+        mask = samples.is_valid(at_least=at_least, mask="sea" if is_named else chosen)
+        assert np.asarray(mask).tolist() == wanted.tolist()
+        # Labels may be read, too, to compare them with those of the mask.
+        reads = {key: n for key, n in store.reads.items() if key.split("/")[0] in ds.data_vars}
+        assert mask.num_reads == sum(reads.values())
+        assert set(reads.values()) == {1}
+        assert ("sea" in {key.split("/")[0] for key in store.reads}) == is_named
+        only = samples.is_valid("targets", at_least=at_least, mask="sea")
+        assert np.asarray(only).tolist() == [is_enough(row, at_least) for row in batch["targets"]]
+
+
+def test_packed_integers_are_checked_after_decoding() -> None:
+    values = np.arange(24.0).reshape(12, 2)
+    values[5, 1] = values[8, 0] = np.nan
+    ds = xr.Dataset({"t": (("time", "x"), values), "n": (("time", "x"), values * 0 + 1)})
+    packing = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -999}
+    store = write_store(
+        ds.drop_vars("n").assign(n=(("time", "x"), np.ones((12, 2), "i2"))),
+        {"t": (5, 2), "n": (5, 2)},
+        encoding={"t": packing},
+    )
+    samples = xloader.open(CountingStore(store)).window(time=2, stride=1)
+    wanted = [bool(np.isfinite(values[i : i + 2]).all()) for i in range(11)]
+    mask = samples.is_valid()
+    assert np.asarray(mask).tolist() == wanted
+    # The integers without a fill value are not read.
+    assert mask.num_reads == 3
+    assert np.asarray(samples.is_valid("n")).all()
+    assert samples.is_valid("n").num_reads == 0
+
+
+def test_shares_are_compared_as_numpy_does() -> None:
+    for total in (1, 3, 10, 97, 100, 1000):
+        for at_least in (0.0, 0.07, 0.1, 0.3, 0.58, 0.7, 0.9, 0.999, 1.0):
+            counts = np.arange(total + 1)
+            assert least_count(total, at_least) == counts[counts / total >= at_least][0]
+
+
+def test_dropna_is_select_of_is_valid() -> None:
+    ds, store, _ = with_mask("static")
+    samples = xloader.open(store).window(time=2).inputs("sst").targets("depth")
+    kept = samples.dropna("inputs", at_least=0.9)
+    assert kept == samples.select(samples.is_valid("inputs", at_least=0.9))
+    assert "kept by is_valid('inputs', at_least=0.9)" in repr(kept)
+    assert 0 < len(kept) < len(samples)
+    with pytest.raises(EmptySamplesError, match="at_least"):
+        samples.dropna()
+    # Transforms and slabs do not matter: all ranks of a group keep the same samples.
+    filled = samples.fillna(0.0).map(lambda ds: ds * np.nan)
+    assert filled.is_valid("inputs", at_least=0.9) == samples.is_valid("inputs", at_least=0.9)
+    south = samples.slab("lat", 0, 2)
+    assert south.is_valid("inputs", at_least=0.9) == samples.is_valid("inputs", at_least=0.9)
+    assert south.dropna("inputs", at_least=0.9).recipe.whole == kept.recipe
+
+
+def test_bad_arguments() -> None:
+    ds, store, sea = with_mask("static")
+    samples = xloader.open(store).isel(lat=slice(0, 6)).window(time=2)
+    part = sea.isel(lat=slice(0, 6))
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (OptionError, "share of a sample's values.*1.5.*0 to 1", {"at_least": 1.5}),
+        (OptionError, "share", {"at_least": True}),
+        (OptionError, "another shape.*lon: 10, lat: 12.*lat: 6.*sel", {"mask": sea}),
+        (OptionError, "another shape.*level: 3", {"mask": xr.DataArray([True] * 3, dims="level")}),
+        (OptionError, "other labels along 'lat'", {"mask": sea.isel(lat=slice(6, 12))}),
+        (OptionError, "not boolean.*float64", {"mask": part * 1.0}),
+        (OptionError, "not boolean.*float32", {"mask": "sst"}),
+        (OptionError, "no dimensions", {"mask": part.isel(lat=0, lon=0)}),
+        (OptionError, "neither the name", {"mask": part.values}),
+        (UnknownNameError, "no variable.*'ses'.*'sea'", {"mask": "ses"}),
+        (OptionError, "memory", {"memory": "much"}),
+        (OptionError, "threads", {"threads": 0}),
+        (OptionError, "cache is not a folder", {"cache": True}),
+        (MemoryBudgetError, "one chunk at work", {"memory": 100}),
+        (MemoryBudgetError, "for the mask", {"memory": 100, "mask": part}),
+    ]
+    for kind, text, options in cases:
+        with pytest.raises(kind, match=f"(?s){text}"):
+            samples.is_valid("sst", **options)
+    with pytest.raises(UnknownNameError, match="no field.*'sts'.*'sst'"):
+        samples.is_valid("sts")
+    with pytest.raises(OptionError, match="no variable of the fields has together"):
+        samples.is_valid("index", mask="sea")
+    with pytest.raises(OptionError, match="windows are not set"):
+        xloader.open(store).is_valid()
+    assert samples.is_valid("sst", mask=part.drop_vars("lat")) == samples.is_valid("sst", mask=part)
+
+
+def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
+    ds, _, _ = with_mask("static")
+    write_store(ds[["sst"]], {"sst": (10, 12, 10)}, tmp_path / "s")
+    (tmp_path / "s" / "sst" / "c" / "1" / "0" / "0").write_bytes(b"nonsense")
+    samples = xloader.open(tmp_path / "s").window(time=2)
+    with pytest.raises(CorruptChunkError, match="sst"):
+        samples.is_valid()
+
+
+@pytest.mark.parametrize("drop", [{"lat": 3}, {}])
+def test_a_selected_element_drops_its_dimension(drop: dict[str, int]) -> None:
+    ds, store, _ = with_mask("whole")
+    samples = xloader.open(store).isel(drop).window(time=3)
+    part = ds.isel(drop)
+    mask = part.sea.load()
+    wanted = part.sst.where(mask).notnull()
+    wanted = [bool(wanted[i : i + 3].mean() >= 0.6) for i in range(0, 30, 3)]
+    for given in ("sea", mask):
+        assert np.asarray(samples.is_valid("sst", at_least=0.6, mask=given)).tolist() == wanted
+
+
+@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
+def test_real_sea_surface_temperature(data_folder: Path) -> None:
+    """Patches of the ocean: land is NaN, and coasts are kept by their share of sea."""
+    path = data_folder / "sst.mnmean.nc"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    with xr.open_dataset(path) as ds:
+        sst = ds[["sst"]].isel(time=slice(0, 60)).load()
+    store = CountingStore(write_store(sst.drop_encoding(), {"sst": (16, 45, 60)}))
+    samples = xloader.open(store).window(time=3, lat=20, lon=30, stride={"lat": 10, "time": 2})
+    store.reset()
+    mask = samples.is_valid("sst", at_least=0.9)
+    assert mask.num_reads == store.num_reads == 4 * 2 * 3
+    starts = samples.positions(range(len(samples)))
+    wanted = [
+        1 - float(sst.sst[t : t + 3, y : y + 20, x : x + 30].isnull().mean()) >= 0.9
+        for t, y, x in zip(
+            *(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True
+        )
+    ]
+    counts = ~np.isnan(sst.sst.values)
+    wanted = [
+        np.count_nonzero(counts[t : t + 3, y : y + 20, x : x + 30]) / 1800 >= 0.9
+        for t, y, x in zip(
+            *(starts[d].values.tolist() for d in ("time", "lat", "lon")), strict=True
+        )
+    ]
+    assert np.asarray(mask).tolist() == wanted
+    assert 0 < mask.num_valid < len(mask)

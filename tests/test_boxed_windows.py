@@ -1,0 +1,103 @@
+"""The windows of a set by box: counts and ids are those of plain counting."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xloader.core import boxed_windows
+from xloader.core.boxed_windows import BoxedWindows, cut_box, is_in_order
+from xloader.core.window_sets import WindowBits, WindowList, smallest_of_bits
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[np.ndarray, ...], np.ndarray]:
+    """Draw the number of positions along each dimension, pieces, and a flag for each window."""
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    starts = []
+    for count in shape:
+        cuts = draw(st.sets(st.integers(1, count - 1))) if count > 1 else set()
+        starts.append(np.array([0, *sorted(cuts), count]))
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    flags = rng.random(shape) < draw(st.sampled_from([0.0, 0.03, 0.5, 1.0]))
+    return shape, tuple(starts), flags
+
+
+SIZES = [(1, 1, 1, 1), (5, 3, 1, 2), (20, 3, 16, 7), (1 << 20, 1 << 12, 16, 1 << 16)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@given(grid=grids())
+def test_ids_of_boxes(
+    sizes: tuple[int, ...],
+    grid: tuple[tuple[int, ...], tuple[np.ndarray, ...], np.ndarray],
+) -> None:
+    shape, starts, flags = grid
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in zip(
+            ("_BLOCK_SIZE", "_LONG_ROW", "_MOST_WASTE", "_LOOK_UP_SIZE"), sizes, strict=True
+        ):
+            patch.setattr(boxed_windows, name, size)
+        ids = np.where(flags.reshape(-1), np.cumsum(flags) - 1, -1).reshape(shape)
+        bits = WindowBits.of_flags(flags.reshape(-1))
+        for kept in (bits, bits.runs(), WindowList(flags.size, np.flatnonzero(flags))):
+            boxed = BoxedWindows(kept, shape, starts)
+            ranges = [list(itertools.pairwise(own.tolist())) for own in starts]
+            for number, box in enumerate(itertools.product(*ranges)):
+                own = ids[tuple(slice(*part) for part in box)].reshape(-1)
+                wanted = own[own >= 0]
+                assert np.diff(boxed.offsets)[number] == len(wanted)
+                ranks = np.arange(len(wanted))
+                found, times = boxed.find(np.array([number]), np.zeros(len(wanted), int), ranks)
+                assert found.tolist() == wanted.tolist()
+                assert times is None
+
+
+@given(grid=grids(), data=st.data())
+def test_a_box_cut_out_of_a_set(
+    grid: tuple[tuple[int, ...], tuple[np.ndarray, ...], np.ndarray], data: st.DataObject
+) -> None:
+    shape, _, flags = grid
+    lo = tuple(data.draw(st.integers(0, count - 1)) for count in shape)
+    hi = tuple(data.draw(st.integers(low + 1, count)) for low, count in zip(lo, shape, strict=True))
+    wanted = flags[tuple(map(slice, lo, hi))]
+    found = cut_box(smallest_of_bits(WindowBits.of_flags(flags.reshape(-1))), shape, lo, hi)
+    assert found.size == wanted.size
+    assert found.as_bits().flags(0, wanted.size).tolist() == wanted.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "starts", "expected"),
+    [
+        ((6,), ([0, 2, 6],), True),
+        ((4, 5), ([0, 1, 4], [0, 5]), True),
+        ((2, 5), ([0, 1, 2], [0, 3, 5]), True),
+        ((4, 5), ([0, 1, 4], [0, 3, 5]), False),
+        ((2, 2, 3), ([0, 1, 2], [0, 1, 2], [0, 3]), True),
+    ],
+)
+def test_boxes_that_follow_each_other(
+    shape: tuple[int, ...], starts: tuple[list[int], ...], expected: bool
+) -> None:
+    assert is_in_order(shape, tuple(map(np.array, starts))) == expected
+
+
+def test_memory_for_boxes_is_a_few_bits_a_window() -> None:
+    shape = (1000, 100, 100)
+    flags = np.random.default_rng(0).random(10**7) < 0.5
+    bits = WindowBits.of_flags(flags)
+    starts = tuple(np.append(np.arange(0, count, 16), count) for count in shape)
+    tracemalloc.start()
+    try:
+        boxed = BoxedWindows(bits, shape, starts)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert boxed.offsets[-1] == np.count_nonzero(flags)
+    # Bits in another order and two sets of counts take 3 MB, the orders within blocks the rest.
+    assert peak < 40e6

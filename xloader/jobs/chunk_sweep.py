@@ -1,0 +1,156 @@
+"""Reads chunks once each, on threads, and hands the values of each to a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.footprint import Footprint, Group
+from xloader.engine.assembly import stored_variables
+from xloader.engine.block_reader import BlockReader, Bundle
+from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.recipe.recipe import Recipe
+from xloader.sources.retries import Attempts
+
+_NUM_REQUESTS = 16
+"""Threads that read from a store whose reads mostly wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkValues:
+    """The selected values of one chunk.
+
+    Parameters
+    ----------
+    variable : str
+        Name of the variable.
+    begins : tuple of int
+        The first selected element of the chunk, along each stored dimension of the variable.
+    values : numpy.ndarray
+        The values, in stored order of dimensions; packed if the variable is.
+    """
+
+    variable: str
+    begins: tuple[int, ...]
+    values: NDArray[Any]
+
+
+class ChunkSweep:
+    """A reader of the chunks of a recipe. Use it in a ``with`` statement.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples whose source is read.
+    footprint : Footprint
+        The chunks that may be asked for.
+    most_nbytes : int
+        Upper limit of the decoded bytes that are being read at a time. Only a single chunk may be
+        larger.
+    num_threads : int
+        Number of threads. Stores whose reads mostly wait get more.
+
+    Attributes
+    ----------
+    num_reads : int
+        Number of (variable, chunk) pairs read so far.
+    """
+
+    def __init__(
+        self, recipe: Recipe, footprint: Footprint, most_nbytes: int, num_threads: int
+    ) -> None:
+        stored = stored_variables(recipe, footprint)
+        # A bundle takes several times its decoded bytes while it is worked on.
+        self._num_threads = max(min(num_threads, most_nbytes // footprint.max_chunk_nbytes), 1)
+        share, policy = most_nbytes // self._num_threads, recipe.retry_policy
+        self._reader = BlockReader(recipe.source, stored, share, policy)
+        if self._reader.is_waiting:
+            most = max(most_nbytes // footprint.max_chunk_nbytes, 1)
+            self._num_threads = max(min(_NUM_REQUESTS, most), self._num_threads)
+        self._stored = stored
+        self._threads = TaskThreads(policy, recipe.source.name)
+        self.num_reads = 0
+
+    def __enter__(self) -> ChunkSweep:
+        self._reader.change_watch.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._threads.close()
+        if kind is None:
+            self._reader.change_watch.check(is_last=True)
+
+    def read(
+        self,
+        group: Group,
+        blocks: Sequence[tuple[int, ...]],
+        use: Callable[[ChunkValues], None],
+    ) -> list[ThreadTask]:
+        """The tasks that read all chunks of some blocks; pass them to `do`.
+
+        Parameters
+        ----------
+        group : Group
+            The group of the blocks.
+        blocks : sequence of (tuple of int)
+            Index of each block along each windowed dimension.
+        use : callable
+            Is given the values of each chunk, on the threads that read.
+        """
+        tasks = []
+        for bundle in self._reader.bundles(group, blocks, self._num_threads):
+            self.num_reads += len(bundle.reads)
+            task = partial(self._read_bundle, group, blocks, bundle, use)
+            tasks.append(ThreadTask(bundle.reads, task))
+        return tasks
+
+    def do(self, tasks: Sequence[ThreadTask]) -> None:
+        """Do some tasks, and return when all are done.
+
+        Raises
+        ------
+        ChunkError
+            If a chunk cannot be read.
+        """
+        if tasks:
+            self._threads.do(tasks, self._num_threads)
+
+    def _read_bundle(
+        self,
+        group: Group,
+        blocks: Sequence[tuple[int, ...]],
+        bundle: Bundle,
+        use: Callable[[ChunkValues], None],
+        _: Attempts,
+    ) -> None:
+        outs, begins = [], []
+        for read, (number, place) in zip(bundle.reads, bundle.places, strict=True):
+            own = self._stored[read.variable]
+            # A variable without dimensions has an ellipsis as its place.
+            parts = [part for part in place if isinstance(part, slice)]
+            outs.append(np.empty([part.stop - part.start for part in parts], own.dtype))
+            first = [
+                part.start if dim is None else _begin_of(group, dim, blocks[number])
+                for part, dim in zip(parts, own.windowed, strict=True)
+            ]
+            begins.append(tuple(first))
+        self._reader.fetch(bundle).decode(outs)
+        for read, first_elements, values in zip(bundle.reads, begins, outs, strict=True):
+            use(ChunkValues(read.variable, first_elements, values))
+
+
+def _begin_of(group: Group, dim: int, block: tuple[int, ...]) -> int:
+    axis = group.axes[dim]
+    assert axis is not None
+    return axis.span_of(block[dim])[0]

@@ -1,0 +1,135 @@
+"""Which samples are valid: checks the arguments, looks in the cache, and reads where it must."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import xarray as xr
+
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
+from xloader.core.options import usable_cores
+from xloader.core.subset import Subset
+from xloader.errors import OptionError
+from xloader.jobs.cache_folder import default_cache_dir
+from xloader.jobs.mask_files import MaskFile, stamp_of_files
+from xloader.jobs.sample_mask import SampleMask
+from xloader.jobs.valid_counts import count_valid, may_hold_nan
+from xloader.jobs.wanted_elements import MaskArgument
+from xloader.recipe.layout import FieldLayout, layout_of
+from xloader.recipe.recipe import Recipe, find
+
+Cache = str | os.PathLike[str] | Literal[False] | None
+
+
+def find_valid(
+    recipe: Recipe,
+    fields: Sequence[str],
+    *,
+    at_least: float = 1.0,
+    mask: str | xr.DataArray | None = None,
+    memory: int | str = "2GiB",
+    threads: int | None = None,
+    cache: Cache = None,
+) -> SampleMask:
+    """Find the samples that hold enough valid values; see `Samples.is_valid`."""
+    begun = time.monotonic()
+    recipe.require_windows()
+    share = _check_share(at_least)
+    num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
+    memory_nbytes = parse_nbytes(memory)
+    # All ranks of a group must choose the same samples, so the whole of a slab counts.
+    own = _of_fields(recipe.planned, fields)
+    layouts = tuple(layout_of(own, field) for field in own.fields)
+    argument = None if mask is None else MaskArgument(own, mask)
+    if argument is not None:
+        _require_use(own, layouts, argument)
+    told = [*map(repr, fields), f"at_least={share:g}"]
+    if argument is not None:
+        told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
+    check = f"is_valid({', '.join(told)})"
+    file = _file_of(own, layouts, share, argument, cache)
+    found = None if file is None else file.load(own.num_ids)
+    if found is not None:
+        return SampleMask(found, check, 0, time.monotonic() - begun)
+    cores = num_threads or usable_cores()
+    wanted = None if argument is None else argument.read(memory_nbytes, cores)
+    left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
+    bits, num_reads = count_valid(own, layouts, share, wanted, left, cores)
+    if file is not None:
+        file.save(bits)
+    num_reads += 0 if wanted is None else wanted.num_reads
+    return SampleMask(bits, check, num_reads, time.monotonic() - begun)
+
+
+def _check_share(at_least: Any) -> float:
+    if not is_number(at_least) or not 0 <= at_least <= 1:
+        raise OptionError(
+            "at_least is not a share of a sample's values",
+            given=repr(at_least),
+            allowed="a number from 0 to 1",
+            remedy="pass 0.9 to keep samples of which 90 % of the values are valid",
+        )
+    return float(at_least)
+
+
+def _of_fields(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """The recipe with some of its fields only: without transforms, and each sample once."""
+    gathered = recipe.gathered_fields
+    for name in names:
+        find(name, [field.name for field in gathered], "field")
+    kept = tuple(field for field in gathered if not names or field.name in names)
+    # Samples of weight 0 are checked, too: weights may change later.
+    chosen = None if recipe.subset is None else recipe.subset.indices
+    subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
+    return replace(recipe, fields=kept, steps=(), subset=subset)
+
+
+def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:
+    """Refuse a mask with dimensions that no variable of the fields has."""
+    dims = {p.variable: recipe.dims_of(p.variable) for own in layouts for p in own.parts}
+    if not any(set(argument.dims) <= set(own) for own in dims.values()):
+        raise OptionError(
+            "the mask has dimensions that no variable of the fields has together",
+            given=f"a mask along {', '.join(argument.dims)}",
+            allowed=f"dimensions of one of {dims}",
+            remedy="pass a mask along fewer dimensions, or name other fields",
+        )
+
+
+def _file_of(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    at_least: float,
+    argument: MaskArgument | None,
+    cache: Cache,
+) -> MaskFile | None:
+    """The file of the mask; None if it is not to be kept."""
+    if cache is False:
+        return None
+    if cache is not None and not isinstance(cache, str | os.PathLike):
+        raise OptionError(
+            "cache is not a folder",
+            given=repr(cache),
+            allowed="a path, None for the user's cache folder, or False for no cache",
+        )
+    names = {part.variable for layout in layouts for part in layout.parts}
+    names = {name for name in names if may_hold_nan(recipe, name)}
+    if argument is not None and isinstance(argument.mask, str):
+        names.add(argument.mask)
+    if not names:
+        return None
+    stamp = stamp_of_files(recipe.source.name, tuple(sorted(names)))
+    if cache is None and stamp is None:
+        # Nothing would show that values changed, and a mask of other values would be wrong.
+        return None
+    key = "" if argument is None else argument.key
+    parts = (recipe.fingerprint, recipe.source.name, at_least, key, stamp)
+    folder = default_cache_dir() / "masks" if cache is None else Path(cache)
+    return MaskFile(folder, hashlib.sha256(repr(parts).encode()).hexdigest())

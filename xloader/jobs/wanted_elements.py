@@ -1,0 +1,190 @@
+"""A mask of elements, such as a land-sea mask: the elements that count as valid."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.windows import Windows
+from xloader.errors import MemoryBudgetError, OptionError
+from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Field, Recipe, find
+
+_REMEDY = 'pass a boolean DataArray over the selected elements, such as mask=ds["lsm"] > 0.5'
+
+
+@dataclass(frozen=True, eq=False)
+class WantedElements:
+    """A boolean array over some dimensions of the samples: True where elements count.
+
+    Parameters
+    ----------
+    dims : tuple of str
+        Its dimensions.
+    flags : numpy.ndarray of bool
+        One flag for each selected element along these dimensions.
+    num_reads : int
+        Number of chunks that were read for it.
+    """
+
+    dims: tuple[str, ...]
+    flags: NDArray[np.bool_]
+    num_reads: int = 0
+
+    def along(self, dims: tuple[str, ...], parts: dict[str, slice]) -> NDArray[np.bool_]:
+        """The flags for a box of elements, to be broadcast over some dimensions.
+
+        Parameters
+        ----------
+        dims : tuple of str
+            All dimensions of an array, those of this mask among them.
+        parts : dict of str to slice
+            The selected elements along each of ``dims``.
+        """
+        box = self.flags[tuple(parts[dim] for dim in self.dims)]
+        order = sorted(range(len(self.dims)), key=lambda axis: dims.index(self.dims[axis]))
+        shape = [box.shape[self.dims.index(dim)] if dim in self.dims else 1 for dim in dims]
+        return box.transpose(order).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskArgument:
+    """The checked argument ``mask``: a variable's name, or an array; nothing is read yet.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    mask : str or xarray.DataArray
+        The argument as it was given.
+
+    Raises
+    ------
+    OptionError
+        If it is not boolean, or does not fit the selected elements.
+    UnknownNameError
+        If there is no variable of that name.
+    """
+
+    recipe: Recipe
+    mask: str | xr.DataArray
+
+    def __post_init__(self) -> None:
+        mask: Any = self.mask
+        if isinstance(mask, str):
+            find(mask, self.recipe.variables, "variable")
+            dims, dtype = self.recipe.dims_of(mask), self.recipe.variable(mask).dtype
+        elif isinstance(mask, xr.DataArray):
+            dims, dtype = tuple(map(str, mask.dims)), mask.dtype
+            self._check_array(mask)
+        else:
+            raise OptionError(
+                "the mask is neither the name of a variable nor a DataArray",
+                given=type(mask).__name__,
+                allowed="the name of a boolean variable, or a boolean xarray.DataArray",
+                remedy=_REMEDY,
+            )
+        if dtype.kind != "b" or not dims:
+            raise OptionError(
+                "the mask is not boolean" if dims else "the mask has no dimensions",
+                given=f"dtype {dtype}, dimensions {dims}",
+                allowed="bool, along at least one dimension",
+                remedy=_REMEDY,
+            )
+
+    def _check_array(self, mask: xr.DataArray) -> None:
+        sizes = self.recipe.dim_sizes
+        given = ", ".join(f"{dim}: {size}" for dim, size in mask.sizes.items())
+        wanted = ", ".join(f"{dim}: {size}" for dim, size in sizes.items())
+        if any(sizes.get(str(dim)) != size for dim, size in mask.sizes.items()):
+            raise OptionError(
+                "the mask has another shape than the selected elements",
+                given=f"a mask with {given}",
+                allowed=f"some of the dimensions {wanted}",
+                remedy="select the same elements of the mask, as by mask.sel(...), before you "
+                "pass it",
+            )
+        coords = self.recipe.source.coordinates()
+        for dim in map(str, mask.dims):
+            if dim not in mask.indexes or dim not in coords.indexes:
+                continue
+            labels = coords.indexes[dim][np.asarray(self.recipe.kept_of(dim))]
+            if not labels.equals(mask.indexes[dim]):
+                raise OptionError(
+                    f"the mask has other labels along {dim!r} than the samples",
+                    given=f"labels from {mask.indexes[dim][0]} to {mask.indexes[dim][-1]}",
+                    allowed=f"the labels of the samples, from {labels[0]} to {labels[-1]}",
+                    remedy=f"select and order the mask by mask.sel({dim}=...); or pass "
+                    f"mask.drop_vars({dim!r}), if only the labels are written differently",
+                )
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions of the mask."""
+        if isinstance(self.mask, str):
+            return self.recipe.dims_of(self.mask)
+        return tuple(map(str, self.mask.dims))
+
+    @cached_property
+    def key(self) -> str:
+        """Text that is equal for equal masks of the same samples."""
+        if isinstance(self.mask, str):
+            return f"variable {self.mask}"
+        digest = hashlib.sha256(repr((self.dims, self.mask.shape)).encode())
+        digest.update(np.packbits(np.asarray(self.mask)).tobytes())
+        return digest.hexdigest()
+
+    def read(self, most_nbytes: int, num_threads: int) -> WantedElements:
+        """The flags in memory. Those of a variable are read, each chunk once.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If they take more than half of ``most_nbytes``.
+        """
+        sizes = tuple(self.recipe.dim_sizes[dim] for dim in self.dims)
+        flags = np.empty(0, np.bool_)
+        nbytes = int(np.prod(sizes, dtype=np.int64))
+        if 2 * nbytes > most_nbytes:
+            raise MemoryBudgetError(
+                "the memory is too small for the mask, which is kept as one byte an element",
+                given=f"a mask of {nbytes} bytes, memory={most_nbytes} bytes",
+                minimum_nbytes=2 * nbytes,
+                remedy="pass a mask along fewer dimensions",
+            )
+        if not isinstance(self.mask, str):
+            return WantedElements(self.dims, np.asarray(self.mask))
+        flags = np.empty(sizes, np.bool_)
+        windows = Windows(self.dims, sizes, sizes, sizes, (1,) * len(sizes))
+        whole = replace(
+            self.recipe,
+            windows=windows,
+            fields=(Field(self.mask, (self.mask,), has_channels=False),),
+            steps=(),
+            subset=None,
+        )
+        footprint = make_footprint(whole, make_layouts(whole))
+        stored = self.recipe.variable(self.mask).dims
+
+        def keep(chunk: ChunkValues) -> None:
+            # Dimensions that the selection drops have one element.
+            kept = [axis for axis, dim in enumerate(stored) if dim in self.dims]
+            values = chunk.values.reshape([chunk.values.shape[axis] for axis in kept])
+            begins = [chunk.begins[axis] for axis in kept]
+            pairs = zip(begins, values.shape, strict=True)
+            flags[tuple(slice(begin, begin + size) for begin, size in pairs)] = values
+
+        with ChunkSweep(whole, footprint, most_nbytes // 2, num_threads) as sweep:
+            for group in footprint.groups:
+                numbers = np.unravel_index(footprint.needed(group), group.shape)
+                blocks = [tuple(row) for row in np.stack(numbers, axis=-1).tolist()]
+                sweep.do(sweep.read(group, blocks, keep))
+        return WantedElements(self.dims, flags, sweep.num_reads)
