@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, draw
+from xloader.core.point_table import PointTable
 
 _STRATUM_SIZE = 1 << 12
 """Number of successive samples that are shuffled among themselves before a draw by weight. Without
@@ -53,6 +54,8 @@ class Subset:
         Weight of each sample id. By default each sample occurs once in an epoch.
     num_draws : int, optional
         Number of samples of an epoch, if there are weights; by default the number of ids.
+    points : PointTable, optional
+        If samples lie around points: what their table says of each sample id.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Subset:
     indices: Ints | None = None
     weights: NDArray[np.float64] | None = None
     num_draws: int | None = None
+    points: PointTable | None = None
 
     def __len__(self) -> int:
         return self.num_windows if self.indices is None else len(self.indices)
@@ -77,14 +81,17 @@ class Subset:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Pickles leave out cached properties.
-        return Subset, (self.num_windows, self.indices, self.weights, self.num_draws)
+        own = (self.num_windows, self.indices, self.weights, self.num_draws, self.points)
+        return Subset, own
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 hash, in hexadecimal digits, of all four parameters."""
+        """SHA-256 hash, in hexadecimal digits, of all parameters."""
         digest = hashlib.sha256(repr((self.num_windows, self.num_draws)).encode())
         for values, dtype in ((self.indices, "<i8"), (self.weights, "<f8")):
             digest.update(b"-" if values is None else values.astype(dtype).tobytes())
+        if self.points is not None:
+            digest.update(self.points.digest)
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -131,7 +138,8 @@ class Subset:
     def select(self, ids: Ints) -> Subset:
         """The subset of the given samples; their new ids are their places in ``ids``."""
         weights = None if self.weights is None else self.weights[ids]
-        return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws)
+        points = None if self.points is None else self.points.take(ids)
+        return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws, points)
 
     def drawn(self, seed: int, epoch: int) -> Ints:
         """Draw the sample ids of an epoch, ascending, each as often as it occurs.
