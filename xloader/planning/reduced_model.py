@@ -104,7 +104,9 @@ class ReducedModel:
         self._footprint = _truncate(footprint, cohorts.pieces, run_dim, num_tiles * self._lanes)
         self._region_dim = region_dim(self._footprint)
         cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
-        self._cut = None if self._footprint.is_weighted else cut
+        self._tiling = tiling
+        # With weights, each epoch has a cut of its own.
+        self._cuts: dict[int, Cohorts] = {} if self._footprint.is_weighted else {0: cut}
         self.num_tiles = max(cut.num_used_tiles // self._lanes, 1)
         self.row_size = cut.home_shape[run_dim]
         self.run_factor = max(cohorts.num_used_tiles / lanes / self.num_tiles, 1.0)
@@ -200,9 +202,18 @@ class ReducedModel:
         if self._latest is None or self._latest[:2] != (plan, index):
             pace = dataclasses.replace(plan.pace, lanes=self._lanes)
             cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
-            epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=self._cut)
+            cohorts = self._cut_of(index)
+            epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=cohorts)
             self._latest = plan, index, epoch
         return self._latest[2]
+
+    def _cut_of(self, index: int) -> Cohorts:
+        """The cohorts of an epoch, which depend on what its weights draw, and not on the plan."""
+        index = index if self._footprint.is_weighted else 0
+        if index not in self._cuts:
+            drawn = cut_cohorts(self._footprint, self._tiling, seed=_SEED, epoch=index)
+            self._cuts[index] = drawn
+        return self._cuts[index]
 
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
         """Reads per distinct chunk needed, with runs of their real length.
@@ -243,10 +254,10 @@ def _truncate(
     if footprint.subset is None:
         return _cut_out(footprint, all_pieces, run_dim, num_tiles, None, [0] * len(all_pieces))
     drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
-    in_order = np.lexsort(drawn.T[::-1])
+    windows, middle = footprint.windows.ids_of(drawn), len(drawn) // 2
     parts = [
         _cut_out(footprint, all_pieces, run_dim, num_tiles, drawn, drawn[sample].tolist())
-        for sample in (in_order[0], in_order[len(in_order) // 2])
+        for sample in (np.argmin(windows), np.argpartition(windows, middle)[middle])
     ]
     return max(parts, key=lambda part: part.num_samples)
 
