@@ -34,7 +34,7 @@ class LabelColumn:
 
 @dataclass(frozen=True, eq=False)
 class PointTable:
-    """What is known of samples that lie around the points of a table.
+    """The table of points around which samples lie: its columns, and how many points are left out.
 
     Parameters
     ----------

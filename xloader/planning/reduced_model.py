@@ -254,10 +254,10 @@ def _truncate(
     if footprint.subset is None:
         return _cut_out(footprint, all_pieces, run_dim, num_tiles, None, [0] * len(all_pieces))
     drawn = footprint.positions_of(footprint.subset.drawn(0, 0))
-    windows, middle = footprint.windows.ids_of(drawn), len(drawn) // 2
+    in_order = np.lexsort(drawn.T[::-1])
     parts = [
         _cut_out(footprint, all_pieces, run_dim, num_tiles, drawn, drawn[sample].tolist())
-        for sample in (np.argmin(windows), np.argpartition(windows, middle)[middle])
+        for sample in (in_order[0], in_order[len(in_order) // 2])
     ]
     return max(parts, key=lambda part: part.num_samples)
 

@@ -30,7 +30,7 @@ class LabelHits:
     allowed : str
         The labels that exist, in words.
     remedy : str
-        What to do about labels that name no element.
+        Advice on labels that name no element, for an error.
     """
 
     dim: str
@@ -100,6 +100,7 @@ def elements_at(
             allowed="a label in every row",
             remedy=f"drop these rows: table.dropna(subset=[{dim!r}])",
         )
+    labels = _plain(labels)
     kept = recipe.kept_of(dim)
     assert not isinstance(kept, int)
     coords = recipe.source.coordinates()
@@ -107,23 +108,30 @@ def elements_at(
         return _at_positions(dim, labels, len(kept))
     where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
     index = coords.indexes[dim][where]
-    _check_index(dim, index)
+    _check_index(dim, index, method)
     wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
     try:
         found = index.get_indexer(wanted, method=method, tolerance=_span(index, tolerance))
-    except (TypeError, ValueError, NotImplementedError) as error:
+        elements = np.asarray(found, np.int64)
+        if method is not None and tolerance is None:
+            elements = np.where(_is_beyond(index, wanted), -1, elements)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise OptionError(
-            f"xarray cannot look up these labels of {dim!r}: {error}",
+            f"these labels of {dim!r} cannot be looked up: {error}",
             given=f"labels of {labels.dtype}, method={method!r}, tolerance={tolerance!r}",
-            allowed=f"labels like those of {dim!r}, {_ends(index)}, and a tolerance that is a "
+            allowed=f"labels like those of {dim!r}, {_known(index)}, and a tolerance that is a "
             "distance between them",
             remedy='pass a tolerance for each dimension, such as {"lat": 0.5, "time": "1h"}',
         ) from error
-    elements = np.asarray(found, np.int64)
-    if method is not None and tolerance is None:
-        elements = np.where(_is_beyond(index, wanted), -1, elements)
     missed = wanted[elements < 0]
-    return LabelHits(dim, labels, elements, _ends(index), _remedy(dim, index, missed, method))
+    return LabelHits(dim, labels, elements, _known(index), _remedy(dim, index, missed, method))
+
+
+def _plain(labels: pd.Series) -> pd.Series:
+    """The labels in NumPy's dtype, where pandas has an equal one of its own, such as Int64."""
+    plain = getattr(labels.dtype, "numpy_dtype", None)
+    is_known = isinstance(plain, np.dtype) and plain.kind in "biuf"
+    return labels.astype(plain) if is_known else labels
 
 
 def _check_method(dim: str, method: Any, tolerance: Any) -> None:
@@ -142,7 +150,7 @@ def _at_positions(dim: str, labels: pd.Series, size: int) -> LabelHits:
     if numbers.dtype.kind not in "iuf" or (numbers != np.floor(numbers)).any():
         raise UnsupportedDataError(
             f"the dimension {dim!r} has no labels, and the column {dim!r} no positions",
-            given=f"values of {labels.dtype}, such as {labels.iloc[0]!r}",
+            given=f"values of {labels.dtype}, such as {labels.iloc[0]}",
             allowed=f"whole numbers in [0, {size}), which count the selected elements",
             remedy=f"give the dimension labels in an xarray Dataset: ds.assign_coords({dim}=...)",
         )
@@ -151,8 +159,15 @@ def _at_positions(dim: str, labels: pd.Series, size: int) -> LabelHits:
     return LabelHits(dim, labels, elements, allowed, _DROP)
 
 
-def _check_index(dim: str, index: pd.Index) -> None:
+def _check_index(dim: str, index: pd.Index, method: Any) -> None:
     """Refuse labels that name several elements, or whose neighbours are not neighbours."""
+    if method is not None and _is_text(index):
+        raise OptionError(
+            f"the labels of the dimension {dim!r} are text, of which none is the nearest",
+            given=f"method={method!r}, labels such as {index[0]!r}",
+            allowed=f"method=None along {dim!r}",
+            remedy='pass the method by dimension, such as {"time": "nearest"}',
+        )
     if not index.is_unique:
         repeated = index[index.duplicated()]
         raise OptionError(
@@ -181,20 +196,13 @@ def _as_labels_of(dim: str, index: pd.Index, labels: pd.Series, dtype: np.dtype)
     """The labels in the type in which xarray looks them up in the index."""
     misfit = UnsupportedDataError(
         f"the labels of points are of another kind than those of the dimension {dim!r}",
-        given=f"{labels.dtype}, such as {labels.iloc[0]!r}",
-        allowed=f"labels like {index[0]!r}",
+        given=f"{labels.dtype}, such as {labels.iloc[0]}",
+        allowed=f"labels like {index[0]} "
+        f"({type(index[0]).__name__ if _is_text(index) or index.dtype == object else index.dtype})",
         remedy=_conversion(dim, index, labels),
     )
     if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
-        convert = pd.to_datetime if isinstance(index, pd.DatetimeIndex) else pd.to_timedelta
-        is_number = labels.dtype.kind in "biuf"
-        try:
-            wanted = None if is_number else pd.Index(convert(labels))
-        except (TypeError, ValueError) as error:
-            raise misfit from error
-        if wanted is None or wanted.dtype.kind != index.dtype.kind:
-            raise misfit
-        return wanted
+        return _as_times(index, labels, misfit)
     if index.dtype.kind in "biuf":
         if labels.dtype.kind not in "iuf":
             raise misfit
@@ -208,6 +216,24 @@ def _as_labels_of(dim: str, index: pd.Index, labels: pd.Series, dtype: np.dtype)
             raise misfit
         return wanted
     if _is_text(index) and not all(issubclass(kind, str) for kind in kinds):
+        raise misfit
+    return wanted
+
+
+def _as_times(index: pd.Index, labels: pd.Series, misfit: UnsupportedDataError) -> pd.Index:
+    """Times, or time spans; text is read as ISO 8601."""
+    if labels.dtype.kind in "biuf":
+        raise misfit
+    try:
+        if isinstance(index, pd.TimedeltaIndex):
+            wanted = pd.Index(pd.to_timedelta(labels))
+        elif pd.api.types.infer_dtype(labels) == "string":
+            wanted = pd.Index(pd.to_datetime(labels, format="ISO8601"))
+        else:
+            wanted = pd.Index(pd.to_datetime(labels))
+    except (TypeError, ValueError) as error:
+        raise misfit from error
+    if wanted.dtype.kind != index.dtype.kind or getattr(wanted, "tz", None) is not None:
         raise misfit
     return wanted
 
@@ -229,12 +255,19 @@ def _conversion(dim: str, index: pd.Index, labels: pd.Series) -> str:
     return f"convert the column, as with {column}.astype(str)"
 
 
+def _is_time(index: pd.Index) -> bool:
+    return isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
+
+
 def _is_text(index: pd.Index) -> bool:
     return not isinstance(index, xr.CFTimeIndex) and index.dtype.kind not in "biufmM"
 
 
 def _span(index: pd.Index, tolerance: Any) -> Any:
     """A tolerance between times may be text, such as "1h"."""
+    if _is_time(index) and np.asarray(tolerance).dtype.kind in "biuf":
+        # pandas would take it for nanoseconds.
+        raise TypeError("the tolerance is a number, but the labels are times")
     if isinstance(tolerance, str):
         span = pd.Timedelta(tolerance)
         return span.to_pytimedelta() if isinstance(index, xr.CFTimeIndex) else span
@@ -245,15 +278,15 @@ def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:
     """Whether labels lie beyond the first or the last one by more than half a step."""
     if len(index) < 2 or _is_text(index):
         return np.zeros(len(wanted), np.bool_)
-    low, high = (index[0], index[-1]) if index[0] < index[-1] else (index[-1], index[0])
-    below, above = (
-        (index[1] - index[0], index[-1] - index[-2])
-        if index[0] < index[-1]
-        else (index[-2] - index[-1], index[0] - index[1])
-    )
+    if not _is_time(index):
+        # Differences of unsigned integers would wrap.
+        index, wanted = index.astype(np.float64), wanted.astype(np.float64)
+    if index[0] > index[-1]:
+        index = index[::-1]
     # A little more than half: 0.1 is not an exact number.
-    is_below = low - wanted > below / 2 * (1 + 1e-6)
-    is_above = wanted - high > above / 2 * (1 + 1e-6)
+    half = 0.5 * (1 + 1e-6)
+    is_below = index[0] - wanted > (index[1] - index[0]) * half
+    is_above = wanted - index[-1] > (index[-1] - index[-2]) * half
     return np.asarray(is_below | is_above, np.bool_)
 
 
@@ -264,7 +297,7 @@ _DROP = (
 
 
 def _remedy(dim: str, index: pd.Index, missed: Any, method: Any) -> str:
-    """What to do about labels that name no element."""
+    """Advice on labels that name no element."""
     if index.dtype.kind in "iuf" and len(missed):
         low, high = float(index.min()), float(index.max())
         values = np.asarray(missed, np.float64)
@@ -278,10 +311,15 @@ def _remedy(dim: str, index: pd.Index, missed: Any, method: Any) -> str:
                     f"if {dim!r} is a longitude, count it as the grid does: "
                     f"table[{dim!r}] = {opened}table[{dim!r}] {text}; or {_DROP}"
                 )
-    if method is None:
+    if method is None and not _is_text(index):
         return f'pass method="nearest" to take the closest label; or {_DROP}'
+    if method is None:
+        return f"check the spelling; or {_DROP}"
     return f"pass a larger tolerance, in the unit of {dim!r}; or {_DROP}"
 
 
-def _ends(index: pd.Index) -> str:
+def _known(index: pd.Index) -> str:
+    """The labels that exist, in words."""
+    if _is_text(index):
+        return f"{len(index)} labels such as {', '.join(map(repr, index[:3]))}"
     return f"labels from {index[0]} to {index[-1]}"

@@ -185,6 +185,9 @@ def _look_up(
     """Element of each point along each dimension, shape (n, num_dims), and whether there is one."""
     methods = _by_dim(windows, "method", rules.method, None)
     tolerances = _by_dim(windows, "tolerance", rules.tolerance, None)
+    if not isinstance(rules.tolerance, Mapping) and any(methods.values()):
+        # One tolerance for all holds where a method asks for the closest label.
+        tolerances = {dim: tolerances[dim] if methods[dim] else None for dim in windows.dims}
     elements = np.empty((len(next(iter(labels.values()))), len(windows.dims)), np.int64)
     is_matched = np.ones(len(elements), np.bool_)
     for axis, dim in enumerate(windows.dims):

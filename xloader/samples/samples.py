@@ -31,13 +31,8 @@ from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_windows import make_field, make_windows
 from xloader.recipe.points import At, PointRules, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
-from xloader.samples import (
-    balanced_weights,
-    describe,
-    loader_verbs,
-    single_samples,
-    subset_verbs,
-)
+from xloader.samples import describe, loader_verbs, single_samples, subset_verbs
+from xloader.samples.balanced_weights import choose_weights
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.unplanned_warning import warn_of_no_plan
 from xloader.samples.verb_order import require_before
@@ -709,7 +704,7 @@ class Samples(RecordedMethods):
         >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
         (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
         """
-        chosen = balanced_weights.choose_weights(self.recipe, weights, balance)
+        chosen = choose_weights(self.recipe, weights, balance)
         return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
     def slab(self, dim: str, rank: int, size: int) -> Self:
