@@ -89,7 +89,7 @@ def _as_series(name: object, values: Any) -> pd.Series:
             allowed="one value for each point",
             remedy="pass a 1-d array; repeat a single value with np.full(num_points, value)",
         )
-    return pd.Series(values).reset_index(drop=True)
+    return pd.Series(values)
 
 
 def _checked(pairs: list[tuple[Any, pd.Series]]) -> dict[str, pd.Series]:
