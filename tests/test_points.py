@@ -285,6 +285,7 @@ def test_columns_become_fields_of_their_dtype() -> None:
     assert list(samples.dtypes.values()) == [np.dtype(text) for text in expected]
     assert samples.shapes["snow"] == ()
     assert samples.classes == {"sky": SKIES, "kind": ("b", "a", "c")}
+    assert all(isinstance(array, np.ndarray) for array in samples[3])
     assert [int(samples[i][-2]) for i in range(6)] == [0, 1, 0, 0, 1, 1]
 
 
