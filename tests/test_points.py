@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 
 import xloader
 from xloader import Samples
@@ -243,6 +245,47 @@ def test_the_closest_label_has_a_limit() -> None:
     assert float(far[1][0][0]) == 0.0
 
 
+@st.composite
+def axes(draw: st.DrawFn) -> np.ndarray:
+    """Draw sorted labels of several types, some of them unevenly spaced."""
+    steps = draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    labels = np.cumsum(steps)
+    kind = draw(st.sampled_from(["f4", "f8", "i4", "u1", "M8[ns]", "M8[s]"]))
+    if kind.startswith("f"):
+        labels = (labels * np.float64(0.1)).astype(kind)
+    elif kind.startswith("M"):
+        labels = np.datetime64("2001-01-01", kind[3:-1]) + labels * np.timedelta64(3, "h")
+    labels = labels.astype(kind)
+    return labels[::-1] if draw(st.booleans()) else labels
+
+
+@given(axes(), st.data())
+def test_labels_are_found_as_xarray_finds_them(labels: np.ndarray, data: st.DataObject) -> None:
+    numbers = xr.DataArray(np.arange(len(labels)), {"x": labels})
+    samples = numbers.to_dataset(name="a").xloader.window(x=1)
+    rows = np.array(data.draw(st.lists(st.integers(0, len(labels) - 1), min_size=1)))
+    wanted = labels[rows]
+    if labels.dtype.kind == "f" and data.draw(st.booleans()):
+        # As in a table of float64, or text that was read from a file.
+        wanted = np.array([float(str(value)) for value in wanted])
+
+    def found(samples: Samples) -> list[int]:
+        return [int(value) for value in samples[:].a[:, 0]]
+
+    exact = samples.at_points({"x": wanted})
+    assert found(exact) == numbers.sel(x=wanted).values.tolist() == rows.tolist()
+    shift = data.draw(st.integers(-3, 3), label="tenths of a step, or hours")
+    unit = {"f": 0.02, "M": np.timedelta64(1, "h")}.get(labels.dtype.kind, 1)
+    near = wanted.astype("f8" if labels.dtype.kind in "iu" else wanted.dtype) + shift * unit
+    limit = 2 * unit
+    by_xarray = numbers.reindex(x=near, method="nearest", tolerance=limit, fill_value=-1)
+    is_there = by_xarray.values >= 0
+    if is_there.any():
+        kept = samples.at_points({"x": near}, method="nearest", tolerance=limit, outside="drop")
+        assert found(kept) == by_xarray.values[is_there].tolist()
+        assert found(kept) == numbers.sel(x=near[is_there], method="nearest").values.tolist()
+
+
 @pytest.mark.parametrize(
     "times",
     [
@@ -261,8 +304,11 @@ def test_dates_of_other_calendars_and_names_of_stations_are_looked_up() -> None:
     ds = make_dataset().convert_calendar("noleap", use_cftime=True)
     dates = [cftime.DatetimeNoLeap(2001, 1, 3, 7), cftime.DatetimeNoLeap(2001, 1, 1, 6)]
     samples = ds.xloader.window(time=1)
-    found = samples.at_points({"time": dates}, method="nearest", tolerance="2h")
-    assert found.positions([0, 1]).time.values.tolist() == [9, 1]
+    for tolerance in ("2h", np.timedelta64(2, "h")):
+        found = samples.at_points({"time": dates}, method="nearest", tolerance=tolerance)
+        assert found.positions([0, 1]).time.values.tolist() == [9, 1]
+    exact = [cftime.datetime(2001, 1, 3, 6, calendar="noleap")]
+    assert samples.at_points({"time": exact}).positions([0]).time.values.tolist() == [9]
     with pytest.raises(UnknownNameError, match="first row 0"):
         samples.at_points({"time": dates}, method="nearest", tolerance="30min")
     stations = xr.Dataset({"q": ("station", np.arange(3.0))}, {"station": ["c", "a", "b"]})

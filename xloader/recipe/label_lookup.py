@@ -14,6 +14,12 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
 
+_DROP = (
+    'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '
+    "that have no sample"
+)
+"""Advice on points without a sample."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelHits:
@@ -210,12 +216,11 @@ def _as_labels_of(dim: str, index: pd.Index, labels: pd.Series, dtype: np.dtype)
         # As xarray does: 0.1 finds the label 0.1 of a coordinate in float32.
         return pd.Index(values.astype(dtype) if dtype.kind == "f" else values)
     wanted = pd.Index(labels.astype(object))
-    kinds = {type(value) for value in wanted}
     if isinstance(index, xr.CFTimeIndex):
-        if kinds != {type(index[0])}:
-            raise misfit
-        return wanted
-    if _is_text(index) and not all(issubclass(kind, str) for kind in kinds):
+        is_fine = {getattr(date, "calendar", None) for date in wanted} == {index.calendar}
+    else:
+        is_fine = all(isinstance(name, str) for name in wanted)
+    if not is_fine:
         raise misfit
     return wanted
 
@@ -268,10 +273,9 @@ def _span(index: pd.Index, tolerance: Any) -> Any:
     if _is_time(index) and np.asarray(tolerance).dtype.kind in "biuf":
         # pandas would take it for nanoseconds.
         raise TypeError("the tolerance is a number, but the labels are times")
-    if isinstance(tolerance, str):
-        span = pd.Timedelta(tolerance)
-        return span.to_pytimedelta() if isinstance(index, xr.CFTimeIndex) else span
-    return tolerance
+    if tolerance is not None and isinstance(index, xr.CFTimeIndex):
+        return pd.Timedelta(tolerance).to_pytimedelta()
+    return pd.Timedelta(tolerance) if isinstance(tolerance, str) else tolerance
 
 
 def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:
@@ -288,12 +292,6 @@ def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:
     is_below = index[0] - wanted > (index[1] - index[0]) * half
     is_above = wanted - index[-1] > (index[-1] - index[-2]) * half
     return np.asarray(is_below | is_above, np.bool_)
-
-
-_DROP = (
-    'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '
-    "that have no sample"
-)
 
 
 def _remedy(dim: str, index: pd.Index, missed: Any, method: Any) -> str:
