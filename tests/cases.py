@@ -53,12 +53,14 @@ class Spans:
 class Chosen:
     """A subset of the windows: the window of each sample id, its weight, and the number drawn.
 
-    A value of None means that all windows are taken, each once.
+    A value of None means that all windows are taken, each once. For samples around points,
+    ``columns`` holds the label fields, and ``windows`` counts windows at every element.
     """
 
     windows: list[int] | None = None
     weights: list[float] | None = None
     num_samples: int | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,13 @@ class Case:
                 for dim, own, place in zip(lasts, starts, places, strict=True)
             }
         )
+        labels = [np.asarray(values[index]) for values in self.chosen.columns.values()]
         if not self.fields:
-            return [
-                array.to_numpy() for array in part.values() if set(array.dims) & set(spans.sizes)
-            ]
+            windowed = [array for array in part.values() if set(array.dims) & set(spans.sizes)]
+            return [*(array.to_numpy() for array in windowed), *labels]
         whole: Offsets = {dim: list(range(size)) for dim, size in spans.sizes.items()}
-        return [self._stack(part, names, {**whole, **own}) for _, names, own in self.fields]
+        fields = [self._stack(part, names, {**whole, **own}) for _, names, own in self.fields]
+        return [*fields, *labels]
 
     def _stack(self, window: xr.Dataset, names: tuple[str, ...], offsets: Offsets) -> np.ndarray:
         flat, arrays = {}, {}
@@ -157,7 +160,9 @@ def cases(
     samples = samples.window(spans.sizes, stride=spans.strides, dilation=spans.dilations)
     spans, samples = draw(_gaps(spans, samples))
     fields, samples = draw(_fields(samples, dataset, spans))
-    chosen, samples = draw(_chosen(samples, may_be_weighted))
+    chosen, samples = draw(_chosen(samples, may_be_weighted, kept, spans))
+    if chosen.columns:
+        spans = replace(spans, strides=dict.fromkeys(spans.sizes, 1))
     options = {**draw(_options(chosen.num_samples or len(samples))), **fixed}
     if "world_size" in fixed:
         options["lanes"] = None
@@ -283,9 +288,12 @@ def _given(offsets: Offsets, spans: Spans) -> dict[str, Any]:
 
 
 @st.composite
-def _chosen(draw: st.DrawFn, samples: Samples, may_be_weighted: bool) -> tuple[Chosen, Samples]:
+def _chosen(
+    draw: st.DrawFn, samples: Samples, may_be_weighted: bool, kept: xr.Dataset, spans: Spans
+) -> tuple[Chosen, Samples]:
     windows: list[int] | None = None
-    kind = draw(st.sampled_from(["all", "all", "mask", "ids"]))
+    columns: dict[str, np.ndarray] = {}
+    kind = draw(st.sampled_from(["all", "all", "mask", "ids", "points"]))
     if kind == "mask":
         flags = np.array(
             draw(st.lists(st.booleans(), min_size=len(samples), max_size=len(samples)))
@@ -295,13 +303,51 @@ def _chosen(draw: st.DrawFn, samples: Samples, may_be_weighted: bool) -> tuple[C
     elif kind == "ids":
         windows = draw(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=30))
         samples = samples.select(windows)
+    elif kind == "points":
+        windows, columns, samples = draw(_points(samples, kept, spans))
     if not may_be_weighted or draw(st.integers(0, 2)):
-        return Chosen(windows), samples
+        return Chosen(windows, columns=columns), samples
     weight = st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0])
     weights = draw(st.lists(weight, min_size=len(samples), max_size=len(samples)))
     weights[draw(st.integers(0, len(samples) - 1))] = 2.0
     num_samples = draw(st.sampled_from([None, 1, len(samples) // 2 + 1, 2 * len(samples)]))
-    return Chosen(windows, weights, num_samples), samples.weighted(weights, num_samples)
+    weighted = samples.weighted(weights, num_samples)
+    return Chosen(windows, weights, num_samples, columns), weighted
+
+
+@st.composite
+def _points(
+    draw: st.DrawFn, samples: Samples, kept: xr.Dataset, spans: Spans
+) -> tuple[list[int], dict[str, np.ndarray], Samples]:
+    """Draw a table of points, in any order, with repeated places and columns of four kinds."""
+    everywhere = replace(spans, strides=dict.fromkeys(spans.sizes, 1))
+    starts = {
+        dim: everywhere.starts(dim, kept.sizes[dim], (reach - 1) // spans.dilations[dim])
+        for dim, reach in zip(spans.sizes, samples.recipe.require_windows().reaches, strict=True)
+    }
+    one = st.tuples(*(st.integers(0, len(own) - 1) for own in starts.values()))
+    positions = np.array(draw(st.lists(one, min_size=1, max_size=30)))
+    firsts = [np.array(own)[at] for own, at in zip(starts.values(), positions.T, strict=True)]
+    at = draw(st.sampled_from(["center", "start", "end"]))
+    table: dict[str, Any] = {}
+    for column, (dim, size) in zip(firsts, spans.sizes.items(), strict=True):
+        before = {"center": size // 2, "start": 0, "end": size - 1}[at] * spans.dilations[dim]
+        # Without labels, values count elements.
+        labels = kept[dim].values if dim in kept.coords else np.arange(kept.sizes[dim])
+        table[dim] = labels[column + before]
+    place = np.arange(len(positions))
+    columns = {
+        "height": place * 0.5 - 3,
+        "hour": (place % 24).astype(np.int16),
+        "is_wet": place % 2 == 1,
+        "sky": np.array(["low", "clear", "high"])[place % 3],
+    }
+    samples = samples.at_points({**table, **columns}, at=at)
+    # Text becomes codes, in the order of the sorted texts.
+    columns["sky"] = np.unique(columns["sky"], return_inverse=True)[1]
+    counts = tuple(map(len, starts.values()))
+    windows = np.ravel_multi_index(tuple(positions.T), counts).tolist()
+    return windows, columns, samples
 
 
 @st.composite

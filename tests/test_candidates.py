@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from tests.ground import box_footprint, line_footprint
 from tests.test_search import room_for
 from xloader.core.footprint import Footprint
+from xloader.core.subset import Subset
 from xloader.order import cohorts
 from xloader.order.lane_order import LaneOrder
 from xloader.order.protocol import AnyOrder
 from xloader.order.shuffle import Shuffle
+from xloader.planning import reduced_model
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import explain_epoch
 from xloader.planning.goal import PlanGoal
@@ -169,3 +173,26 @@ def test_the_mixing_of_plans_that_read_too_much_is_not_measured() -> None:
         find_plan(line_footprint(16 * 90, 16, 3), room_for(18 * 16), PlanGoal(16, 1))
     assert dropped
     assert not any(dropped)
+
+
+def test_a_search_cuts_what_weights_draw_once_an_epoch() -> None:
+    plain = line_footprint(16 * 300, 16, 3)
+    weights = np.arange(len(plain.windows)) % 5 + 1.0
+    footprint = Footprint(plain.windows, plain.groups, Subset(len(weights), weights=weights))
+    cuts: Counter[tuple[int, int]] = Counter()
+    drawn = set()
+
+    def cut(own: Footprint, tiling: tuple[int, ...], **key: int) -> cohorts.Cohorts:
+        found = cohorts.cut_cohorts(own, tiling, **key)
+        if key:
+            cuts[key["seed"], key["epoch"]] += 1
+            assert found.members is not None
+            drawn.add(found.members.ids.tobytes())
+        return found
+
+    with patch.object(reduced_model, "cut_cohorts", cut):
+        find_plan(footprint, room_for(40 * 16), PlanGoal(16, 1))
+    assert len(cuts) > 1
+    assert set(cuts.values()) == {1}
+    # Each epoch draws other samples.
+    assert len(drawn) == len(cuts)

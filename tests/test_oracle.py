@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -198,6 +199,55 @@ def after(array: xr.DataArray, **names: str) -> xr.DataArray:
 def labels_only(frame: xr.Dataset) -> xr.Dataset:
     """Keep the labels only, as a transform gets them, and drop all other coordinates."""
     return frame.drop_vars([name for name in frame.coords if name not in frame.indexes])
+
+
+STATIONS = pd.DataFrame(
+    {
+        "lat": [44.0, -16.0, 47.0, 44.0, -46.0],
+        "lon": [3, 5, 2, 3, 6],
+        "time": pd.to_datetime(
+            ["2000-01-15", "2000-01-04", "2000-01-09", "2000-01-15", "2000-01-18"]
+        ),
+        "snow": [0.5, 2.0, np.nan, 0.25, 1.0],
+        "is_wet": [True, False, False, True, True],
+        "sky": ["low", "clear", "low", "high", "clear"],
+    }
+)
+"""Points in no order, one place twice. The latitudes of the data descend; lon has no labels."""
+NEAREST: dict[str, Any] = {"method": {"lat": "nearest"}, "tolerance": {"lat": 3.0}}
+
+
+def around(d: xr.Dataset, i: int, before: dict[str, int], size: dict[str, int]) -> xr.Dataset:
+    """The elements around station ``i``, which plain xarray finds by label."""
+    point = STATIONS.iloc[i]
+    # xarray looks up the element itself: a variable of element numbers is selected by label.
+    numbers = {dim: xr.DataArray(np.arange(d.sizes[dim]), {dim: d[dim]}) for dim in ("time", "lat")}
+    at = {
+        "time": int(numbers["time"].sel(time=point.time)),
+        "lat": int(numbers["lat"].sel(lat=point.lat, method="nearest", tolerance=3.0)),
+        "lon": int(point.lon),
+    }
+    return d.isel(
+        {dim: slice(at[dim] - before[dim], at[dim] - before[dim] + size[dim]) for dim in size}
+    )
+
+
+def stations(
+    before: dict[str, int], size: dict[str, int], *columns: str
+) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """Patches of t2m around the stations, with columns of the table as variables."""
+
+    def plain(d: xr.Dataset, i: int) -> xr.Dataset:
+        patch = xr.Dataset({"inputs": named(("t2m", around(d, i, before, size).t2m))})
+        codes = {"sky": ["clear", "high", "low"].index(STATIONS.sky[i])}
+        row = {**STATIONS.iloc[i].to_dict(), **codes}
+        return patch.assign({name: np.asarray(row[name]) for name in columns})
+
+    return plain
+
+
+CENTRED = {"time": 1, "lat": 1, "lon": 2}, {"time": 2, "lat": 3, "lon": 4}
+LEADING = {"time": 2, "lat": 0, "lon": 0}, {"time": 3, "lat": 1, "lon": 2}
 
 
 @dataclass(frozen=True)
@@ -546,6 +596,73 @@ ROWS: dict[str, Row] = {
     ),
     "packed: weighted": Row(
         packed, lambda s: s.window(time=2).weighted([0, 1, 2, 0, 1, 0, 0, 0, 1, 5]), steps(2, 2)
+    ),
+    "zarr v3: around stations": Row(
+        zarr_v3,
+        lambda s: s.window(CENTRED[1]).inputs("t2m").at_points(STATIONS, **NEAREST),
+        stations(*CENTRED, "snow", "is_wet", "sky"),
+    ),
+    "zarr v2: up to the time of stations": Row(
+        zarr_v2,
+        lambda s: (
+            s.window(LEADING[1])
+            .at_points(STATIONS.drop(columns="sky"), at={"time": "end", "lon": "start"}, **NEAREST)
+            .inputs("t2m")
+        ),
+        stations(*LEADING, "snow", "is_wet"),
+    ),
+    "sharded: around stations, some of them": Row(
+        sharded,
+        lambda s: (
+            s.window(CENTRED[1])
+            .inputs("t2m")
+            .at_points(STATIONS.set_index(["time", "lat"]), **NEAREST)
+            .select([3, 0, 3])
+        ),
+        lambda d, i: stations(*CENTRED, "snow", "is_wet", "sky")(d, [3, 0, 3][i]),
+    ),
+    "packed: around stations, filled": Row(
+        packed,
+        lambda s: s.window(CENTRED[1]).inputs("t2m").at_points(STATIONS, **NEAREST).fillna(-1.0),
+        lambda d, i: (p := stations(*CENTRED, "snow", "is_wet", "sky")(d, i)).assign(
+            {name: p[name].fillna(-1.0) for name in ("inputs", "snow")}
+        ),
+    ),
+    "dask: around stations, balanced": Row(
+        dask_backed,
+        lambda s: (
+            s.window(CENTRED[1])
+            .inputs("t2m")
+            .at_points(xr.Dataset.from_dataframe(STATIONS).drop_vars("index"), **NEAREST)
+            .weighted(balance="sky", num_samples=9)
+        ),
+        stations(*CENTRED, "snow", "is_wet", "sky"),
+    ),
+    "numpy: a function of patches and labels": Row(
+        numpy_backed,
+        lambda s: (
+            s.window(CENTRED[1])
+            .inputs("t2m")
+            .at_points(STATIONS[["time", "lat", "lon", "snow"]], **NEAREST)
+            .map(lambda batch: batch.assign(inputs=batch.inputs + batch.snow))
+        ),
+        lambda d, i: (p := labels_only(stations(*CENTRED, "snow")(d, i))).assign(
+            inputs=p.inputs + p.snow
+        ),
+    ),
+    "netCDF: around stations": Row(
+        netcdf,
+        lambda s: (
+            s.window(CENTRED[1])
+            .inputs("t2m")
+            .at_points({name: STATIONS[name].to_numpy() for name in STATIONS}, **NEAREST)
+        ),
+        stations(*CENTRED, "snow", "is_wet", "sky"),
+    ),
+    "concat of years: around stations": Row(
+        concat_of_years,
+        lambda s: s.window(CENTRED[1]).inputs("t2m").at_points(STATIONS, **NEAREST),
+        stations(*CENTRED, "snow", "is_wet", "sky"),
     ),
 }
 

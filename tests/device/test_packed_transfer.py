@@ -72,6 +72,24 @@ def test_values_are_those_of_ordinary_memory(use_device: UseDevice, dtype: str) 
         assert "inputs as stored" in loader.explain().transfer
 
 
+def test_labels_of_points_cross_beside_packed_fields(use_device: UseDevice) -> None:
+    use_device(BusHardware())
+    table = {
+        "time": np.arange(NUM)[::-1],
+        "snow": np.arange(NUM, dtype="f4") / 3,
+        "wind": np.arange(NUM) / 7,
+        "hour": np.arange(NUM) % 24,
+        "is_wet": np.arange(NUM) % 3 == 0,
+    }
+    samples = make_samples().at_points(table)
+    check_equal(samples)
+    with samples.loader(batch_size=7, device="cpu") as loader:
+        assert "inputs as stored" in loader.explain().transfer
+        for batch in loader:
+            for name in list(table)[1:]:
+                np.testing.assert_array_equal(batch[name].numpy(), table[name][batch.ids])
+
+
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
 def test_narrow_results(use_device: UseDevice, name: Any) -> None:
     use_device(BusHardware(1))

@@ -445,8 +445,8 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
     """
     counts = np.maximum(hi - lo, 0)
     rows = np.repeat(np.arange(len(lo), dtype=np.int64), counts)
-    before = np.cumsum(counts) - counts
-    return rows, np.arange(len(rows), dtype=np.int64) - before[rows] + lo[rows]
+    shifts = lo - np.cumsum(counts) + counts
+    return rows, np.arange(len(rows), dtype=np.int64) + np.repeat(shifts, counts)
 
 
 def _contiguous_accesses(demand: Demand) -> tuple[Access, ...]:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.boxed_windows import BoxedWindows, Starts, cut_box, is_worth_boxing
 from xloader.core.counter_rng import derive_key, draw
+from xloader.core.point_table import PointTable
 from xloader.core.window_sets import WindowBits, WindowSet, smallest_of_bits, smallest_of_list
 
 _STRATUM_SIZE = 1 << 12
@@ -63,6 +64,8 @@ class Subset:
         Number of samples of an epoch, if there are weights; by default the number of ids.
     notes : tuple of str
         A sentence for each check that has dropped samples. They are not compared.
+    points : PointTable, optional
+        If samples lie around points: what their table says of each sample id.
 
     Examples
     --------
@@ -76,6 +79,7 @@ class Subset:
     weights: NDArray[np.float64] | None = None
     num_draws: int | None = None
     notes: tuple[str, ...] = ()
+    points: PointTable | None = None
 
     def __post_init__(self) -> None:
         own = self.indices
@@ -94,11 +98,11 @@ class Subset:
     def __reduce__(self) -> tuple[object, ...]:
         # Pickles leave out cached properties.
         parts = (self.num_windows, self.indices, self.weights, self.num_draws)
-        return Subset, (*parts, self.notes)
+        return Subset, (*parts, self.notes, self.points)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 hash, in hexadecimal digits, of windows, weights and number of draws."""
+        """SHA-256 hash, in hexadecimal digits, of windows, weights, number of draws and points."""
         digest = hashlib.sha256(repr((self.num_windows, self.num_draws)).encode())
         if self.indices is None:
             digest.update(b"-")
@@ -106,6 +110,8 @@ class Subset:
             for windows in self._pieces():
                 digest.update(windows.astype("<i8").tobytes())
         digest.update(b"-" if self.weights is None else self.weights.astype("<f8").tobytes())
+        if self.points is not None:
+            digest.update(self.points.digest)
         return digest.hexdigest()
 
     def _pieces(self) -> Iterable[Ints]:
@@ -171,7 +177,9 @@ class Subset:
     def select(self, ids: Ints) -> Subset:
         """The subset of the given samples; their new ids are their places in ``ids``."""
         weights = None if self.weights is None else self.weights[ids]
-        return Subset(self.num_windows, self.windows_of(ids), weights, self.num_draws, self.notes)
+        points = None if self.points is None else self.points.take(ids)
+        windows = self.windows_of(ids)
+        return Subset(self.num_windows, windows, weights, self.num_draws, self.notes, points)
 
     def keep(self, kept: WindowBits, check: str = "") -> Subset:
         """The subset of the samples whose bit is set; their new ids ascend as the old ones do.
@@ -183,9 +191,11 @@ class Subset:
         check : str
             The check that chose them, in words; empty if nothing shall be noted.
         """
-        weights = None
-        if self.weights is not None:
-            weights = self.weights[np.concatenate([np.zeros(0, np.int64), *kept.pieces()])]
+        weights = points = None
+        if self.weights is not None or self.points is not None:
+            ids = np.concatenate([np.zeros(0, np.int64), *kept.pieces()])
+            weights = None if self.weights is None else self.weights[ids]
+            points = None if self.points is None else self.points.take(ids)
         indices: Ints | WindowSet
         if self.indices is None:
             indices = smallest_of_bits(kept)
@@ -198,7 +208,7 @@ class Subset:
         noun = "windows" if self.indices is None else "samples"
         note = f"{len(kept):,} of {len(self):,} {noun} kept by {check}"
         notes = (*self.notes, note) if check else self.notes
-        return Subset(self.num_windows, indices, weights, self.num_draws, notes)
+        return Subset(self.num_windows, indices, weights, self.num_draws, notes, points)
 
     def boxed(self, shape: tuple[int, ...], starts: Starts) -> BoxedWindows | None:
         """The samples by box of positions, if ids ascend with windows and occur once each.

@@ -171,7 +171,7 @@ class CachedReader:
         return self._here().tally
 
     def read(self, ids: Ints) -> Arrays:
-        """Read some samples, without transforms.
+        """Read some samples, without transforms and without label fields' values.
 
         Parameters
         ----------

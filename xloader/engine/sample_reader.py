@@ -25,7 +25,7 @@ from xloader.sources.base import Read
 def read_samples(
     recipe: Recipe, layouts: tuple[FieldLayout, ...], ids: Ints
 ) -> dict[str, NDArray[Any]]:
-    """Read samples straight from the source, without transforms.
+    """Read samples straight from the source, without transforms and without label fields' values.
 
     Each chunk is read and decoded once, whatever the order of the samples. Besides the samples,
     only one decoded chunk is in memory at a time.

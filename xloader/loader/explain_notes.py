@@ -47,7 +47,7 @@ def with_notes(
         The prediction with its notes.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
-    own = (overlap_note(recipe), gap_note(recipe))
+    own = (overlap_note(recipe), gap_note(recipe), points_note(recipe))
     notes = tuple(note for note in (*more, *checks, *own) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
@@ -99,6 +99,12 @@ def transfer_in_words(
     if plain:
         listed.append(f"{', '.join(plain)} as values")
     return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
+
+
+def points_note(recipe: Recipe) -> str:
+    """Say how many points of a table have no sample; empty if all have one, or without a table."""
+    points = None if recipe.subset is None else recipe.subset.points
+    return "" if points is None or not points.left_out else f"left out: {points.left_out}"
 
 
 def overlap_note(recipe: Recipe) -> str:

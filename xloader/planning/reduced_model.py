@@ -104,7 +104,9 @@ class ReducedModel:
         self._footprint = _truncate(footprint, cohorts.pieces, run_dim, num_tiles * self._lanes)
         self._region_dim = region_dim(self._footprint)
         cut = cohorts if self._footprint is footprint else cut_cohorts(self._footprint, tiling)
-        self._cut = None if self._footprint.is_weighted else cut
+        self._tiling = tiling
+        # With weights, each epoch has a cut of its own.
+        self._cuts: dict[int, Cohorts] = {} if self._footprint.is_weighted else {0: cut}
         self.num_tiles = max(cut.num_used_tiles // self._lanes, 1)
         self.row_size = cut.home_shape[run_dim]
         self.run_factor = max(cohorts.num_used_tiles / lanes / self.num_tiles, 1.0)
@@ -200,9 +202,18 @@ class ReducedModel:
         if self._latest is None or self._latest[:2] != (plan, index):
             pace = dataclasses.replace(plan.pace, lanes=self._lanes)
             cut = dataclasses.replace(plan, pace=pace, global_batch=plan.lane_share * self._lanes)
-            epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=self._cut)
+            cohorts = self._cut_of(index)
+            epoch = Epoch(self._footprint, cut, _SEED, index, spread_is_fixed=True, cut=cohorts)
             self._latest = plan, index, epoch
         return self._latest[2]
+
+    def _cut_of(self, index: int) -> Cohorts:
+        """The cohorts of an epoch, which depend on what its weights draw, and not on the plan."""
+        index = index if self._footprint.is_weighted else 0
+        if index not in self._cuts:
+            drawn = cut_cohorts(self._footprint, self._tiling, seed=_SEED, epoch=index)
+            self._cuts[index] = drawn
+        return self._cuts[index]
 
     def _amplification(self, plan: Plan, lanes: list[Lane]) -> float:
         """Reads per distinct chunk needed, with runs of their real length.

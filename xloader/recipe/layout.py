@@ -16,6 +16,7 @@ broadcasts it. This file only computes shapes: it reads no chunks.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access
+from xloader.core.point_table import LabelColumn
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnsupportedDataError
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Field, Recipe
@@ -103,7 +105,7 @@ class FieldLayout:
     dropped : tuple of str
         The windowed dimensions that an int offset drops.
     parts : tuple of FieldPart
-        One for each variable.
+        One for each variable; none for a label field, whose values come from a table.
     """
 
     name: str
@@ -137,7 +139,7 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
     Returns
     -------
     tuple of FieldLayout
-        One for each gathered field, in order.
+        One for each gathered field, in order; then one for each label field.
 
     Raises
     ------
@@ -158,7 +160,23 @@ def make_layouts(recipe: Recipe) -> tuple[FieldLayout, ...]:
             allowed=f"at least one with a dimension of {recipe.require_windows().dims}",
             remedy="pass a dimension of the variables to .window(...), or add a field that has one",
         )
-    return layouts
+    names = {layout.name for layout in layouts}
+    return *layouts, *(_label_layout(recipe, column, names) for column in recipe.label_columns)
+
+
+def _label_layout(recipe: Recipe, column: LabelColumn, taken: Collection[str]) -> FieldLayout:
+    """Lay out a label field. It has no parts, because no variable fills it."""
+    if column.name in taken:
+        raise OptionError(
+            f"two fields are called {column.name!r}: a column of the table, and one of variables",
+            given=f"fields {sorted(taken)}",
+            allowed="columns with names other than those of the fields",
+            remedy=f"name fields with .inputs or .targets, or rename the column: "
+            f'table.rename(columns={{{column.name!r}: "{column.name}_at_point"}})',
+        )
+    windowed = recipe.require_windows().dims
+    no_access = (None,) * len(windowed)
+    return FieldLayout(column.name, (), (), column.values.dtype, None, windowed, no_access, (), ())
 
 
 def layout_of(recipe: Recipe, field: Field) -> FieldLayout:

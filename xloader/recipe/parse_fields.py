@@ -57,6 +57,7 @@ def make_field(
         If the field has no elements.
     """
     taken = {field.name for field in recipe.fields}
+    taken |= {column.name for column in recipe.label_columns}
     if not name or name in {*taken, *recipe.dim_sizes, SAMPLE, CHANNEL}:
         raise OptionError(
             "this field name is already in use",

@@ -16,6 +16,7 @@ import numpy as np
 
 from xloader.core.axis import Axis, Ints
 from xloader.core.messages import closest
+from xloader.core.point_table import LabelColumn
 from xloader.core.retry_policy import RetryPolicy
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
@@ -196,6 +197,12 @@ class Recipe:
     def num_ids(self) -> int:
         """Number of sample ids."""
         return len(self.require_windows() if self.subset is None else self.subset)
+
+    @property
+    def label_columns(self) -> tuple[LabelColumn, ...]:
+        """The columns of a table of points that are fields of the samples."""
+        points = None if self.subset is None else self.subset.points
+        return () if points is None else points.columns
 
     def positions_of(self, ids: Ints) -> Ints:
         """Positions of samples along the windowed dimensions.

@@ -70,6 +70,8 @@ def _rows(recipe: Recipe) -> Rows:
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
         rows += [("kept", note) for note in recipe.subset.notes]
+        if recipe.subset.points is not None and recipe.subset.points.left_out:
+            rows.append(("left out", recipe.subset.points.left_out))
     rows += _field_rows(recipe)
     return [*rows, *(("then", step.describe()) for step in recipe.steps)]
 

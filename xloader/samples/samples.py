@@ -33,9 +33,11 @@ from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
 from xloader.recipe.parse_windows import Gaps, Size, make_windows
+from xloader.recipe.points import At, PointRules, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
+from xloader.samples.balanced_weights import choose_weights
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
@@ -595,6 +597,97 @@ class Samples(RecordedMethods):
 
     # Choosing samples
 
+    def at_points(
+        self,
+        table: Any,
+        *,
+        method: Literal["nearest"] | Mapping[str, Literal["nearest"] | None] | None = None,
+        tolerance: Any = None,
+        at: At | Mapping[str, At] = "center",
+        outside: Literal["raise", "drop"] = "raise",
+    ) -> Self:
+        """Take one sample around each point of a table, such as stations or observations.
+
+        Row ``i`` of the table is sample ``i``: the table may be in any order, and name a place
+        more than once. Strides of :meth:`window` do not matter here, because a window may begin
+        at any element.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame, xarray.Dataset or mapping of str to array-like
+            One row for each point. Each windowed dimension needs a column of its name, with
+            labels; along a dimension without labels, values count selected elements. Every other
+            column becomes a field after the existing ones, with one value for each sample:
+            numbers and bools keep their dtype; text and categories become int64 codes, and
+            :attr:`classes` gives the text of each code. Named levels of a DataFrame's index are
+            columns too. A Dataset must have one dimension. A mapping holds 1-d arrays.
+        method : {None, "nearest"} or mapping of str to these, optional
+            How labels are looked up, as in :meth:`xarray.Dataset.sel`: by default they must be
+            equal; "nearest" takes the closest one. A mapping says it for each dimension by name.
+        tolerance : optional
+            Greatest distance between a point's label and the closest one, in the unit of the
+            labels; for times a timedelta, or text such as ``"1h"``. A mapping gives it by
+            dimension. Without a tolerance, "nearest" takes points that lie beyond the first or
+            last label by half a step at most. A larger tolerance also takes points farther off.
+        at : {"center", "start", "end"} or mapping of str to these, default "center"
+            Where in its window a point lies. ``"center"``: at position ``size // 2`` of the
+            window, so the window begins ``size // 2 * dilation`` elements before the point.
+            ``"start"``: the window begins at the point. ``"end"``: it ends there, as the time
+            steps before an observation do. Dimensions that a mapping does not name are centred.
+        outside : {"raise", "drop"}, default "raise"
+            What to do about points that have no sample, because no label matches or the window
+            leaves the array. ``"drop"`` leaves them out: ``print(samples)`` and ``explain()``
+            say how many, and ids count the points that are left.
+
+        Returns
+        -------
+        Samples
+            One sample for each point.
+
+        Raises
+        ------
+        UnknownNameError
+            If the table lacks the column of a windowed dimension, or points lie off the grid.
+        WindowError
+            If the windows of points leave the array.
+        OptionError
+            If a label is missing (NaN); if the labels of a dimension are not sorted, or occur
+            more than once; if a column has the name of a field, a coordinate or another
+            dimension; if an option is outside its range; if there are no windows yet, or samples
+            were chosen before.
+        UnsupportedDataError
+            If the table is of another kind, labels are of another kind than those of their
+            dimension, or a column holds neither numbers nor text.
+        StackError
+            If the columns differ in length, or the table is not one-dimensional.
+        EmptySamplesError
+            If no point is left.
+
+        See Also
+        --------
+        weighted : ``weighted(balance="column")`` draws each class equally often.
+        ids : The samples at certain labels, among all windows.
+
+        Examples
+        --------
+        >>> import pandas as pd, xarray as xr
+        >>> values = np.arange(24.0).reshape(4, 6)
+        >>> ds = xr.Dataset({"sst": (("lat", "lon"), values)}, {"lat": [30, 20, 10, 0]})
+        >>> ds = ds.assign_coords(lon=np.arange(0.0, 60, 10))
+        >>> buoys = pd.DataFrame(
+        ...     {"lat": [19, 11], "lon": [22.0, 38.0], "waves": [1.5, 0.5], "sea": ["calm", "high"]}
+        ... )
+        >>> samples = ds.xloader.window(lat=1, lon=3).at_points(buoys, method="nearest")
+        >>> samples.fields, samples.classes
+        (('sst', 'waves', 'sea'), {'sea': ('calm', 'high')})
+        >>> sst, waves, sea = samples[1]
+        >>> sst.tolist(), float(waves), int(sea)
+        ([[15.0, 16.0, 17.0]], 0.5, 1)
+        """
+        rules = PointRules(method, tolerance, at, outside)
+        windows, subset = place_points(self.recipe.planned, table, rules)
+        return self._but(windows=windows, subset=subset)
+
     def select(self, ids: ArrayLike | slice | SampleMask) -> Self:
         """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
 
@@ -730,18 +823,28 @@ class Samples(RecordedMethods):
         """
         return self.select(self.is_valid(*fields, at_least=at_least))
 
-    def weighted(self, weights: ArrayLike, num_samples: int | None = None) -> Self:
+    def weighted(
+        self,
+        weights: ArrayLike | None = None,
+        num_samples: int | None = None,
+        *,
+        balance: str | None = None,
+    ) -> Self:
         """Draw in each epoch how often a sample occurs, in proportion to its weight.
 
         Parameters
         ----------
-        weights : array-like of float
+        weights : array-like of float, optional
             One weight for each sample id, finite and not negative. With equal weights and
             ``num_samples`` below the number of ids, each epoch is a random part of the samples.
             With more, each epoch holds all samples, and some of them more than once.
         num_samples : int, optional
             Number of samples in an epoch, ``loader.num_samples``. By default the number of ids,
             ``len(samples)``, which weights do not change.
+        balance : str, optional
+            In place of ``weights``: the name of a column of :meth:`at_points` that holds text,
+            categories, integers or bools. Each of its values is then drawn equally often, and
+            samples with one value are drawn equally often among themselves.
 
         Returns
         -------
@@ -752,7 +855,10 @@ class Samples(RecordedMethods):
         ------
         OptionError
             If there is not one weight for each sample, or a weight is negative or not finite; if
-            all are 0; if ``num_samples`` is below 1, or there are no windows yet.
+            all are 0; if ``num_samples`` is below 1, or there are no windows yet; if ``weights``
+            and ``balance`` are both given, or neither; if ``balance`` names a column of floats.
+        UnknownNameError
+            If ``balance`` names no column.
 
         Notes
         -----
@@ -771,7 +877,8 @@ class Samples(RecordedMethods):
         >>> len(samples), loader.num_samples, sorted(next(iter(loader)).ids.tolist())
         (4, 8, [1, 1, 2, 2, 3, 3, 3, 3])
         """
-        return self._but(subset=subset_verbs.weigh(self.recipe, weights, num_samples))
+        chosen = choose_weights(self.recipe, weights, balance)
+        return self._but(subset=subset_verbs.weigh(self.recipe, chosen, num_samples))
 
     def split(
         self,
@@ -844,7 +951,7 @@ class Samples(RecordedMethods):
             train       58 samples
             valid       38 samples
             in no part  2 cross the edge of a part or its gap
-        >>> xloader.overlap(split["train"], split["valid"])
+        >>> overlap(split["train"], split["valid"])
         0
         """
         request = splits.SplitRequest(parts, along, gap, blocks, groups, seed)
@@ -1031,6 +1138,12 @@ class Samples(RecordedMethods):
                 remedy=f'make the field with .field("{field}", ...)',
             )
         return channels
+
+    @property
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """Text of each code, for the fields of :meth:`at_points` that hold text or categories."""
+        columns = self.recipe.label_columns
+        return {own.name: own.classes for own in columns if own.classes is not None}
 
     @property
     def coordinates(self) -> xr.Dataset:

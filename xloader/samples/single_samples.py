@@ -30,7 +30,8 @@ def read(
     arrays = finish(recipe, layouts, arrays, checked)
     if np.ndim(ids):
         return Batch(arrays.values(), arrays, checked)
-    return tuple(array[0] for array in arrays.values())
+    # Also a field of one number for each sample gives an array.
+    return tuple(array[0, ...] for array in arrays.values())
 
 
 def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> xr.Dataset:

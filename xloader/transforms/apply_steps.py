@@ -65,7 +65,7 @@ def finish(
         If a function raises an error.
     """
     if not recipe.is_mapped:
-        _run_in_place(recipe, layouts, arrays, normalized)
+        _run_in_place(recipe, layouts, arrays, ids, normalized)
         return arrays
     return from_frame(finish_frame(recipe, layouts, arrays, ids, chance, normalized), len(ids))
 
@@ -79,7 +79,7 @@ def finish_frame(
     normalized: Collection[str] = (),
 ) -> xr.Dataset:
     """As :func:`finish`, but as a Dataset with labels, whose variables are not checked."""
-    num_done = _run_in_place(recipe, layouts, arrays, normalized)
+    num_done = _run_in_place(recipe, layouts, arrays, ids, normalized)
     frame = to_frame(recipe, layouts, arrays, ids)
     num_random = 0
     for step in recipe.steps[num_done:]:
@@ -100,9 +100,15 @@ def _run_in_place(
     recipe: Recipe,
     layouts: tuple[FieldLayout, ...],
     arrays: dict[str, NDArray[Any]],
+    ids: Ints,
     normalized: Collection[str],
 ) -> int:
-    """Run the transforms before the first that is not in place; return their number."""
+    """Run the transforms before the first that is not in place; return their number.
+
+    Label fields are filled first. No chunk holds their values: they follow from the ids.
+    """
+    for column in recipe.label_columns:
+        arrays[column.name][...] = column.values[ids]
     for number, step in enumerate(recipe.steps):
         if not isinstance(step, Fillna | Normalize):
             return number

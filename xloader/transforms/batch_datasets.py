@@ -279,6 +279,8 @@ def attrs_of(recipe: Recipe, layout: FieldLayout) -> dict[str, object]:
     dict of str to object
         The attributes, without ``units`` if a transform changes the units.
     """
+    if not layout.parts:
+        return {}
     first, *others = [recipe.variable(part.variable).attrs for part in layout.parts]
     shared = {
         key: value

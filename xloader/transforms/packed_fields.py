@@ -243,7 +243,7 @@ class _Numbers:
 def _packed_field(recipe: Recipe, layout: FieldLayout) -> PackedField | None:
     """Describe a field that may be gathered as stored; None for another one."""
     stored = {_dtypes_of(recipe, part.variable) for part in layout.parts}
-    if layout.dtype.kind != "f" or len(stored) > 1:
+    if layout.dtype.kind != "f" or len(stored) != 1:
         return None
     ((stored_dtype, seen_dtype),) = stored
     if stored_dtype.kind not in "iuf" or stored_dtype.itemsize >= layout.dtype.itemsize:

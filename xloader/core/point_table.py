@@ -1,0 +1,96 @@
+"""Columns of a table of points, as fields of the samples around these points."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class LabelColumn:
+    """A column of a table of points: one value for each sample, which becomes a scalar field.
+
+    Parameters
+    ----------
+    name : str
+        The column's name.
+    values : numpy.ndarray of bool, int or float, shape (n,)
+        Value of each sample id.
+    classes : tuple of str, optional
+        For text, which is stored as codes: the text of each code.
+    """
+
+    name: str
+    values: NDArray[Any]
+    classes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PointTable:
+    """The table of points around which samples lie: its columns, and how many points are left out.
+
+    Parameters
+    ----------
+    columns : tuple of LabelColumn
+        The columns that are fields.
+    num_points : int
+        Number of rows of the table.
+    num_unmatched : int
+        Number of points that were left out because the labels of a dimension have none for them.
+    num_cut : int
+        Number of points that were left out because their window leaves the array.
+
+    Examples
+    --------
+    >>> codes = LabelColumn("sky", np.array([0, 1, 0]), ("clear", "cloudy"))
+    >>> table = PointTable((codes,), num_points=5, num_cut=2)
+    >>> table.take(np.array([1, 1])).columns[0].values.tolist()
+    [1, 1]
+    >>> table.left_out
+    '2 of 5 points: the window of 2 leaves the array'
+    """
+
+    columns: tuple[LabelColumn, ...] = ()
+    num_points: int = 0
+    num_unmatched: int = 0
+    num_cut: int = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Pickles leave out cached properties.
+        return PointTable, (self.columns, self.num_points, self.num_unmatched, self.num_cut)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 hash of the columns: names, dtypes, classes and values."""
+        digest = hashlib.sha256()
+        for column in self.columns:
+            values = np.ascontiguousarray(column.values)
+            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+            digest.update(repr((column.name, little.dtype.str, column.classes)).encode())
+            digest.update(little.data)
+        return digest.digest()
+
+    @property
+    def left_out(self) -> str:
+        """How many points have no sample, and why; empty if every point has one."""
+        reasons = []
+        if self.num_unmatched:
+            reasons.append(f"{self.num_unmatched:,} match no label")
+        if self.num_cut:
+            reasons.append(f"the window of {self.num_cut:,} leaves the array")
+        if not reasons:
+            return ""
+        num = self.num_unmatched + self.num_cut
+        return f"{num:,} of {self.num_points:,} points: {', '.join(reasons)}"
+
+    def take(self, ids: Ints) -> PointTable:
+        """The table of other samples, which are given by their ids in this one."""
+        taken = tuple(replace(own, values=own.values[ids]) for own in self.columns)
+        return replace(self, columns=taken)

@@ -1,0 +1,323 @@
+"""Look up many labels along a dimension, as xarray's ``sel`` does, and say which are not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
+from xloader.recipe.recipe import Recipe
+
+_DROP = (
+    'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '
+    "that have no sample"
+)
+"""Advice on points without a sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelHits:
+    """The elements that labels of points name along one dimension.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension.
+    labels : pandas.Series
+        The labels, as the user gave them.
+    elements : numpy.ndarray of int64, shape (n,)
+        The selected element of each label; -1 for a label that names none.
+    allowed : str
+        The labels that exist, in words.
+    remedy : str
+        Advice on labels that name no element, for an error.
+    """
+
+    dim: str
+    labels: pd.Series
+    elements: Ints
+    allowed: str
+    remedy: str
+
+    def require_all(self) -> None:
+        """Refuse labels that name no element.
+
+        Raises
+        ------
+        UnknownNameError
+            If there are any. It names the first one.
+        """
+        rows = np.flatnonzero(self.elements < 0)
+        if len(rows):
+            raise UnknownNameError(
+                f"some points lie off the grid along {self.dim!r}",
+                given=f"{len(rows)} of {len(self.labels)} points, first row {rows[0]}: "
+                f"{self.dim}={self.labels.iloc[rows[0]]}",
+                allowed=self.allowed,
+                remedy=self.remedy,
+            )
+
+
+def elements_at(
+    recipe: Recipe, dim: str, labels: pd.Series, method: Any, tolerance: Any
+) -> LabelHits:
+    """The selected elements that labels name along a dimension.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe whose selection counts.
+    dim : str
+        The dimension. Without labels of its own, whole numbers count its selected elements.
+    labels : pandas.Series, shape (n,)
+        The labels to look up, in any order and as often as wanted.
+    method : {None, "nearest"}
+        ``None`` for labels that are equal, "nearest" for the closest one.
+    tolerance : optional
+        The greatest distance of the closest label, as for :meth:`xarray.Dataset.sel`. Without it,
+        a label may lie beyond the first or the last one by half a step.
+
+    Returns
+    -------
+    LabelHits
+        The element of each label.
+
+    Raises
+    ------
+    OptionError
+        If ``method`` or ``tolerance`` does not fit, a label is missing (NaN), or the labels of the
+        dimension are not sorted or not unique.
+    UnsupportedDataError
+        If the labels are of another kind than those of the dimension.
+    """
+    _check_method(dim, method, tolerance)
+    is_missing = pd.isna(labels).to_numpy()
+    if is_missing.any():
+        rows = np.flatnonzero(is_missing)
+        raise OptionError(
+            f"labels of points are missing in the column {dim!r}",
+            given=f"{len(rows)} of {len(labels)} rows are NaN, first row {rows[0]}",
+            allowed="a label in every row",
+            remedy=f"drop these rows: table.dropna(subset=[{dim!r}])",
+        )
+    labels = _plain(labels)
+    kept = recipe.kept_of(dim)
+    assert not isinstance(kept, int)
+    coords = recipe.source.coordinates()
+    if dim not in coords.indexes:
+        return _at_positions(dim, labels, len(kept))
+    where = slice(kept.start, kept.stop, kept.step) if isinstance(kept, range) else list(kept)
+    index = coords.indexes[dim][where]
+    _check_index(dim, index, method)
+    wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
+    try:
+        found = index.get_indexer(wanted, method=method, tolerance=_span(index, tolerance))
+        elements = np.asarray(found, np.int64)
+        if method is not None and tolerance is None:
+            elements = np.where(_is_beyond(index, wanted), -1, elements)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise OptionError(
+            f"these labels of {dim!r} cannot be looked up: {error}",
+            given=f"labels of {labels.dtype}, method={method!r}, tolerance={tolerance!r}",
+            allowed=f"labels like those of {dim!r}, {_known(index)}, and a tolerance that is a "
+            "distance between them",
+            remedy='pass a tolerance for each dimension, such as {"lat": 0.5, "time": "1h"}',
+        ) from error
+    missed = wanted[elements < 0]
+    return LabelHits(dim, labels, elements, _known(index), _remedy(dim, index, missed, method))
+
+
+def _plain(labels: pd.Series) -> pd.Series:
+    """The labels in NumPy's dtype, where pandas has an equal one of its own, such as Int64."""
+    plain = getattr(labels.dtype, "numpy_dtype", None)
+    is_known = isinstance(plain, np.dtype) and plain.kind in "biuf"
+    return labels.astype(plain) if is_known else labels
+
+
+def _check_method(dim: str, method: Any, tolerance: Any) -> None:
+    if method not in (None, "nearest") or (method is None and tolerance is not None):
+        raise OptionError(
+            f"method and tolerance do not fit along {dim!r}",
+            given=f"method={method!r}, tolerance={tolerance!r}",
+            allowed='method=None or "nearest"; a tolerance only with "nearest"',
+            remedy='pass method="nearest" to take the closest label within the tolerance',
+        )
+
+
+def _at_positions(dim: str, labels: pd.Series, size: int) -> LabelHits:
+    """Along a dimension without labels, whole numbers count its selected elements."""
+    numbers = labels.to_numpy()
+    if numbers.dtype.kind not in "iuf" or (numbers != np.floor(numbers)).any():
+        raise UnsupportedDataError(
+            f"the dimension {dim!r} has no labels, and the column {dim!r} no positions",
+            given=f"values of {labels.dtype}, such as {labels.iloc[0]}",
+            allowed=f"whole numbers in [0, {size}), which count the selected elements",
+            remedy=f"give the dimension labels in an xarray Dataset: ds.assign_coords({dim}=...)",
+        )
+    elements = np.where((numbers >= 0) & (numbers < size), numbers, -1).astype(np.int64)
+    allowed = f"positions in [0, {size}), as {dim!r} has no labels"
+    return LabelHits(dim, labels, elements, allowed, _DROP)
+
+
+def _check_index(dim: str, index: pd.Index, method: Any) -> None:
+    """Refuse labels that name several elements, or whose neighbours are not neighbours."""
+    if method is not None and _is_text(index):
+        raise OptionError(
+            f"the labels of the dimension {dim!r} are text, of which none is the nearest",
+            given=f"method={method!r}, labels such as {index[0]!r}",
+            allowed=f"method=None along {dim!r}",
+            remedy='pass the method by dimension, such as {"time": "nearest"}',
+        )
+    if not index.is_unique:
+        repeated = index[index.duplicated()]
+        raise OptionError(
+            f"labels of the dimension {dim!r} occur more than once, so a point has no one place",
+            given=f"{len(repeated)} repeated labels, first {repeated[0]}",
+            allowed="each label once",
+            remedy=f"drop the repeated ones first: ds.drop_duplicates({dim!r}).xloader, or select "
+            "other elements with .isel",
+        )
+    is_sorted = index.is_monotonic_increasing or index.is_monotonic_decreasing
+    # Names of stations have no order that means a distance.
+    if not is_sorted and not _is_text(index):
+        steps = np.sign(np.diff(np.argsort(index.argsort())))
+        first = int(np.flatnonzero(steps != steps[0])[0]) + 1
+        raise OptionError(
+            f"the labels of the dimension {dim!r} are not sorted, so neighbours in a window would "
+            "not be neighbours of the point",
+            given=f"{index[first - 1]}, {index[first]}, {index[first + 1]} at the elements "
+            f"{first - 1} to {first + 1}",
+            allowed="labels that ascend or descend",
+            remedy=f"sort the xarray Dataset first: ds.sortby({dim!r}).xloader",
+        )
+
+
+def _as_labels_of(dim: str, index: pd.Index, labels: pd.Series, dtype: np.dtype) -> Any:
+    """The labels in the type in which xarray looks them up in the index."""
+    misfit = UnsupportedDataError(
+        f"the labels of points are of another kind than those of the dimension {dim!r}",
+        given=f"{labels.dtype}, such as {labels.iloc[0]}",
+        allowed=f"labels like {index[0]} "
+        f"({type(index[0]).__name__ if _is_text(index) or index.dtype == object else index.dtype})",
+        remedy=_conversion(dim, index, labels),
+    )
+    if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
+        return _as_times(index, labels, misfit)
+    if index.dtype.kind in "biuf":
+        if labels.dtype.kind not in "iuf":
+            raise misfit
+        values = labels.to_numpy()
+        # As xarray does: 0.1 finds the label 0.1 of a coordinate in float32.
+        return pd.Index(values.astype(dtype) if dtype.kind == "f" else values)
+    wanted = pd.Index(labels.astype(object))
+    if isinstance(index, xr.CFTimeIndex):
+        is_fine = {getattr(date, "calendar", None) for date in wanted} == {index.calendar}
+    else:
+        is_fine = all(isinstance(name, str) for name in wanted)
+    if not is_fine:
+        raise misfit
+    return wanted
+
+
+def _as_times(index: pd.Index, labels: pd.Series, misfit: UnsupportedDataError) -> pd.Index:
+    """Times, or time spans; text is read as ISO 8601."""
+    if labels.dtype.kind in "biuf":
+        raise misfit
+    try:
+        if isinstance(index, pd.TimedeltaIndex):
+            wanted = pd.Index(pd.to_timedelta(labels))
+        elif pd.api.types.infer_dtype(labels) == "string":
+            wanted = pd.Index(pd.to_datetime(labels, format="ISO8601"))
+        else:
+            wanted = pd.Index(pd.to_datetime(labels))
+    except (TypeError, ValueError) as error:
+        raise misfit from error
+    if wanted.dtype.kind != index.dtype.kind or getattr(wanted, "tz", None) is not None:
+        raise misfit
+    return wanted
+
+
+def _conversion(dim: str, index: pd.Index, labels: pd.Series) -> str:
+    column = f"table[{dim!r}]"
+    if isinstance(index, xr.CFTimeIndex):
+        calendar = index.calendar
+        return (
+            f"convert the column to cftime dates of the calendar {calendar!r}, or the Dataset to "
+            'NumPy dates: ds.convert_calendar("standard", use_cftime=False).xloader'
+        )
+    if isinstance(index, pd.DatetimeIndex):
+        if getattr(labels.dtype, "tz", None) is not None:
+            return f'remove the time zone: {column}.dt.tz_convert("UTC").dt.tz_localize(None)'
+        return f"convert the column: pd.to_datetime({column})"
+    if index.dtype.kind in "biuf":
+        return f"convert the column: pd.to_numeric({column})"
+    return f"convert the column, as with {column}.astype(str)"
+
+
+def _is_time(index: pd.Index) -> bool:
+    return isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
+
+
+def _is_text(index: pd.Index) -> bool:
+    return not isinstance(index, xr.CFTimeIndex) and index.dtype.kind not in "biufmM"
+
+
+def _span(index: pd.Index, tolerance: Any) -> Any:
+    """A tolerance between times may be text, such as "1h"."""
+    if _is_time(index) and np.asarray(tolerance).dtype.kind in "biuf":
+        # pandas would take it for nanoseconds.
+        raise TypeError("the tolerance is a number, but the labels are times")
+    if tolerance is not None and isinstance(index, xr.CFTimeIndex):
+        return pd.Timedelta(tolerance).to_pytimedelta()
+    return pd.Timedelta(tolerance) if isinstance(tolerance, str) else tolerance
+
+
+def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:
+    """Whether labels lie beyond the first or the last one by more than half a step."""
+    if len(index) < 2 or _is_text(index):
+        return np.zeros(len(wanted), np.bool_)
+    if not _is_time(index):
+        # Differences of unsigned integers would wrap.
+        index, wanted = index.astype(np.float64), wanted.astype(np.float64)
+    if index[0] > index[-1]:
+        index = index[::-1]
+    # A little more than half: 0.1 is not an exact number.
+    half = 0.5 * (1 + 1e-6)
+    is_below = index[0] - wanted > (index[1] - index[0]) * half
+    is_above = wanted - index[-1] > (index[-1] - index[-2]) * half
+    return np.asarray(is_below | is_above, np.bool_)
+
+
+def _remedy(dim: str, index: pd.Index, missed: Any, method: Any) -> str:
+    """Advice on labels that name no element."""
+    if index.dtype.kind in "iuf" and len(missed):
+        low, high = float(index.min()), float(index.max())
+        values = np.asarray(missed, np.float64)
+        is_off = (values < low) | (values > high)
+        east = np.mod(values, 360)
+        west = np.mod(values + 180, 360) - 180
+        for turned, text in ((east, "% 360"), (west, "+ 180) % 360 - 180")):
+            if is_off.any() and ((turned >= low) & (turned <= high))[is_off].all():
+                opened = "(" if text.startswith("+") else ""
+                return (
+                    f"if {dim!r} is a longitude, count it as the grid does: "
+                    f"table[{dim!r}] = {opened}table[{dim!r}] {text}; or {_DROP}"
+                )
+    if method is None and not _is_text(index):
+        return f'pass method="nearest" to take the closest label; or {_DROP}'
+    if method is None:
+        return f"check the spelling; or {_DROP}"
+    return f"pass a larger tolerance, in the unit of {dim!r}; or {_DROP}"
+
+
+def _known(index: pd.Index) -> str:
+    """The labels that exist, in words."""
+    if _is_text(index):
+        return f"{len(index)} labels such as {', '.join(map(repr, index[:3]))}"
+    return f"labels from {index[0]} to {index[-1]}"
