@@ -86,7 +86,7 @@ def _of_fields(recipe: Recipe, names: Sequence[str]) -> Recipe:
         find(name, [field.name for field in gathered], "field")
     kept = tuple(field for field in gathered if not names or field.name in names)
     # Samples of weight 0 are checked, too: weights may change later.
-    chosen = recipe.subset and recipe.subset.indices
+    chosen = None if recipe.subset is None else recipe.subset.indices
     subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
     return replace(recipe, fields=kept, steps=(), subset=subset)
 
