@@ -12,6 +12,8 @@ from pathlib import Path
 
 MAX_FILE_LINES = 350
 """Lines of a file without its docstrings, so that nobody shortens these to keep a file short."""
+LONG_FILES = {"xloader.samples.samples": 450}
+"""Lines of the class that users need most: one long file of short methods, which hand on."""
 MAX_FUNCTION_LINES = 60
 
 TOWER = (
@@ -248,7 +250,7 @@ def oversized(module: Module) -> list[str]:
     """Return the file and its functions that are too long."""
     found = []
     size = file_size(module)
-    if size > MAX_FILE_LINES:
+    if size > LONG_FILES.get(module.name, MAX_FILE_LINES):
         found.append(f"{module.name} has {size} lines")
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
