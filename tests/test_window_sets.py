@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 
 import numpy as np
@@ -63,11 +64,11 @@ def test_a_range_of_flags(flags: np.ndarray, one: int, other: int) -> None:
 def test_bits_that_come_in_pieces(flags: np.ndarray, sizes: list[int]) -> None:
     packer = BitPacker(len(flags))
     edges = [0, *np.minimum(np.cumsum(sizes), len(flags)).astype(int).tolist(), len(flags)]
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in itertools.pairwise(edges):
         packer.add(flags[begin:end])
     whole = WindowBits.of_flags(flags)
     assert packer.bits().words.tolist() == whole.words.tolist()
-    pieces = [b + np.flatnonzero(flags[b:e]) for b, e in zip(edges[:-1], edges[1:], strict=True)]
+    pieces = [b + np.flatnonzero(flags[b:e]) for b, e in itertools.pairwise(edges)]
     assert WindowBits.of_pieces(len(flags), pieces).words.tolist() == whole.words.tolist()
 
 
@@ -86,7 +87,9 @@ def test_and_or_not(flags: np.ndarray, seed: int) -> None:
 @given(flags_of_windows())
 def test_the_smallest_kind_is_kept(flags: np.ndarray) -> None:
     kinds = kinds_of(flags)
-    least = min(own.nbytes for own in kinds)
+    bits, *others = (own.nbytes for own in kinds)
+    # Bits answer faster, so they may take twice as much.
+    least = bits if bits <= 2 * min(others) else min(others)
     windows = np.flatnonzero(flags)
     for own in (smallest_of_bits(kinds[0]), smallest_of_list(len(flags), windows)):
         assert own.nbytes == least

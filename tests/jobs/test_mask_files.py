@@ -31,7 +31,7 @@ CHUNKS = {"sst": (8, 6), "sea": (3,)}
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield tmp_path / "cache" / "xloader" / "masks"
+    return tmp_path / "cache" / "xloader" / "masks"
 
 
 def test_a_mask_is_found_again(tmp_path: Path, cache: Path) -> None:

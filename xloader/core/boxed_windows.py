@@ -75,8 +75,8 @@ class BoxedWindows:
     >>> bits = WindowBits.of_flags(np.array([0, 1, 1, 0, 1, 1, 1, 0, 0, 1], bool))
     >>> boxed = BoxedWindows(bits, (2, 5), (np.array([0, 2]), np.array([0, 2, 5])))
     >>> boxed.offsets.tolist()
-    [0, 2, 6]
-    >>> boxed.find(np.array([1]), np.array([0, 0]), np.array([0, 3]))[0].tolist()
+    [0, 3, 6]
+    >>> boxed.find(np.array([1]), np.array([0, 0]), np.array([0, 2]))[0].tolist()
     [1, 5]
     """
 

@@ -1,4 +1,4 @@
-"""Sets of windows, kept as bits, as runs or as a list: whichever takes the least memory.
+"""Sets of windows, kept as bits, as runs or as a list: whichever takes least memory.
 
 The windows of a set have new ids, ``0, 1, 2, ...``, in ascending order of the windows. *Rank* and
 *nth* convert between the two::
@@ -36,6 +36,9 @@ _WORD: Final = 64
 """Bits of a word: bit ``i`` of word ``w`` stands for window ``64 * w + i``."""
 
 _RUN_NBYTES: Final = 24
+
+_SPEED: Final = 2
+"""Bits may take so many times as much memory as runs or a list, because they answer faster."""
 
 Words = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
@@ -272,6 +275,29 @@ class WindowRuns(WindowSet):
         run = np.searchsorted(self._before, ids, side="right") - 1
         return np.asarray(self.begins[run] + ids - self._before[run], np.int64)
 
+    def pieces(self) -> Iterator[Ints]:
+        """Yield all windows of the set, ascending, in pieces of bounded size."""
+        for begin in range(0, len(self), _PIECE_SIZE):
+            ids = np.arange(begin, min(begin + _PIECE_SIZE, len(self)))
+            first, last = (np.searchsorted(self._before, ids[[0, -1]], side="right") - 1).tolist()
+            own = slice(first, last + 1)
+            sizes = np.diff(np.clip(self._before[first : last + 2], ids[0], ids[-1] + 1))
+            yield ids + np.repeat(self.begins[own] - self._before[own], sizes)
+
+    def as_bits(self) -> WindowBits:
+        """The same set, kept as bits."""
+        packer = BitPacker(self.size)
+        for begin in range(0, self.size, _PIECE_SIZE):
+            end = min(begin + _PIECE_SIZE, self.size)
+            # The runs that reach into this range, and the gaps before and after them.
+            first = np.searchsorted(self.ends, begin, side="right")
+            last = np.searchsorted(self.begins, end)
+            runs = np.stack([self.begins[first:last], self.ends[first:last]], axis=-1)
+            edges = np.clip(np.concatenate([[begin], runs.reshape(-1), [end]]), begin, end)
+            is_in = np.arange(len(edges) - 1) % 2 > 0
+            packer.add(np.repeat(is_in, np.diff(edges)))
+        return packer.bits()
+
 
 class WindowList(WindowSet):
     """A set of windows as a list.
@@ -344,9 +370,9 @@ def bits_nbytes(size: int) -> int:
 
 
 def smallest_of_bits(bits: WindowBits) -> WindowSet:
-    """The same set in the form that takes the least memory."""
+    """The same set in the form that takes least memory, or as bits if these take little more."""
     run_nbytes, list_nbytes = _RUN_NBYTES * bits.num_runs, 8 * len(bits)
-    if bits.nbytes <= min(run_nbytes, list_nbytes):
+    if bits.nbytes <= _SPEED * min(run_nbytes, list_nbytes):
         return bits
     if run_nbytes < list_nbytes:
         return bits.runs()
@@ -355,12 +381,12 @@ def smallest_of_bits(bits: WindowBits) -> WindowSet:
 
 
 def smallest_of_list(size: int, windows: Ints) -> WindowSet:
-    """The set of some windows, ascending and different, in the form that takes least memory."""
+    """The set of some windows, ascending and different, kept as `smallest_of_bits` chooses."""
     is_begin = np.ones(len(windows), np.bool_)
     np.not_equal(windows[1:], windows[:-1] + 1, out=is_begin[1:])
     begins = np.flatnonzero(is_begin)
     run_nbytes, list_nbytes = _RUN_NBYTES * len(begins), 8 * len(windows)
-    if bits_nbytes(size) < min(run_nbytes, list_nbytes):
+    if bits_nbytes(size) <= _SPEED * min(run_nbytes, list_nbytes):
         return WindowBits.of_pieces(size, [windows])
     if run_nbytes < list_nbytes:
         ends = windows[np.append(begins[1:], len(windows)) - 1] + 1

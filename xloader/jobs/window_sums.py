@@ -22,7 +22,7 @@ from xloader.core.axis import Ints
 from xloader.core.windows import Windows
 
 Span = tuple[int, int, int]
-"""What a field takes of a window along a dimension: ``(first, step, count)``, in elements."""
+"""Elements that a field takes of a window along a dimension: ``(first, step, count)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def sum_windows(values: Ints, axis: int, begin: int, starts: Ints, span: Span) -
     >>> sum_windows(np.array([1, 1, 0, 1]), 0, 0, np.array([0, 2]), (0, 1, 3)).tolist()
     [2, 1]
     >>> sum_windows(np.array([1, 1, 0, 1]), 0, 4, np.array([1, 2]), (0, 2, 3)).tolist()
-    [2, 1]
+    [1, 1]
     """
     first, step, count = span
     size = values.shape[axis]
