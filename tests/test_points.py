@@ -714,6 +714,13 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
     "points of samples that were chosen": (
         OptionError, lambda: at_table(make_dataset()).at_points(changed()), r"comes too late",
     ),
+    "points after a function that may lose the labels": (
+        OptionError,
+        lambda: windowed(make_dataset()).map(lambda ds: ds[["inputs"]]).at_points(
+            changed(), method=NEAREST
+        ),
+        r"at_points comes too late. Given: after map",
+    ),
     "weights and a balance": (
         OptionError, lambda: at_table(make_dataset()).weighted(np.ones(200), balance="sky"),
         r"either weights or balance. Given: both",
