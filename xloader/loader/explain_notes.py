@@ -46,8 +46,7 @@ def with_notes(
     Explanation
         The prediction with its notes.
     """
-    noted = (*more, overlap_note(recipe), points_note(recipe))
-    notes = tuple(note for note in noted if note)
+    notes = tuple(note for note in (*more, overlap_note(recipe)) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
@@ -61,6 +60,7 @@ def with_notes(
         for variable in [recipe.variable(part.variable)]
     ]
     gather, steps = gather_in_words(copied), irregular_steps(recipe)
+    notes = (*notes, *points_notes(recipe))
     return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
 
 
@@ -100,12 +100,6 @@ def transfer_in_words(
     return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
 
 
-def points_note(recipe: Recipe) -> str:
-    """Say how many points of a table have no sample; empty if all have one, or without a table."""
-    points = None if recipe.subset is None else recipe.subset.points
-    return "" if points is None or not points.left_out else f"left out: {points.left_out}"
-
-
 def overlap_note(recipe: Recipe) -> str:
     """Say how many samples overlapping windows would give, if no stride was chosen.
 
@@ -123,3 +117,9 @@ def overlap_note(recipe: Recipe) -> str:
         return ""
     # With a subset, the number of windows is not the number of samples.
     return recipe.windows.overlap_note("samples" if recipe.subset is None else "windows")
+
+
+def points_notes(recipe: Recipe) -> tuple[str, ...]:
+    """A note on how many points of a table have no sample; none if each of them has one."""
+    points = None if recipe.subset is None else recipe.subset.points
+    return () if points is None or not points.left_out else (f"left out: {points.left_out}",)

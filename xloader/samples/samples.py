@@ -521,7 +521,7 @@ class Samples(RecordedMethods):
         self.recipe.require_windows()
         return self._but(steps=(*self.recipe.planned.steps, step))
 
-    # Choosing samples
+    # Samples around points
 
     def at_points(
         self,
@@ -614,6 +614,8 @@ class Samples(RecordedMethods):
         rules = PointRules(method, tolerance, at, outside)
         windows, subset = place_points(self.recipe.planned, table, rules)
         return self._but(windows=windows, subset=subset)
+
+    # Choosing samples
 
     def select(self, ids: ArrayLike | slice) -> Self:
         """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.
