@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xloader
+from benchmarks import points
 from xloader import Samples
 from xloader.errors import (
     EmptySamplesError,
@@ -161,16 +163,30 @@ def test_many_points_are_planned_on_the_chunks_that_they_need() -> None:
     ds = xr.Dataset({"a": (("time", "y", "x"), np.broadcast_to(np.float32(0), shape))})
     lazy = ds.chunk(time=10, y=30, x=30)
     rng = np.random.default_rng(4)
-    points = np.stack([rng.integers(1, size - 1, 10**5) for size in shape], axis=-1)
+    places = np.stack([rng.integers(1, size - 1, 10**5) for size in shape], axis=-1)
     samples = lazy.xloader.window(time=1, y=2, x=2).at_points(
-        {**dict(zip(("time", "y", "x"), points.T, strict=True)), "label": points[:, 0] % 7}
+        {**dict(zip(("time", "y", "x"), places.T, strict=True)), "label": places[:, 0] % 7}
     )
-    corners = points[:, None] - np.array([[0, i, j] for i in (0, 1) for j in (0, 1)])
+    corners = places[:, None] - np.array([[0, i, j] for i in (0, 1) for j in (0, 1)])
     needed = np.unique((corners // chunk).reshape(-1, 3), axis=0)
     expected = samples.explain(memory="8GiB", batch_size=64)
     assert expected.num_samples == 10**5
     assert expected.num_reads == len(needed)
     assert expected.read_amplification == 1.0
+
+
+def test_the_benchmark_counts_the_chunks_that_are_planned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["points", "--points", "3000", "--window", "1", "2", "2", "--memory", "64GiB"]
+    monkeypatch.setattr("sys.argv", arguments)
+    points.main()
+    text = capsys.readouterr().out
+    predicted = re.search(r"reads +([\d,]+) chunks", text)
+    counted = re.search(r"counted plainly: ([\d,]+)", text)
+    assert predicted is not None
+    assert counted is not None
+    assert predicted[1] == counted[1]
 
 
 # Windows
@@ -697,6 +713,13 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
     ),
     "points of samples that were chosen": (
         OptionError, lambda: at_table(make_dataset()).at_points(changed()), r"comes too late",
+    ),
+    "points after a function that may lose the labels": (
+        OptionError,
+        lambda: windowed(make_dataset()).map(lambda ds: ds[["inputs"]]).at_points(
+            changed(), method=NEAREST
+        ),
+        r"at_points comes too late. Given: after map",
     ),
     "weights and a balance": (
         OptionError, lambda: at_table(make_dataset()).weighted(np.ones(200), balance="sky"),

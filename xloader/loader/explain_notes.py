@@ -47,7 +47,7 @@ def with_notes(
         The prediction with its notes.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
-    own = (overlap_note(recipe), gap_note(recipe), points_note(recipe))
+    own = (overlap_note(recipe), gap_note(recipe))
     notes = tuple(note for note in (*more, *checks, *own) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
@@ -62,6 +62,7 @@ def with_notes(
         for variable in [recipe.variable(part.variable)]
     ]
     gather, steps = gather_in_words(copied), irregular_steps(recipe)
+    notes = (*notes, *points_notes(recipe))
     return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
 
 
@@ -101,12 +102,6 @@ def transfer_in_words(
     return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
 
 
-def points_note(recipe: Recipe) -> str:
-    """Say how many points of a table have no sample; empty if all have one, or without a table."""
-    points = None if recipe.subset is None else recipe.subset.points
-    return "" if points is None or not points.left_out else f"left out: {points.left_out}"
-
-
 def overlap_note(recipe: Recipe) -> str:
     """Say how many samples overlapping windows would give, if no stride was chosen.
 
@@ -141,3 +136,9 @@ def gap_note(recipe: Recipe) -> str:
     """
     has_gaps = "gap" in recipe.require_windows().dropped
     return f"windows left out: {dropped_windows(recipe)}" if has_gaps else ""
+
+
+def points_notes(recipe: Recipe) -> tuple[str, ...]:
+    """A note on how many points of a table have no sample; none if each of them has one."""
+    points = None if recipe.subset is None else recipe.subset.points
+    return () if points is None or not points.left_out else (f"left out: {points.left_out}",)

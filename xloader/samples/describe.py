@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from xloader.errors import XloaderError
-from xloader.loader.explain_notes import overlap_note
+from xloader.loader.explain_notes import overlap_note, points_notes
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows
@@ -70,10 +70,9 @@ def _rows(recipe: Recipe) -> Rows:
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
         rows += [("kept", note) for note in recipe.subset.notes]
-        if recipe.subset.points is not None and recipe.subset.points.left_out:
-            rows.append(("left out", recipe.subset.points.left_out))
     rows += _field_rows(recipe)
-    return [*rows, *(("then", step.describe()) for step in recipe.steps)]
+    left_out = [("note", note) for note in points_notes(recipe)]
+    return [*rows, *left_out, *(("then", step.describe()) for step in recipe.steps)]
 
 
 def _field_rows(recipe: Recipe) -> Rows:

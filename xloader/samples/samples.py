@@ -595,7 +595,7 @@ class Samples(RecordedMethods):
         self.recipe.require_windows()
         return self._but(steps=(*self.recipe.planned.steps, step))
 
-    # Choosing samples
+    # Samples around points
 
     def at_points(
         self,
@@ -653,8 +653,8 @@ class Samples(RecordedMethods):
         OptionError
             If a label is missing (NaN); if the labels of a dimension are not sorted, or occur
             more than once; if a column has the name of a field, a coordinate or another
-            dimension; if an option is outside its range; if there are no windows yet, or samples
-            were chosen before.
+            dimension; if an option is outside its range; if there are no windows yet, samples were
+            chosen before, or a transform is recorded that may have changed the fields.
         UnsupportedDataError
             If the table is of another kind, labels are of another kind than those of their
             dimension, or a column holds neither numbers nor text.
@@ -684,9 +684,12 @@ class Samples(RecordedMethods):
         >>> sst.tolist(), float(waves), int(sea)
         ([[15.0, 16.0, 17.0]], 0.5, 1)
         """
+        require_before(self.recipe, "at_points", self.recipe.is_mapped)
         rules = PointRules(method, tolerance, at, outside)
         windows, subset = place_points(self.recipe.planned, table, rules)
         return self._but(windows=windows, subset=subset)
+
+    # Choosing samples
 
     def select(self, ids: ArrayLike | slice | SampleMask) -> Self:
         """Keep some samples, which get new ids in the order given: ``0, 1, 2, ...``.

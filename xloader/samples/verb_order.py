@@ -29,6 +29,6 @@ def require_before(recipe: Recipe, verb: str, is_too_late: bool) -> None:
             f"{verb} comes too late",
             given=f"after {describe.last_verb(recipe)}",
             allowed="first sel and isel, then window once, then inputs, targets and field, "
-            "normalize and fillna, then map and recorded methods",
+            "at_points, normalize and fillna, then map and recorded methods",
             remedy=f"call .{verb}(...) earlier in the chain",
         )
