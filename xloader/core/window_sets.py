@@ -293,7 +293,7 @@ class WindowRuns(WindowSet):
             first = np.searchsorted(self.ends, begin, side="right")
             last = np.searchsorted(self.begins, end)
             runs = np.stack([self.begins[first:last], self.ends[first:last]], axis=-1)
-            edges = np.clip(np.concatenate([[begin], runs.reshape(-1), [end]]), begin, end)
+            edges: Ints = np.clip(np.concatenate([[begin], runs.reshape(-1), [end]]), begin, end)
             is_in = np.arange(len(edges) - 1) % 2 > 0
             packer.add(np.repeat(is_in, np.diff(edges)))
         return packer.bits()
