@@ -110,6 +110,11 @@ class WindowBits(WindowSet):
         super().__init__(size)
         self.words = words
 
+    @staticmethod
+    def words_nbytes(size: int) -> int:
+        """Bytes of the words of a set of ``size`` windows."""
+        return 8 * (size // _WORD + 1)
+
     @classmethod
     def of_flags(cls, flags: Flags) -> WindowBits:
         """Pack one flag for each window, shape ``(size,)``."""

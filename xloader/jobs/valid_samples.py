@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -20,15 +17,12 @@ from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
-from xloader.jobs.cache_folder import default_cache_dir
-from xloader.jobs.mask_files import MaskFile, stamp_of_files
+from xloader.jobs.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.valid_counts import count_valid, may_hold_nan
 from xloader.jobs.wanted_elements import MaskArgument
 from xloader.recipe.layout import FieldLayout, layout_of
 from xloader.recipe.recipe import Recipe, find
-
-Cache = str | os.PathLike[str] | Literal[False] | None
 
 
 def find_valid(
@@ -60,15 +54,16 @@ def find_valid(
     if not layouts:
         return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
     file = _file_of(own, layouts, share, argument, cache)
-    found = None if file is None else file.load(own.num_ids)
+    found = None if file is None else file.load(WindowBits.words_nbytes(own.num_ids))
     if found is not None:
-        return SampleMask(found & labels.valid(share), check, 0, time.monotonic() - begun)
+        bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
+        return SampleMask(bits & labels.valid(share), check, 0, time.monotonic() - begun)
     cores = num_threads or usable_cores()
     wanted = None if argument is None else argument.read(memory_nbytes, cores)
     left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
     bits, num_reads = count_valid(own, layouts, share, wanted, left, cores)
     if file is not None:
-        file.save(bits)
+        file.save(bits.words.tobytes())
     num_reads += 0 if wanted is None else wanted.num_reads
     return SampleMask(bits & labels.valid(share), check, num_reads, time.monotonic() - begun)
 
@@ -140,27 +135,11 @@ def _file_of(
     at_least: float,
     argument: MaskArgument | None,
     cache: Cache,
-) -> MaskFile | None:
+) -> CacheFile | None:
     """The file of the mask; None if it is not to be kept."""
-    if cache is False:
-        return None
-    if cache is not None and not isinstance(cache, str | os.PathLike):
-        raise OptionError(
-            "cache is not a folder",
-            given=repr(cache),
-            allowed="a path, None for the user's cache folder, or False for no cache",
-        )
     names = {part.variable for layout in layouts for part in layout.parts}
     names = {name for name in names if may_hold_nan(recipe, name)}
     if argument is not None and isinstance(argument.mask, str):
         names.add(argument.mask)
-    if not names:
-        return None
-    stamp = stamp_of_files(recipe.source.name, tuple(sorted(names)))
-    if cache is None and stamp is None:
-        # Nothing would show that values changed, and a mask of other values would be wrong.
-        return None
-    key = "" if argument is None else argument.key
-    parts = (recipe.fingerprint, recipe.source.name, at_least, key, stamp)
-    folder = default_cache_dir() / "masks" if cache is None else Path(cache)
-    return MaskFile(folder, hashlib.sha256(repr(parts).encode()).hexdigest())
+    key = (at_least, "" if argument is None else argument.key)
+    return cache_file(recipe, "mask", cache, names, key)

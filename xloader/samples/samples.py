@@ -25,6 +25,7 @@ from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.jobs.sample_mask import SampleMask
+from xloader.jobs.sample_scores import score_samples
 from xloader.jobs.valid_samples import find_valid
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
@@ -797,6 +798,74 @@ class Samples(RecordedMethods):
             mask=mask,
             memory=memory,
             threads=threads,
+            cache=cache,
+        )
+
+    def score(
+        self,
+        fn: Callable[[Batch], Any],
+        *,
+        memory: int | str = "2GiB",
+        threads: int | None = None,
+        batch_size: int | None = None,
+        cache: str | os.PathLike[str] | Literal[False] | None = None,
+    ) -> NDArray[np.float64]:
+        """Compute a number for each sample, for :meth:`weighted` and :meth:`select`.
+
+        This reads all samples, at once, in an order in which each chunk is read once where the
+        memory allows that.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes a :class:`Batch` of NumPy arrays, after all transforms, and returns a number for
+            each of its samples: a rain rate, a variance, a distance to a front.
+        memory : int or str, default "2GiB"
+            Memory for chunks and batches, as for :meth:`loader`.
+        threads : int, optional
+            Number of threads that load; by default one for each core. ``fn`` is called by the
+            thread that calls ``score``.
+        batch_size : int, optional
+            Most samples that ``fn`` is given at a time; 256 by default.
+        cache : path, None or False, optional
+            Folder in which the scores are kept, as for :meth:`is_valid`. They are found again while
+            data, samples and the code of ``fn`` are the same. What ``fn`` calls or refers to does
+            not count: pass False, or another folder, if that changes. Only those of plain functions
+            are kept, without a closure and default arguments; and those after :meth:`map` only in
+            a folder of your own.
+
+        Returns
+        -------
+        numpy.ndarray
+            The number of each sample id, float64, shape ``(len(samples),)``.
+
+        Raises
+        ------
+        OptionError
+            If ``fn`` does not return a number for each sample, or there are no windows yet.
+        TransformError
+            If ``fn`` raises.
+        MemoryBudgetError
+            If the memory is too small; the error gives the minimum that is enough.
+        ChunkError
+            If a chunk cannot be read.
+
+        Examples
+        --------
+        >>> import xarray as xr
+        >>> rain = xr.DataArray([0.0, 0.0, 3.0, 1.0, 0.0, 8.0], dims="time", name="rain")
+        >>> samples = rain.to_dataset().xloader.window(time=2)
+        >>> scores = samples.score(lambda batch: batch.rain.max(axis=1))
+        >>> scores.tolist(), len(samples.select(scores > 0))
+        ([0.0, 3.0, 8.0], 2)
+        >>> often = samples.weighted(0.1 + scores)
+        """
+        return score_samples(
+            self.recipe,
+            fn,
+            memory=memory,
+            threads=threads,
+            batch_size=batch_size,
             cache=cache,
         )
 

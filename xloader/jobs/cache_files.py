@@ -1,7 +1,7 @@
-"""Masks of samples on disk, by fingerprint: computed once for a store, then found.
+"""Masks and scores of samples on disk, by fingerprint: computed once for a store, then found.
 
-A file has one line of JSON, then the bits. A file that is damaged, or of another version, is as if
-it were absent.
+A file has one line of JSON, then the values. A file that is damaged, or of another version, is as
+if it were absent.
 """
 
 from __future__ import annotations
@@ -10,65 +10,71 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
+from xloader.errors import OptionError
+from xloader.jobs.cache_folder import default_cache_dir
+from xloader.recipe.recipe import Recipe
 
-from xloader.core.window_sets import WindowBits
+Cache = str | os.PathLike[str] | Literal[False] | None
+"""Folder in which files are kept; None for the user's cache folder, False for none."""
 
 _VERSION: Final = 1
 _MOST_NBYTES: Final = 1 << 30
-"""Bytes of all masks in a folder. Beyond it, those that were used longest ago are removed."""
+"""Bytes of all files of a kind in a folder. Beyond it, those used longest ago are removed."""
 
 _MOST_HEAD: Final = 1 << 12
 
 
 @dataclass(frozen=True)
-class MaskFile:
-    """The file of one mask.
+class CacheFile:
+    """The file of one mask, or of the scores of one function.
 
     Parameters
     ----------
     folder : pathlib.Path
-        Folder of the masks. It need not exist.
+        Folder of the files. It need not exist.
+    kind : {"mask", "scores"}
+        What the file holds. It is the ending of its name.
     fingerprint : str
-        Hash of everything that fixes the mask, in hexadecimal digits.
+        Hash of everything that fixes the values, in hexadecimal digits.
     """
 
     folder: Path
+    kind: Literal["mask", "scores"]
     fingerprint: str
 
     @property
     def path(self) -> Path:
         """Path of the file."""
-        return self.folder / f"{self.fingerprint}.mask"
+        return self.folder / f"{self.fingerprint}.{self.kind}"
 
-    def load(self, size: int) -> WindowBits | None:
-        """The bits, or None if there is no such file, or not an undamaged one for ``size`` bits."""
+    def load(self, nbytes: int) -> bytes | None:
+        """The values, or None if there is no such file, or not an undamaged one of that size."""
         try:
             with open(self.path, "rb") as file:
                 head = json.loads(file.readline(_MOST_HEAD))
-                if head != self._head(size, head["sha256"]):
+                if head != self._head(nbytes, head["sha256"]):
                     return None
                 # Reading one byte more finds a file that is too long.
-                body = file.read(8 * (size // 64 + 1) + 1)
+                body = file.read(nbytes + 1)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if len(body) % 8 or hashlib.sha256(body).hexdigest() != head["sha256"]:
+        if len(body) != nbytes or hashlib.sha256(body).hexdigest() != head["sha256"]:
             return None
         with suppress(OSError):
             # The time of its latest use, for `_make_room`.
             os.utime(self.path)
-        return WindowBits(size, np.frombuffer(body, "<u8"))
+        return body
 
-    def save(self, bits: WindowBits) -> None:
+    def save(self, body: bytes) -> None:
         """Write the file at one stroke. A folder that cannot be written to is left as it is."""
-        body = bits.words.tobytes()
-        head = self._head(bits.size, hashlib.sha256(body).hexdigest())
+        head = self._head(len(body), hashlib.sha256(body).hexdigest())
         if len(body) > _MOST_NBYTES:
             return
         with suppress(OSError):
@@ -83,18 +89,18 @@ class MaskFile:
                 os.unlink(name)
                 raise
 
-    def _head(self, size: int, sha256: str) -> dict[str, object]:
+    def _head(self, nbytes: int, sha256: str) -> dict[str, object]:
         return {
             "version": _VERSION,
             "fingerprint": self.fingerprint,
-            "size": size,
+            "nbytes": nbytes,
             "sha256": sha256,
         }
 
     def _make_room(self, nbytes: int) -> None:
         found = sorted(
             (stat.st_mtime_ns, stat.st_size, path)
-            for path in self.folder.glob("*.mask")
+            for path in self.folder.glob(f"*.{self.kind}")
             for stat in [path.stat()]
         )
         total = nbytes + sum(size for _, size, _ in found)
@@ -103,6 +109,59 @@ class MaskFile:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def cache_file(
+    recipe: Recipe,
+    kind: Literal["mask", "scores"],
+    cache: Cache,
+    variables: Iterable[str],
+    key: object,
+) -> CacheFile | None:
+    """The file for something that is computed for each sample of a recipe.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    kind : {"mask", "scores"}
+        What is computed.
+    cache : path, None or False
+        Folder of the files; None for the user's cache folder, False for no file.
+    variables : iterable of str
+        The variables that it is computed from.
+    key : object
+        Everything else that fixes the values; its ``repr`` counts.
+
+    Returns
+    -------
+    CacheFile or None
+        None if no variable counts, or nothing is to be kept: for ``cache=False``, and in the user's
+        folder for sources that are not files of this machine.
+
+    Raises
+    ------
+    OptionError
+        If ``cache`` is none of these.
+    """
+    if cache is False:
+        return None
+    if cache is not None and not isinstance(cache, str | os.PathLike):
+        raise OptionError(
+            "cache is not a folder",
+            given=repr(cache),
+            allowed="a path, None for the user's cache folder, or False for no cache",
+        )
+    names = tuple(sorted(variables))
+    if not names:
+        return None
+    stamp = stamp_of_files(recipe.source.name, names)
+    if cache is None and stamp is None:
+        # Nothing would show that values changed, and those of other data would be wrong.
+        return None
+    parts = (recipe.fingerprint, recipe.source.name, key, stamp)
+    folder = default_cache_dir() / f"{kind.removesuffix('s')}s" if cache is None else Path(cache)
+    return CacheFile(folder, kind, hashlib.sha256(repr(parts).encode()).hexdigest())
 
 
 def stamp_of_files(name: str, variables: tuple[str, ...]) -> str | None:

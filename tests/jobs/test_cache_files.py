@@ -11,9 +11,8 @@ import pytest
 import xarray as xr
 
 import xloader
-from xloader.core.window_sets import WindowBits
-from xloader.jobs import mask_files
-from xloader.jobs.mask_files import MaskFile, stamp_of_files
+from xloader.jobs import cache_files
+from xloader.jobs.cache_files import CacheFile, stamp_of_files
 from xloader.testing import CountingStore, write_store
 
 
@@ -109,7 +108,7 @@ def test_sources_without_files_are_kept_only_where_asked(
         pytest.param(lambda body: body + b"12345678", id="too long"),
         pytest.param(lambda body: body[:-1] + bytes([body[-1] ^ 1]), id="another bit"),
         pytest.param(lambda body: body.replace(b'"version": 1', b'"version": 9'), id="newer"),
-        pytest.param(lambda body: body.replace(b'"size": 20', b'"size": 21'), id="another size"),
+        pytest.param(lambda body: body.replace(b'"nbytes": 8', b'"nbytes": 9'), id="another size"),
         pytest.param(lambda body: b"[]\n" + body, id="another head"),
         pytest.param(lambda body: b"\xff\xfe" * 99, id="no head"),
         pytest.param(lambda body: b"", id="empty"),
@@ -138,22 +137,22 @@ def test_a_folder_that_cannot_be_written_to_does_not_matter(tmp_path: Path, cach
 def test_files_that_were_used_longest_ago_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bits = WindowBits.of_flags(np.ones(6400, np.bool_))
-    MaskFile(tmp_path, "probe").save(bits)
-    size = MaskFile(tmp_path, "probe").path.stat().st_size
-    MaskFile(tmp_path, "probe").path.unlink()
-    monkeypatch.setattr(mask_files, "_MOST_NBYTES", 3 * size + size // 2)
+    bits = bytes(800)
+    CacheFile(tmp_path, "mask", "probe").save(bits)
+    size = CacheFile(tmp_path, "mask", "probe").path.stat().st_size
+    CacheFile(tmp_path, "mask", "probe").path.unlink()
+    monkeypatch.setattr(cache_files, "_MOST_NBYTES", 3 * size + size // 2)
     for number in range(3):
-        file = MaskFile(tmp_path, f"mask{number}")
+        file = CacheFile(tmp_path, "mask", f"mask{number}")
         file.save(bits)
         os.utime(file.path, ns=(number, number))
     # A mask that is found counts as used.
-    assert MaskFile(tmp_path, "mask0").load(6400) is not None
-    MaskFile(tmp_path, "mask3").save(bits)
+    assert CacheFile(tmp_path, "mask", "mask0").load(800) is not None
+    CacheFile(tmp_path, "mask", "mask3").save(bits)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["mask0", "mask2", "mask3"]
-    monkeypatch.setattr(mask_files, "_MOST_NBYTES", size // 2)
-    MaskFile(tmp_path, "mask4").save(bits)
-    assert MaskFile(tmp_path, "mask4").load(6400) is None
+    monkeypatch.setattr(cache_files, "_MOST_NBYTES", size // 2)
+    CacheFile(tmp_path, "mask", "mask4").save(bits)
+    assert CacheFile(tmp_path, "mask", "mask4").load(800) is None
 
 
 def test_stamps_of_files(tmp_path: Path) -> None:

@@ -1,0 +1,180 @@
+"""Scores: a number for each sample, computed by a function of batches, each chunk read once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.options import LoaderOptions
+from xloader.core.subset import Subset
+from xloader.errors import OptionError, TransformError, XloaderError
+from xloader.jobs.cache_files import Cache, CacheFile, cache_file
+from xloader.loader.batch import Batch
+from xloader.loader.loader import Loader
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.transforms.outputs import make_outputs
+
+_MOST_ROWS: Final = 256
+"""Most samples that the function is given at a time."""
+_BATCH_SHARE: Final = 32
+"""Of the memory, the part that a batch may take by default."""
+
+ScoreFunction = Callable[[Batch], Any]
+"""A function of a batch of NumPy arrays, which returns a number for each of its samples."""
+
+
+def score_samples(
+    recipe: Recipe,
+    fn: ScoreFunction,
+    *,
+    memory: int | str = "2GiB",
+    threads: int | None = None,
+    batch_size: int | None = None,
+    cache: Cache = None,
+) -> NDArray[np.float64]:
+    """Compute a number for each sample, in an order that reads each chunk once.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    fn : callable
+        The function.
+    memory, threads, batch_size, cache
+        As for `Samples.score`.
+
+    Returns
+    -------
+    numpy.ndarray of float64, shape (num_ids,)
+        The number of each sample id.
+
+    Raises
+    ------
+    OptionError, TransformError, MemoryBudgetError, ChunkError
+        As for `Samples.score`.
+    """
+    recipe.require_windows()
+    if not callable(fn):
+        raise OptionError(
+            "score needs a function",
+            given=repr(fn),
+            allowed="a callable that takes a Batch and returns a number for each of its samples",
+            remedy='pass for example lambda batch: batch["rain"].mean(axis=(1, 2, 3))',
+        )
+    # All ranks of a group must get the same numbers, so the whole of a slab counts.
+    own = _each_once(recipe.planned)
+    file = _file_of(own, fn, cache)
+    found = None if file is None else file.load(8 * own.num_ids)
+    if found is not None:
+        return np.frombuffer(found, "<f8").astype(np.float64)
+    memory_nbytes = parse_nbytes(memory)
+    rows = batch_size if batch_size is not None else _num_rows(own, memory_nbytes)
+    scores = np.full(own.num_ids, np.nan)
+    with _cheapest(own, rows, memory_nbytes, threads) as loader:
+        for batch in loader:
+            scores[batch.ids] = _call(fn, batch)
+    if file is not None:
+        file.save(scores.astype("<f8").tobytes())
+    return scores
+
+
+def _each_once(recipe: Recipe) -> Recipe:
+    """The recipe with each id once in an epoch, whatever its weight."""
+    subset = recipe.subset
+    if subset is None or subset.weights is None:
+        return recipe
+    chosen = Subset(subset.num_windows, subset.indices, points=subset.points)
+    return replace(recipe, subset=chosen)
+
+
+def _num_rows(recipe: Recipe, memory_nbytes: int) -> int:
+    """Number of samples in a batch, so that batches take a small part of the memory."""
+    outputs = make_outputs(recipe, make_layouts(recipe))
+    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
+    fitting = memory_nbytes // (_BATCH_SHARE * max(sample_nbytes, 1))
+    return max(min(_MOST_ROWS, fitting, recipe.num_ids), 1)
+
+
+def _cheapest(recipe: Recipe, rows: int, memory: int, threads: int | None) -> Loader:
+    """A loader of the samples in ascending or in shuffled order, whichever reads fewer chunks."""
+    loaders = [
+        Loader(
+            recipe,
+            LoaderOptions(
+                batch_size=rows,
+                shuffle=shuffle,
+                memory=memory,
+                threads=threads,
+                output="numpy",
+                rank=0,
+                world_size=1,
+                on_nan="ignore",
+                max_amplification=1.0,
+            ),
+            np.asarray,
+        )
+        for shuffle in (False, True)
+    ]
+    ascending, shuffled = loaders
+    # Ids that ascend are kinder to caches, so they win where both read the same chunks.
+    if shuffled.explain().num_reads < ascending.explain().num_reads:
+        ascending.close()
+        return shuffled
+    shuffled.close()
+    return ascending
+
+
+def _call(fn: ScoreFunction, batch: Batch) -> NDArray[np.float64]:
+    try:
+        given = fn(batch)
+    except XloaderError:
+        raise
+    except Exception as error:
+        raise TransformError(
+            f"the function of score failed: {type(error).__name__}: {error}",
+            given=f"a batch of {len(batch.ids)} samples, of which the first has id {batch.ids[0]}",
+            allowed="a function that takes any batch of these samples",
+            remedy="call it on samples[:2] to find the fault",
+        ) from error
+    scores = np.asarray(given)
+    if scores.shape != (len(batch.ids),) or scores.dtype.kind not in "biuf":
+        raise OptionError(
+            "the function of score does not return a number for each sample",
+            given=f"{scores.dtype} of shape {scores.shape} for {len(batch.ids)} samples",
+            allowed=f"real numbers of shape ({len(batch.ids)},)",
+            remedy="reduce over all axes but the first, for example .mean(axis=(1, 2, 3))",
+        )
+    return scores.astype(np.float64)
+
+
+def _file_of(recipe: Recipe, fn: ScoreFunction, cache: Cache) -> CacheFile | None:
+    """The file of the scores; None if they are not to be kept."""
+    # Even a file that must not be used is asked for, because that checks ``cache``.
+    names = {name for field in recipe.gathered_fields for name in field.variables}
+    key = _digest_of(fn)
+    file = cache_file(recipe, "scores", cache, names, key)
+    # Nothing shows whether other callables, or the functions of transforms, have changed.
+    return None if key is None or (cache is None and recipe.is_mapped) else file
+
+
+def _digest_of(fn: object) -> str | None:
+    """A hash of the code of a plain function; None if more than its code fixes what it does."""
+    if not isinstance(fn, FunctionType) or fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__:
+        return None
+    return hashlib.sha256(repr(_code_text(fn.__code__)).encode()).hexdigest()
+
+
+def _code_text(code: CodeType) -> tuple[object, ...]:
+    constants = [
+        _code_text(part) if isinstance(part, CodeType) else part for part in code.co_consts
+    ]
+    return code.co_code, code.co_names, constants
