@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from zarr.storage import MemoryStore
 
 import xloader
 from tests.cases import Case, cases
@@ -277,3 +280,27 @@ def test_real_sea_surface_temperature(data_folder: Path) -> None:
     ]
     assert np.asarray(mask).tolist() == wanted
     assert 0 < mask.num_valid < len(mask)
+
+
+@pytest.mark.parametrize("chunks", [(10, 30, 30), (2000, 6, 30)])
+def test_counts_are_kept_of_windows_under_way_only(chunks: tuple[int, ...]) -> None:
+    """Counts of all 6.8 million windows would take 27 MB, twice that for the two fields."""
+    store = MemoryStore()
+    group = zarr.create_group(store)
+    group.create_array(
+        "a",
+        shape=(2000, 60, 60),
+        chunks=chunks,
+        dtype="float32",
+        dimension_names=("time", "lat", "lon"),
+    )
+    samples = xloader.open(store, on_missing="fill").window(time=3, lat=2, lon=2, stride=1)
+    samples = samples.inputs("a", time=slice(0, 2)).targets("a", time=2)
+    tracemalloc.start()
+    try:
+        mask = samples.is_valid(memory=28 * 2**20, threads=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert mask.num_valid == len(mask) == 1998 * 59 * 59
+    assert peak < 28 * 2**20

@@ -228,10 +228,12 @@ class Subset:
         if not is_worth_boxing(self.indices, shape, starts):
             return None
         # Tilings mostly cut alike, so the latest cut is asked for again.
-        latest = self._latest_boxed
-        if not latest or not all(map(np.array_equal, latest[0][0], starts)):
-            latest[:] = [(starts, BoxedWindows(self.indices, shape, starts))]
-        return latest[0][1]
+        for known, boxed in self._latest_boxed[:]:
+            if all(map(np.array_equal, known, starts)):
+                return boxed
+        boxed = BoxedWindows(self.indices, shape, starts)
+        self._latest_boxed[:] = [(starts, boxed)]
+        return boxed
 
     def cut_box(
         self, shape: tuple[int, ...], begins: tuple[int, ...], sizes: tuple[int, ...]

@@ -293,10 +293,11 @@ class WindowRuns(WindowSet):
             # The runs that reach into this range, and the gaps before and after them.
             first = np.searchsorted(self.ends, begin, side="right")
             last = np.searchsorted(self.begins, end)
-            runs = np.stack([self.begins[first:last], self.ends[first:last]], axis=-1)
-            edges = np.clip(np.concatenate([[begin], runs.reshape(-1), [end]]), begin, end)
+            edges = np.empty(2 * (last - first) + 2, np.int64)
+            edges[0], edges[-1] = begin, end
+            edges[1:-1:2], edges[2:-1:2] = self.begins[first:last], self.ends[first:last]
             is_in = np.arange(len(edges) - 1) % 2 > 0
-            packer.add(np.repeat(is_in, np.diff(edges)))
+            packer.add(np.repeat(is_in, np.diff(edges.clip(begin, end))))
         return packer.bits()
 
 

@@ -15,6 +15,7 @@ from xloader.core.footprint import Footprint, Group
 from xloader.engine.assembly import stored_variables
 from xloader.engine.block_reader import BlockReader, Bundle
 from xloader.engine.task_threads import TaskThreads, ThreadTask
+from xloader.errors import CorruptChunkError
 from xloader.recipe.recipe import Recipe
 from xloader.sources.retries import Attempts
 
@@ -74,6 +75,7 @@ class ChunkSweep:
             most = max(most_nbytes // footprint.max_chunk_nbytes, 1)
             self._num_threads = max(min(_NUM_REQUESTS, most), self._num_threads)
         self._stored = stored
+        self._max_retries = policy.max_retries
         self._threads = TaskThreads(policy, recipe.source.name)
         self.num_reads = 0
 
@@ -145,7 +147,13 @@ class ChunkSweep:
                 for part, dim in zip(parts, own.windowed, strict=True)
             ]
             begins.append(tuple(first))
-        self._reader.fetch(bundle).decode(outs)
+        try:
+            self._reader.fetch(bundle).decode(outs)
+        except CorruptChunkError:
+            # As in an epoch: the bytes may have been cut short on a network.
+            if not bundle.is_waiting or not self._max_retries:
+                raise
+            self._reader.fetch(bundle).decode(outs)
         for read, first_elements, values in zip(bundle.reads, begins, outs, strict=True):
             use(ChunkValues(read.variable, first_elements, values))
 

@@ -30,7 +30,7 @@ from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe
 
-_PIECE_SIZE = 1 << 20
+_PIECE_SIZE = 1 << 16
 """Number of windows or samples that are handled in one call."""
 
 _WORK_ITEMSIZE = 24
@@ -206,33 +206,21 @@ class _Counter:
     def read(self, footprint: Footprint, num_threads: int) -> int:
         """Read all chunks that are needed, and return their number."""
         blocks = SweepLine.of(footprint, self.places)
-        itemsizes = [
-            (v.stored_dtype.itemsize, v.dtype.itemsize if v.packing else 0)
-            for v in map(self._recipe.variable, footprint.variables)
-        ]
-        ratio = max((own + more + _WORK_ITEMSIZE) / own for own, more in itemsizes)
+        ratio = self._work_ratio(footprint)
         at_work = math.ceil(footprint.max_chunk_nbytes * ratio)
-        unit = sum(
-            RollingCounts.nbytes_of(
-                1,
-                tuple(self.places.shape[axis] for axis in part.axes),
-                0 in part.axes,
-                self._dtype.itemsize,
-            )
-            for part in self._parts
-            if part.counts is not None
-        )
+        fixed, unit = self._counts_nbytes()
         half = self._memory_nbytes // 2
         # Counts are copied when there come more of them.
-        if at_work > half or 2 * unit * self._num_along > half:
+        least = max(at_work, fixed + 2 * unit * self._num_along)
+        if least > half:
             raise MemoryBudgetError(
                 "the memory is too small for one chunk at work and the counts of the windows that "
                 "it reaches into",
                 given=f"memory={self._memory_nbytes} bytes",
-                minimum_nbytes=2 * max(at_work, 2 * unit * self._num_along),
+                minimum_nbytes=2 * least,
                 remedy="call is_valid with a larger stride, or on fewer samples",
             )
-        most_along = max(half // (2 * unit), self._num_along)
+        most_along = max((half - fixed) // max(2 * unit, 1), self._num_along)
         with ChunkSweep(self._recipe, footprint, int(half / ratio), num_threads) as sweep:
             for wave in blocks.waves(most_along):
                 for part in self._parts:
@@ -246,6 +234,25 @@ class _Counter:
                 sweep.do(tasks)
                 self.complete(wave.complete)
         return sweep.num_reads
+
+    def _work_ratio(self, footprint: Footprint) -> float:
+        """Bytes at work for each decoded byte of a chunk, while its valid elements are summed."""
+        found = []
+        for variable in map(self._recipe.variable, footprint.variables):
+            own = variable.stored_dtype.itemsize
+            unpacked = 0 if variable.packing is None else variable.dtype.itemsize
+            found.append((own + unpacked + _WORK_ITEMSIZE) / own)
+        return max(found)
+
+    def _counts_nbytes(self) -> tuple[int, int]:
+        """Bytes of all counts: those in any case, and those for each window along the sweep."""
+        fixed = unit = 0
+        for part in self._parts:
+            if part.counts is not None:
+                sizes = [self.places.shape[axis] for axis in part.axes if axis]
+                nbytes = self._dtype.itemsize * math.prod(sizes)
+                fixed, unit = (fixed, unit + nbytes) if 0 in part.axes else (fixed + nbytes, unit)
+        return fixed, unit
 
     def _count(self, chunk: ChunkValues) -> None:
         """Add the valid elements of a chunk to the counts of all windows that it reaches into."""

@@ -6,16 +6,19 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import xarray as xr
 
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole, is_number
 from xloader.core.options import usable_cores
+from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
+from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
 from xloader.jobs.cache_folder import default_cache_dir
 from xloader.jobs.mask_files import MaskFile, stamp_of_files
@@ -45,8 +48,8 @@ def find_valid(
     num_threads = threads if threads is None else check_whole("threads", threads, 1, MOST_THREADS)
     memory_nbytes = parse_nbytes(memory)
     # All ranks of a group must choose the same samples, so the whole of a slab counts.
-    own = _of_fields(recipe.planned, fields)
-    layouts = tuple(layout_of(own, field) for field in own.fields)
+    own, labels = _of_fields(recipe.planned, fields)
+    layouts = tuple(layout_of(own, field) for field in own.fields if field.name in labels.others)
     argument = None if mask is None else MaskArgument(own, mask)
     if argument is not None:
         _require_use(own, layouts, argument)
@@ -54,10 +57,12 @@ def find_valid(
     if argument is not None:
         told.append(f"mask={mask!r}" if isinstance(mask, str) else "mask=...")
     check = f"is_valid({', '.join(told)})"
+    if not layouts:
+        return SampleMask(labels.valid(share), check, 0, time.monotonic() - begun)
     file = _file_of(own, layouts, share, argument, cache)
     found = None if file is None else file.load(own.num_ids)
     if found is not None:
-        return SampleMask(found, check, 0, time.monotonic() - begun)
+        return SampleMask(found & labels.valid(share), check, 0, time.monotonic() - begun)
     cores = num_threads or usable_cores()
     wanted = None if argument is None else argument.read(memory_nbytes, cores)
     left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
@@ -65,7 +70,7 @@ def find_valid(
     if file is not None:
         file.save(bits)
     num_reads += 0 if wanted is None else wanted.num_reads
-    return SampleMask(bits, check, num_reads, time.monotonic() - begun)
+    return SampleMask(bits & labels.valid(share), check, num_reads, time.monotonic() - begun)
 
 
 def _check_share(at_least: Any) -> float:
@@ -79,16 +84,42 @@ def _check_share(at_least: Any) -> float:
     return float(at_least)
 
 
-def _of_fields(recipe: Recipe, names: Sequence[str]) -> Recipe:
-    """The recipe with some of its fields only: without transforms, and each sample once."""
-    gathered = recipe.gathered_fields
+@dataclass(frozen=True, eq=False)
+class _LabelFields:
+    """The fields to check that are columns of a table of points, and the names of the others."""
+
+    columns: tuple[LabelColumn, ...]
+    others: frozenset[str]
+    num_ids: int
+
+    def valid(self, at_least: float) -> WindowBits:
+        """Which samples have no NaN in the columns; all of them if NaN are allowed."""
+        is_valid = np.ones(self.num_ids, np.bool_)
+        for column in self.columns:
+            if at_least > 0 and column.values.dtype.kind == "f":
+                is_valid &= ~np.isnan(column.values)
+        return WindowBits.of_flags(is_valid)
+
+
+def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFields]:
+    """The recipe with some of its fields only, without transforms and each sample once.
+
+    Fields that are columns of a table are given apart.
+    """
+    gathered, columns = recipe.gathered_fields, recipe.label_columns
+    known = [field.name for field in gathered] + [column.name for column in columns]
     for name in names:
-        find(name, [field.name for field in gathered], "field")
-    kept = tuple(field for field in gathered if not names or field.name in names)
+        find(name, known, "field")
+    wanted = set(names or known)
+    # Fields that are not checked need not be laid out; without any, all would be gathered.
+    kept = tuple(field for field in gathered if field.name in wanted) or gathered
     # Samples of weight 0 are checked, too: weights may change later.
     chosen = None if recipe.subset is None else recipe.subset.indices
     subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
-    return replace(recipe, fields=kept, steps=(), subset=subset)
+    own = tuple(column for column in columns if column.name in wanted)
+    changed = replace(recipe, fields=kept, steps=(), subset=subset)
+    others = frozenset(field.name for field in gathered if field.name in wanted)
+    return changed, _LabelFields(own, others, recipe.num_ids)
 
 
 def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:

@@ -12,7 +12,6 @@ other. A window that straddles chunks gets a part of its sum from each::
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,11 +128,6 @@ class RollingCounts:
         self._has_sweep = has_sweep
         self._first = 0
         self._counts = np.zeros((0, *sizes[1:]) if has_sweep else sizes, dtype)
-
-    @staticmethod
-    def nbytes_of(num_along: int, sizes: tuple[int, ...], has_sweep: bool, itemsize: int) -> int:
-        """Memory for windows under way: ``num_along`` of them along the first dimension."""
-        return itemsize * math.prod((num_along, *sizes[1:]) if has_sweep else sizes)
 
     def reserve(self, end: int) -> None:
         """Make room for windows up to ``end`` along the first dimension."""

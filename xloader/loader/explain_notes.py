@@ -47,7 +47,7 @@ def with_notes(
         The prediction with its notes.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
-    own = (overlap_note(recipe), gap_note(recipe))
+    own = (overlap_note(recipe), gap_note(recipe), *points_notes(recipe))
     notes = tuple(note for note in (*more, *checks, *own) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
@@ -62,7 +62,6 @@ def with_notes(
         for variable in [recipe.variable(part.variable)]
     ]
     gather, steps = gather_in_words(copied), irregular_steps(recipe)
-    notes = (*notes, *points_notes(recipe))
     return replace(expected, gather=gather, irregular_steps=steps, notes=notes)
 
 
