@@ -239,7 +239,7 @@ def test_points_that_have_no_sample_are_counted() -> None:
     with pytest.raises(WindowError, match=r"2 of 20 points, first row 2: .*lat=78.0"):
         at_table(make_dataset(), table.drop(4).reset_index(drop=True).reindex([*range(19), 0]))
     samples = at_table(make_dataset(), table, outside="drop")
-    words = "3 of 20 points: 1 match no label, the window of 2 leaves the array"
+    words = "3 of 20 points: 1 match no label, the window of 2 leaves the array or crosses a gap"
     assert len(samples) == 17
     assert words in repr(samples)
     assert words in samples._repr_html_()
@@ -247,6 +247,38 @@ def test_points_that_have_no_sample_are_counted() -> None:
     kept = table.drop([2, 4, 9]).reset_index(drop=True)
     check_batch(samples[:], kept)
     assert "left out" not in repr(at_table(make_dataset(), kept, outside="drop"))
+
+
+def test_points_whose_windows_cross_a_gap_are_left_out() -> None:
+    ds = make_dataset().isel(time=[*range(20), *range(26, 40)])
+    times = ds.time.values[[5, 19, 20, 21, 22, 30]]
+    table = {"time": times, "row": np.arange(6)}
+    samples = ds.xloader.window(time=4)
+    with pytest.raises(WindowError, match=r"cross a gap. Given: 3 of 6 points, first row 1"):
+        samples.at_points(table)
+    kept = samples.at_points(table, outside="drop")
+    assert "3 of 6 points: the window of 3 leaves the array or crosses a gap" in repr(kept)
+    assert [int(row) for row in kept[:].row] == [0, 4, 5]
+    for index in range(3):
+        assert kept.to_xarray(index).time.values[2] == times[int(kept[index][1])]
+    assert len(ds.xloader.window(time=4, gaps="allow").at_points(table)) == 6
+
+
+def test_splits_keep_labels_and_take_columns_as_groups() -> None:
+    table = make_table(60).assign(station=lambda t: np.array(["x", "y", "z"])[t.index % 3])
+    # Windows of one element at distinct places share nothing, so no sample is left out.
+    samples = make_dataset().xloader.window(time=1, lat=1, lon=1).inputs("t2m")
+    samples = samples.at_points(table, method=NEAREST)
+    parts = samples.split({"train": ["x", "z"], "valid": ["y"]}, groups="station")
+    assert [len(part) for part in parts.values()] == [40, 20]
+    for part, group in (("train", {"x", "z"}), ("valid", {"y"})):
+        codes = parts[part][:].station
+        assert {parts[part].classes["station"][code] for code in codes} == group
+        snow = table.snow[table.station.isin(group)].to_numpy()
+        np.testing.assert_array_equal(parts[part][:].snow, snow)
+    late = samples.split(time={"early": 0.5, "late": 0.5})["late"]
+    wanted = table[np.isin(table.time.to_numpy(), make_dataset().time.values[30:])]
+    np.testing.assert_array_equal(late[:].snow, wanted.snow)
 
 
 def test_the_closest_label_has_a_limit() -> None:

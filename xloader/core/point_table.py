@@ -31,6 +31,11 @@ class LabelColumn:
     values: NDArray[Any]
     classes: tuple[str, ...] | None = None
 
+    @property
+    def decoded(self) -> NDArray[Any]:
+        """The values, with text in place of its codes."""
+        return self.values if self.classes is None else np.array(self.classes)[self.values]
+
 
 @dataclass(frozen=True, eq=False)
 class PointTable:
@@ -45,7 +50,7 @@ class PointTable:
     num_unmatched : int
         Number of points that were left out because the labels of a dimension have none for them.
     num_cut : int
-        Number of points that were left out because their window leaves the array.
+        Number of points that were left out because their window leaves the array or crosses a gap.
 
     Examples
     --------
@@ -54,7 +59,7 @@ class PointTable:
     >>> table.take(np.array([1, 1])).columns[0].values.tolist()
     [1, 1]
     >>> table.left_out
-    '2 of 5 points: the window of 2 leaves the array'
+    '2 of 5 points: the window of 2 leaves the array or crosses a gap'
     """
 
     columns: tuple[LabelColumn, ...] = ()
@@ -84,7 +89,7 @@ class PointTable:
         if self.num_unmatched:
             reasons.append(f"{self.num_unmatched:,} match no label")
         if self.num_cut:
-            reasons.append(f"the window of {self.num_cut:,} leaves the array")
+            reasons.append(f"the window of {self.num_cut:,} leaves the array or crosses a gap")
         if not reasons:
             return ""
         num = self.num_unmatched + self.num_cut

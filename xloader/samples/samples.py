@@ -636,9 +636,9 @@ class Samples(RecordedMethods):
             ``"start"``: the window begins at the point. ``"end"``: it ends there, as the time
             steps before an observation do. Dimensions that a mapping does not name are centred.
         outside : {"raise", "drop"}, default "raise"
-            What to do about points that have no sample, because no label matches or the window
-            leaves the array. ``"drop"`` leaves them out: ``print(samples)`` and ``explain()``
-            say how many, and ids count the points that are left.
+            What to do about points that have no sample, because no label matches, or the window
+            leaves the array or crosses a gap. ``"drop"`` leaves them out: ``print(samples)`` and
+            ``explain()`` say how many, and ids count the points that are left.
 
         Returns
         -------
@@ -650,7 +650,7 @@ class Samples(RecordedMethods):
         UnknownNameError
             If the table lacks the column of a windowed dimension, or points lie off the grid.
         WindowError
-            If the windows of points leave the array.
+            If the windows of points leave the array, or cross a gap that :meth:`window` drops.
         OptionError
             If a label is missing (NaN); if the labels of a dimension are not sorted, or occur
             more than once; if a column has the name of a field, a coordinate or another
@@ -982,10 +982,10 @@ class Samples(RecordedMethods):
             Least size of random blocks, along dimensions with windows. A block is made of whole
             chunks, and belongs to one part.
         groups : str or array-like, optional
-            The name of a coordinate along a dimension with windows, such as ``"station"``; or a
-            group for each sample, such as the number of a storm. All of a group belongs to one
-            part. With a group for each sample, a sample that shares elements with a part named
-            before its own belongs to none.
+            The name of a coordinate along a dimension with windows, such as ``"station"``, or of a
+            column of :meth:`at_points`; or a group for each sample, such as the number of a storm.
+            All of a group belongs to one part. With a group for each sample, a sample that shares
+            elements with a part named before its own belongs to none.
         seed : int, default 0
             Fixes which blocks or groups belong to which part, where fractions are given.
         **along

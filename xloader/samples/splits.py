@@ -17,6 +17,7 @@ from xloader.order.cohorts import tile_edges
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.durations import Duration, is_duration, num_steps
 from xloader.recipe.layout import make_layouts
+from xloader.recipe.points import columns_by_name
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.split_parts import block_parts, group_parts, labelled_parts, line_grid
 
@@ -231,9 +232,12 @@ def _chunk_edges(recipe: Recipe, dims: Mapping[str, Any]) -> dict[str, NDArray[n
 
 def _groups(recipe: Recipe, groups: str | ArrayLike) -> tuple[str | None, NDArray[Any]]:
     """The dimension along which groups are given, None for one of each sample; and the groups."""
+    columns = columns_by_name(recipe)
+    if isinstance(groups, str) and groups in columns:
+        return None, columns[groups].decoded
     if isinstance(groups, str):
         coords = recipe.source.coordinates()
-        find(groups, map(str, coords.coords), "coordinate")
+        find(groups, [*map(str, coords.coords), *columns], "coordinate")
         labels = coords[groups].variable.to_base_variable()
         windowed = recipe.require_windows().dims
         if len(labels.dims) != 1 or labels.dims[0] not in windowed:
