@@ -50,7 +50,7 @@ def test_a_warning_names_field_number_samples_and_remedy() -> None:
     assert "4 values of the field 'inputs', in samples 5, 7." in message
     assert "'targets'" not in message
     assert "'count'" not in message
-    for remedy in (".fillna(", "mask", ".select(", 'on_nan="ignore"'):
+    for remedy in (".fillna(", "mask", ".dropna(", 'on_nan="ignore"'):
         assert remedy in message
 
 

@@ -286,9 +286,8 @@ class WindowRuns(WindowSet):
             ids = np.arange(begin, min(begin + _PIECE_SIZE, len(self)))
             first, last = (np.searchsorted(self._before, ids[[0, -1]], side="right") - 1).tolist()
             own = slice(first, last + 1)
-            edges: Ints = np.clip(self._before[first : last + 2], ids[0], ids[-1] + 1)
-            sizes = np.diff(edges)
-            yield ids + np.repeat(self.begins[own] - self._before[own], sizes)
+            edges = self._before[first : last + 2].clip(ids[0], ids[-1] + 1)
+            yield ids + np.repeat(self.begins[own] - self._before[own], edges[1:] - edges[:-1])
 
     def as_bits(self) -> WindowBits:
         """The same set, kept as bits."""
