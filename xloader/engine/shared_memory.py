@@ -51,15 +51,47 @@ class SharedMemory:
                 remedy="pass a smaller batch_size or prefetch, or leave processes= out",
             ) from error
 
+    @property
+    def file(self) -> int:
+        """The file descriptor; -1 once it is closed."""
+        return self._file
+
     @classmethod
-    def _opened(cls, file: Any, nbytes: int) -> SharedMemory:
+    def of_process(cls, pid: int, file: int) -> SharedMemory:
+        """Open the memory that another process has. Linux only.
+
+        Parameters
+        ----------
+        pid, file : int
+            The process, and its file descriptor.
+
+        Raises
+        ------
+        WorkersError
+            If it cannot be opened.
+        """
+        try:
+            return cls._mapped(os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR))
+        except OSError as error:
+            raise WorkersError(
+                f"the memory of another process cannot be opened ({error.strerror})",
+                given=f"file descriptor {file} of process {pid}, in process {os.getpid()}",
+                remedy="send a copy: array.copy() or tensor.clone()",
+            ) from error
+
+    @classmethod
+    def _opened(cls, file: Any) -> SharedMemory:
+        return cls._mapped(file.detach())
+
+    @classmethod
+    def _mapped(cls, file: int) -> SharedMemory:
         other = cls.__new__(cls)
-        other._file = file.detach()
-        other.buffer = _map(other._file, nbytes)
+        other._file = file
+        other.buffer = _map(file, os.fstat(file).st_size)
         return other
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SharedMemory._opened, (DupFd(self._file), self.buffer.nbytes)
+        return SharedMemory._opened, (DupFd(self._file),)
 
     def close(self) -> None:
         """Let go of the memory. It lives as long as any other array over it."""
