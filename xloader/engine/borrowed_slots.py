@@ -91,17 +91,24 @@ class Borrower:
         """
         # One thread may pin the batches of a loop, while another thread runs another loop.
         with self._lock:
-            found = None
-            for child in list(self._children.values()):
-                child.give_back()
-                found = child if loan.key in child.slots else found
-            found = found or self._add(loan)
+            self._give_back()
+            own = [one for one in self._children.values() if loan.key in one.slots]
+            found = own[0] if own else self._add(loan)
             array = None if found is None else found.borrow(loan)
         if array is None:
             array = _copied(loan)
         if loan.memory is not None:
             loan.memory.close()
         return array
+
+    def give_back(self) -> None:
+        """Note in the slots which arrays were dropped, so that they can be used again."""
+        with self._lock:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for one in self._children.values():
+            one.give_back()
 
     def _add(self, loan: Loan) -> BorrowedSlots | None:
         if loan.memory is None:

@@ -8,6 +8,7 @@ as PyTorch does it.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -70,7 +71,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
         loan = _lender.lend(array)
         if loan is not None:
             return _rebuild, (loan, array.shape, array.strides, array.dtype, tensor.dtype)
-    return reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+    return _rebuild_copy, reduce_tensor(tensor)  # type: ignore[no-untyped-call]
 
 
 def _rebuild(
@@ -80,10 +81,20 @@ def _rebuild(
     dtype: np.dtype,
     torch_dtype: torch.dtype,
 ) -> torch.Tensor:
+    array = np.ndarray(shape, dtype, _borrower_here().borrow(loan), 0, strides)
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == torch_dtype else tensor.view(torch_dtype)
+
+
+def _rebuild_copy(rebuild: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    # Where the user keeps many batches, only copies come until slots are given back.
+    _borrower_here().give_back()
+    return rebuild(*args)
+
+
+def _borrower_here() -> Borrower:
     global _borrower
     if not _borrower.is_here:
         # A fork has copied the slots of the parent's workers.
         _borrower = Borrower()
-    array = np.ndarray(shape, dtype, _borrower.borrow(loan), 0, strides)
-    tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == torch_dtype else tensor.view(torch_dtype)
+    return _borrower
