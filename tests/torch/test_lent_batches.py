@@ -430,16 +430,22 @@ def test_slots_that_are_given_up_are_dropped(
 
     batches = batches_of(lender)
     first = batches.take(KINDS)
-    loan = send(first[0])
-    array = borrower.borrow(loan)
-    assert send(first[1]).memory is None
-    before = len(mapped_slots())
-    # A new plan: the worker makes other slots. One of the old slot's loans is still under way.
+    array = borrower.borrow(send(first[0]))
+    late = send(first[1])
+    assert late.memory is None
+    # In both roles, this process has mapped the slot.
+    assert len(mapped_slots()) == 2
+    # A new plan: the worker makes other slots. One array of the old slot is still under way.
     batches = batches_of(lender)
     del first, array
     second = batches.take(KINDS)
-    kept = borrower.borrow(send(second[0]))
-    assert len(mapped_slots()) == before + 2 - 1
-    del loan, batches, second, kept
+    kept = [borrower.borrow(send(second[0]))]
+    assert len(mapped_slots()) == 3
+    assert borrower.borrow(late).nbytes == 5
+    others = batches_of(lender)
+    third = others.take(KINDS)
+    kept.append(borrower.borrow(send(third[0])))
+    assert len(mapped_slots()) == 4
+    del batches, others, second, third, kept, late
     monkeypatch.undo()
     del child
