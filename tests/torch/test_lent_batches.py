@@ -266,7 +266,8 @@ def test_a_worker_that_is_killed_leaves_nothing(samples: Samples, dataset: xr.Da
     batch = next(iterator)
     for worker in iterator._workers:  # type: ignore[attr-defined]
         os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="worker"):
+    # As without slots: PyTorch finds out, or a descriptor is asked for that the worker had.
+    with pytest.raises((RuntimeError, OSError, EOFError)):
         list(iterator)
     check(dataset, batch)
     assert is_lent(batch.inputs)
@@ -393,7 +394,7 @@ def test_only_memory_of_slots_is_lent(lender: Lender) -> None:
     del batches, large, small
 
 
-def test_a_process_that_is_no_parent_gets_a_copy(lender: Lender) -> None:
+def test_without_a_holder_an_array_is_copied(lender: Lender) -> None:
     batches = batches_of(lender)
     array = batches.take(KINDS)[1]
     array[:] = 3
@@ -411,15 +412,12 @@ def test_a_process_that_is_no_parent_gets_a_copy(lender: Lender) -> None:
         Borrower().borrow(loan._replace(file=10**6))
 
 
-def test_slots_that_are_given_up_are_dropped(
-    lender: Lender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Child:
-        pid = os.getpid()
+class Holder:
+    """What the slots are kept with."""
 
-    child = Child()
-    monkeypatch.setattr("multiprocessing.process._children", {child})
-    borrower = Borrower()
+
+def test_slots_that_are_given_up_are_dropped(lender: Lender) -> None:
+    holder, borrower = Holder(), Borrower()
 
     def send(array: Any) -> Any:
         loan = lender.lend(array)
@@ -430,7 +428,7 @@ def test_slots_that_are_given_up_are_dropped(
 
     batches = batches_of(lender)
     first = batches.take(KINDS)
-    array = borrower.borrow(send(first[0]))
+    array = borrower.borrow(send(first[0]), holder)
     late = send(first[1])
     assert late.memory is None
     # In both roles, this process has mapped the slot.
@@ -439,13 +437,11 @@ def test_slots_that_are_given_up_are_dropped(
     batches = batches_of(lender)
     del first, array
     second = batches.take(KINDS)
-    kept = [borrower.borrow(send(second[0]))]
+    kept = [borrower.borrow(send(second[0]), holder)]
     assert len(mapped_slots()) == 3
-    assert borrower.borrow(late).nbytes == 5
+    assert borrower.borrow(late, holder).nbytes == 5
     others = batches_of(lender)
     third = others.take(KINDS)
-    kept.append(borrower.borrow(send(third[0])))
+    kept.append(borrower.borrow(send(third[0]), holder))
     assert len(mapped_slots()) == 4
     del batches, others, second, third, kept, late
-    monkeypatch.undo()
-    del child

@@ -5,12 +5,11 @@ The other side is `xloader.engine.lent_slots`.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
 import weakref
 from collections import deque
-from multiprocessing import process
-from typing import Any
+from typing import Final
 
 from xloader.engine.buffers import Buffer, Lease, leased
 from xloader.engine.lent_slots import (
@@ -24,110 +23,126 @@ from xloader.engine.lent_slots import (
 from xloader.engine.shared_memory import SharedMemory
 from xloader.errors import WorkersError
 
+_SLOTS: Final = "_xloader_slots"
+"""Attribute of a holder."""
 
-class BorrowedSlots:
-    """The slots that one process lends to this one.
 
-    Attributes
+class BorrowedSlot:
+    """A slot of another process.
+
+    Parameters
     ----------
-    slots : dict of bytes to (numpy.ndarray, numpy.ndarray)
-        Header and batch of each slot, by its key.
+    memory : SharedMemory
+        The slot.
     """
 
-    def __init__(self) -> None:
-        self.slots: dict[bytes, tuple[Buffer, Buffer]] = {}
+    def __init__(self, memory: SharedMemory) -> None:
+        self._header, self._batch = parts_of(memory)
+        # An array that the user keeps keeps this, too: it must belong to this slot alone.
         self._returned: deque[Lease] = deque()
+        self._header[KNOWN] = 1
 
-    def add(self, key: bytes, memory: SharedMemory) -> None:
-        """Add a slot, and drop those that the lender has given up."""
-        self.slots[key] = parts_of(memory)
-        self.slots[key][0][KNOWN] = 1
-        for other, (header, _) in list(self.slots.items()):
-            # A loan may still be under way.
-            if header[GIVEN_UP] and not header[FIRST_LOAN:].any():
-                del self.slots[other]
+    @property
+    def is_over(self) -> bool:
+        """Whether the lender has given it up. An array may still be under way."""
+        return bool(self._header[GIVEN_UP]) and not self._header[FIRST_LOAN:].any()
 
     def borrow(self, loan: Loan) -> Buffer:
         """The memory of a loan."""
-        header, batch = self.slots[loan.key]
-        array = batch[loan.offset : loan.offset + loan.nbytes]
-        return leased(array, self._returned, header[loan.number : loan.number + 1])
+        array = self._batch[loan.offset : loan.offset + loan.nbytes]
+        return leased(array, self._returned, self._header[loan.number : loan.number + 1])
 
     def give_back(self) -> None:
         """Clear the loans whose arrays were dropped."""
         while self._returned:
-            self._returned.popleft().buffer[0] = 0
+            # Another thread may take the last one.
+            with contextlib.suppress(IndexError):
+                self._returned.popleft().buffer[0] = 0
+
+
+class BorrowedSlots(dict[bytes, BorrowedSlot]):
+    """The slots of one holder, by their keys."""
+
+    def add(self, loan: Loan) -> None:
+        """Add the slot of a loan, and drop those that are over."""
+        assert loan.memory is not None
+        self[loan.key] = BorrowedSlot(loan.memory)
+        for key, slot in list(self.items()):
+            if slot.is_over:
+                del self[key]
 
 
 class Borrower:
     """Finds the arrays that other processes lend to this one.
 
-    The slots of a child process are kept as long as the object that stands for the child: a
-    ``DataLoader`` has one for each of its workers, and drops it when the worker has ended.
+    There is no lock. A garbage collection in the middle may end a ``DataLoader``, and wait for its
+    thread that pins batches, which may be here too. The arrays of one holder come on one thread.
     """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._children: weakref.WeakKeyDictionary[Any, BorrowedSlots] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
+        self._known: list[weakref.ref[BorrowedSlots]] = []
 
     @property
     def is_here(self) -> bool:
         """Whether this is the process that made the borrower, and no fork of it."""
         return os.getpid() == self._pid
 
-    def borrow(self, loan: Loan) -> Buffer:
+    def borrow(self, loan: Loan, holder: object | None = None) -> Buffer:
         """The memory of a loan, as an array of bytes. The loan ends when the array is dropped.
 
         Parameters
         ----------
         loan : Loan
             The loan.
+        holder : object, optional
+            The slot is kept as long as this object. Without one, the array is a copy.
 
         Raises
         ------
         WorkersError
             If the lender has ended before this process had the slot.
         """
-        # One thread may pin the batches of a loop, while another thread runs another loop.
-        with self._lock:
-            self._give_back()
-            own = [one for one in self._children.values() if loan.key in one.slots]
-            found = own[0] if own else self._add(loan)
-            array = None if found is None else found.borrow(loan)
-        if array is None:
-            array = _copied(loan)
+        self.give_back()
+        slot = self._find(loan)
+        if slot is None and loan.memory is not None and holder is not None:
+            self._slots_of(holder).add(loan)
+            slot = self._find(loan)
+        array = _copied(loan) if slot is None else slot.borrow(loan)
         if loan.memory is not None:
             loan.memory.close()
         return array
 
     def give_back(self) -> None:
         """Note in the slots which arrays were dropped, so that they can be used again."""
-        with self._lock:
-            self._give_back()
+        for slots in self._all():
+            for slot in list(slots.values()):
+                slot.give_back()
 
-    def _give_back(self) -> None:
-        for one in self._children.values():
-            one.give_back()
+    def _find(self, loan: Loan) -> BorrowedSlot | None:
+        found = [slots.get(loan.key) for slots in self._all()]
+        return next((slot for slot in found if slot is not None), None)
 
-    def _add(self, loan: Loan) -> BorrowedSlots | None:
-        if loan.memory is None:
-            return None
-        # The public `active_children` also waits for those that have ended, which another thread
-        # may do at the same time.
-        for child in list(getattr(process, "_children", ())):
-            if child.pid == loan.lender:
-                slots = self._children.setdefault(child, BorrowedSlots())
-                slots.add(loan.key, loan.memory)
-                return slots
-        return None
+    def _all(self) -> list[BorrowedSlots]:
+        # In a copy, as another thread may add one meanwhile.
+        found = [ref() for ref in list(self._known)]
+        return [one for one in found if one is not None]
+
+    def _slots_of(self, holder: object) -> BorrowedSlots:
+        slots: BorrowedSlots | None = vars(holder).get(_SLOTS)
+        if slots is None:
+            # A weak reference without a callback: Ctrl-C in one would be lost.
+            slots = vars(holder)[_SLOTS] = BorrowedSlots()
+            self._known.append(weakref.ref(slots))
+            for ref in list(self._known):
+                if ref() is None:
+                    with contextlib.suppress(ValueError):
+                        self._known.remove(ref)
+        return slots
 
 
 def _copied(loan: Loan) -> Buffer:
-    """A copy of an array that was lent by a process which is no child of this one.
-
-    Nobody would tell when that process has ended, so its slot is not kept.
-    """
+    """A copy of an array whose slot is not kept."""
     memory = loan.memory or SharedMemory.of_process(loan.lender, loan.file)
     header, batch = parts_of(memory)
     memory.close()

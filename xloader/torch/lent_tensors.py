@@ -8,6 +8,7 @@ as PyTorch does it.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -81,7 +82,11 @@ def _rebuild(
     dtype: np.dtype,
     torch_dtype: torch.dtype,
 ) -> torch.Tensor:
-    array = np.ndarray(shape, dtype, _borrower_here().borrow(loan), 0, strides)
+    # A DataLoader drops the queue of its workers when they have ended.
+    caller = sys._getframe(1)
+    is_queue = caller.f_globals.get("__name__") == "multiprocessing.queues"
+    queue = caller.f_locals.get("self") if is_queue else None
+    array = np.ndarray(shape, dtype, _borrower_here().borrow(loan, queue), 0, strides)
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == torch_dtype else tensor.view(torch_dtype)
 
