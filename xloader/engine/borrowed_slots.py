@@ -108,10 +108,7 @@ class Borrower:
         if slot is None and loan.memory is not None and holder is not None:
             self._slots_of(holder).add(loan)
             slot = self._find(loan)
-        array = _copied(loan) if slot is None else slot.borrow(loan)
-        if loan.memory is not None:
-            loan.memory.close()
-        return array
+        return _copied(loan) if slot is None else slot.borrow(loan)
 
     def give_back(self) -> None:
         """Note in the slots which arrays were dropped, so that they can be used again."""
@@ -145,7 +142,6 @@ def _copied(loan: Loan) -> Buffer:
     """A copy of an array whose slot is not kept."""
     memory = loan.memory or SharedMemory.of_process(loan.lender, loan.file)
     header, batch = parts_of(memory)
-    memory.close()
     if header[:KEY_NBYTES].tobytes() != loan.key:
         raise WorkersError(
             "an array that a worker of a DataLoader has sent is not there any more",

@@ -32,7 +32,9 @@ _borrower = Borrower()
 def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
     """The maker of the memory for batches of a worker, from which they are sent without a copy.
 
-    It has as many slots as the plan counts batches of a worker.
+    It has one slot more than the plan counts batches of a worker: for a moment, a loop has both the
+    batch before and the next one. Without that slot, PyTorch would copy one batch in ten, which
+    takes twice the memory of a slot.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
         _lender = Lender()
     ForkingPickler.register(torch.Tensor, _reduce)
     budget, workers = rank_plan.plan.budget, rank_plan.plan.workers
-    num_slots = min(budget.num_batches, -(-rank_plan.num_steps // workers))
+    num_slots = min(budget.num_batches + 1, -(-rank_plan.num_steps // workers))
     return partial(LentBatches, lender=_lender, num_slots=max(num_slots, 1))
 
 
