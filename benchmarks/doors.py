@@ -2,9 +2,10 @@
 
 python -m benchmarks.doors                  # makes its store in the temporary folder
 python -m benchmarks.doors --folder DIR     # finds or makes its store in DIR
+python -m benchmarks.doors --rounds 3       # takes turns, where other programs disturb the figures
 
 Each way runs in a process of its own. It warms up for one epoch, or for some seconds of one. Then
-the best of three epochs counts.
+the best of three epochs counts. *Copies* means that PyTorch copies the batches of the workers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 import xloader
@@ -34,6 +36,8 @@ SECONDS = 6.0
 
 NUM_TURNS = 3
 
+InitFn = Callable[[int], None]
+
 Epochs = Callable[[], Iterator[int]]
 """Starts an epoch and yields the number of bytes of each batch."""
 
@@ -44,6 +48,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "xbench")
     parser.add_argument("--layout", default="steps1", choices=[own.name for own in LAYOUTS])
     parser.add_argument("--way", choices=[*WAYS])
+    parser.add_argument("--only", nargs="+", choices=[*WAYS], default=[*WAYS])
+    parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
     options = parser.parse_args()
     layout = next(own for own in LAYOUTS if own.name == options.layout)
     if options.way:
@@ -51,13 +57,16 @@ def main() -> None:
         return
     ensure_stores(options.folder, [layout.store])
     print(f"{layout.title}, memory {layout.memory_nbytes >> 20} MiB")
-    print("| door | GB/s | of samples.loader() | first batch, s |")
+    print(f"| door | GB/s | of {options.only[0]} | first batch, s |")
     print("| --- | --- | --- | --- |")
-    best = None
-    for way in WAYS:
-        rate, first = _run(way, options)
-        best = best or rate
-        print(f"| {way} | {rate:.3f} | {rate / best:.3f} | {first:.1f} |", flush=True)
+    rates, firsts = dict.fromkeys(options.only, 0.0), dict.fromkeys(options.only, np.inf)
+    for _ in range(options.rounds):
+        for way in options.only:
+            rate, first = _run(way, options)
+            rates[way], firsts[way] = max(rates[way], rate), min(firsts[way], first)
+    for way, rate in rates.items():
+        share = rate / rates[options.only[0]]
+        print(f"| {way} | {rate:.3f} | {share:.3f} | {firsts[way]:.1f} |")
 
 
 def measure(way: str, layout: Layout, folder: Path) -> tuple[float, float]:
@@ -95,7 +104,12 @@ def _loader(layout: Layout, path: Path) -> Epochs:
     return lambda: _nbytes(iter(loader))
 
 
-def _data_loader(layout: Layout, path: Path, num_workers: int) -> Epochs:
+def _data_loader(
+    layout: Layout,
+    path: Path,
+    num_workers: int,
+    worker_init_fn: Callable[[int], None] | None = None,
+) -> Epochs:
     from xloader.torch import data_loader
 
     loader = data_loader(
@@ -103,11 +117,31 @@ def _data_loader(layout: Layout, path: Path, num_workers: int) -> Epochs:
         layout.batch_size,
         num_workers=num_workers,
         memory=layout.memory_nbytes,
+        worker_init_fn=worker_init_fn,
     )
     return lambda: _nbytes(iter(loader))
 
 
-def _iterable(layout: Layout, path: Path, num_workers: int) -> Epochs:
+def lend_nothing(number: int) -> None:
+    """Let PyTorch copy the batches of this worker into new shared memory, as it does by itself.
+
+    Parameters
+    ----------
+    number : int
+        Number of the worker.
+    """
+    from xloader.torch import iterable_dataset, worker_reader
+
+    for module in (iterable_dataset, worker_reader):
+        vars(module)["memory_to_lend"] = lambda rank_plan: None
+
+
+def _iterable(
+    layout: Layout,
+    path: Path,
+    num_workers: int,
+    worker_init_fn: Callable[[int], None] | None = None,
+) -> Epochs:
     from torch.utils.data import DataLoader
 
     from xloader.torch import IterableDataset, collate
@@ -122,6 +156,7 @@ def _iterable(layout: Layout, path: Path, num_workers: int) -> Epochs:
         collate_fn=collate,
         persistent_workers=True,
         multiprocessing_context="forkserver",
+        worker_init_fn=worker_init_fn,
     )
     epochs = itertools.count()
 
@@ -181,7 +216,13 @@ def _xbatcher(layout: Layout, path: Path, num_workers: int) -> Epochs:
 WAYS: dict[str, Callable[[Layout, Path], Epochs]] = {
     "samples.loader()": _loader,
     **{f"data_loader, {n} workers": partial(_data_loader, num_workers=n) for n in (0, 1, 2, 4)},
+    "data_loader, 2 workers, copies": partial(
+        _data_loader, num_workers=2, worker_init_fn=lend_nothing
+    ),
     "IterableDataset, 2 workers": partial(_iterable, num_workers=2),
+    "IterableDataset, 2 workers, copies": partial(
+        _iterable, num_workers=2, worker_init_fn=lend_nothing
+    ),
     "MapDataset, shuffle=True, 2 workers": partial(_random, num_workers=2),
     "xbatcher's MapDataset, shuffle=True, 2 workers": partial(_xbatcher, num_workers=2),
 }

@@ -176,7 +176,7 @@ class Lease(weakref.ref[Any]):
     Attributes
     ----------
     buffer : numpy.ndarray
-        The memory.
+        The memory, or what stands for it.
     """
 
     __slots__ = ("buffer",)
@@ -191,7 +191,7 @@ class _Owner:
     lease: Lease
 
 
-def leased(buffer: Buffer, free: deque[Lease]) -> Buffer:
+def leased(buffer: Buffer, free: deque[Lease], token: Buffer | None = None) -> Buffer:
     """The same memory as an array. When nothing refers to it any more, its lease is free.
 
     This happens on any thread, also in a garbage collection. No code in Python runs then: Ctrl-C
@@ -203,11 +203,14 @@ def leased(buffer: Buffer, free: deque[Lease]) -> Buffer:
         The memory.
     free : deque of Lease
         Gets the lease.
+    token : numpy.ndarray, optional
+        Stands for the memory in the lease, and keeps it from being released; by default the memory
+        itself.
     """
     owner = _Owner()
     owner.__array_interface__ = buffer.__array_interface__
     owner.lease = Lease(owner, free.append)
-    owner.lease.buffer = buffer
+    owner.lease.buffer = buffer if token is None else token
     return np.asarray(owner)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -38,12 +39,12 @@ class SharedMemory:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._file = _open_file()
+        file = _open_file()
         try:
-            _reserve(self._file, nbytes)
-            self.buffer = _map(self._file, nbytes)
+            _reserve(file, nbytes)
+            self._hold(file)
         except OSError as error:
-            os.close(self._file)
+            os.close(file)
             raise WorkersError(
                 f"there is no room for the memory that worker processes share ({error.strerror})",
                 given=f"{nbytes} bytes ({show_nbytes(nbytes)}) for the batches of processes=",
@@ -51,21 +52,62 @@ class SharedMemory:
                 remedy="pass a smaller batch_size or prefetch, or leave processes= out",
             ) from error
 
+    @property
+    def file(self) -> int:
+        """The file descriptor; -1 once it is closed."""
+        return self._file
+
     @classmethod
-    def _opened(cls, file: Any, nbytes: int) -> SharedMemory:
+    def of_process(cls, pid: int, file: int) -> SharedMemory:
+        """Open the memory that another process has. Linux only.
+
+        Parameters
+        ----------
+        pid, file : int
+            The process, and its file descriptor.
+
+        Raises
+        ------
+        WorkersError
+            If it cannot be opened.
+        """
+        try:
+            return cls._mapped(os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR))
+        except OSError as error:
+            raise WorkersError(
+                f"the memory of another process cannot be opened ({error.strerror})",
+                given=f"file descriptor {file} of process {pid}, in process {os.getpid()}",
+                remedy="send a copy: array.copy() or tensor.clone()",
+            ) from error
+
+    @classmethod
+    def _opened(cls, file: Any) -> SharedMemory:
+        return cls._mapped(file.detach())
+
+    @classmethod
+    def _mapped(cls, file: int) -> SharedMemory:
         other = cls.__new__(cls)
-        other._file = file.detach()
-        other.buffer = _map(other._file, nbytes)
+        try:
+            other._hold(file)
+        except OSError:
+            os.close(file)
+            raise
         return other
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SharedMemory._opened, (DupFd(self._file), self.buffer.nbytes)
+        return SharedMemory._opened, (DupFd(self._file),)
 
     def close(self) -> None:
         """Let go of the memory. It lives as long as any other array over it."""
-        if self._file >= 0:
-            os.close(self._file)
+        self._close()
         self._file, self.buffer = -1, np.empty(0, np.uint8)
+
+    def _hold(self, file: int) -> None:
+        self.buffer = _map(file)
+        self._file = file
+        # Also if nobody calls `close`.
+        self._close: weakref.finalize[Any, Any] = weakref.finalize(self, os.close, file)
+        self._close.atexit = False
 
 
 def _open_file() -> int:
@@ -83,5 +125,5 @@ def _reserve(file: int, nbytes: int) -> None:
         os.posix_fallocate(file, 0, nbytes)
 
 
-def _map(file: int, nbytes: int) -> Buffer:
-    return np.frombuffer(mmap.mmap(file, nbytes), np.uint8)
+def _map(file: int) -> Buffer:
+    return np.frombuffer(mmap.mmap(file, os.fstat(file).st_size), np.uint8)

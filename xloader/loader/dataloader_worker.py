@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from xloader.core.nans import NanWarner
+from xloader.engine.buffers import MakeMemory
 from xloader.engine.job import Delivery
 from xloader.engine.run import Run
-from xloader.loader.job_factory import JobFactory
+from xloader.loader.job_factory import JobFactory, Share
 from xloader.loader.rank_plan import RankPlan
 
 
@@ -24,12 +26,27 @@ class Worker:
         Number of batches that are made, or wait for delivery, while the consumer is busy.
     num_cores : int
         Most threads that load and gather.
+    make_memory : callable, optional
+        Makes the memory of its batches; by default memory of its own.
     """
 
-    def __init__(self, rank_plan: RankPlan, number: int, *, num_ready: int, num_cores: int) -> None:
+    def __init__(
+        self,
+        rank_plan: RankPlan,
+        number: int,
+        *,
+        num_ready: int,
+        num_cores: int,
+        make_memory: MakeMemory | None = None,
+    ) -> None:
         self._rank_plan = rank_plan
         self._number = number
-        self._job_factory = JobFactory(rank_plan, num_ready=num_ready, num_cores=num_cores)
+        self._job_factory = JobFactory(
+            rank_plan,
+            num_ready=num_ready,
+            num_cores=num_cores,
+            share=replace(Share.whole(rank_plan), make_memory=make_memory),
+        )
         self._run: Run | None = None
         self._nan_warner = NanWarner(rank_plan.options.on_nan)
 

@@ -26,6 +26,7 @@ from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
 from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedCursor, WorkerPass
+from xloader.torch.lent_tensors import memory_to_lend
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
@@ -285,6 +286,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
                 number,
                 num_ready=asked.prefetch if info is None else 1,
                 num_cores=asked.threads or num_cores(num_workers),
+                make_memory=memory_to_lend(rank_plan),
             )
         return self._rows(worker, start)
 

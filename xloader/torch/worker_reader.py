@@ -25,6 +25,7 @@ from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
+from xloader.torch.lent_tensors import memory_to_lend
 from xloader.torch.step_tags import PlanTag, StepTag
 from xloader.torch.worker_shutdown import end_in_time
 from xloader.transforms.apply_steps import finish
@@ -223,6 +224,7 @@ class WorkerReader:
                 # In a worker process, batches wait in memory shared with the training process.
                 num_ready=1 if self._is_worker else options.prefetch,
                 num_cores=options.threads or self._num_cores,
+                make_memory=memory_to_lend(self._rank_plan),
             )
         worker = self._workers[number]
         steps = worker.steps(step_tag.epoch, step_tag.first_step)

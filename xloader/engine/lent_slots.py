@@ -1,0 +1,273 @@
+"""Batches that one process lends to another: both have them in shared memory, and none is copied.
+
+::
+
+    slot | key | known? | given up? | loans | the arrays of a batch
+         0     8        9           10      256
+
+The lender gathers a batch into a slot and sends, for each array, where it lies: a *loan*. When the
+borrower has dropped the array, it clears the byte of the loan. A slot is free when the lender has
+dropped its batch too. No process waits for the other: where no slot is free, the lender uses
+memory of its own and sends a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.compiled.library import address_of
+from xloader.engine.buffers import ArrayKind, BatchPool, Buffer, Lease, leased
+from xloader.engine.shared_memory import SharedMemory
+from xloader.engine.slot_layout import ALIGNMENT, SlotLayout
+from xloader.errors import WorkersError
+
+HEADER_NBYTES: Final = ALIGNMENT
+KEY_NBYTES: Final = 8
+
+KNOWN: Final = 8
+"""Byte that is 1 when the borrower has the slot, so that it need not be sent again."""
+
+GIVEN_UP: Final = 9
+"""Byte that is 1 when the lender will not use the slot any more."""
+
+FIRST_LOAN: Final = 10
+"""Byte of the first loan: 1 until the array of the loan is dropped."""
+
+
+class Loan(NamedTuple):
+    """Where the borrower finds an array.
+
+    Parameters
+    ----------
+    key : bytes
+        Names the slot.
+    lender : int
+        Id of the process that the slot belongs to.
+    file : int
+        The slot's file descriptor there.
+    memory : SharedMemory or None
+        The slot. None if the borrower has it.
+    number : int
+        Byte of the header that is to be cleared when the array is dropped.
+    offset, nbytes : int
+        Where the array begins in the slot, and how many bytes it takes.
+    """
+
+    key: bytes
+    lender: int
+    file: int
+    memory: SharedMemory | None
+    number: int
+    offset: int
+    nbytes: int
+
+
+def parts_of(memory: SharedMemory) -> tuple[Buffer, Buffer]:
+    """The header of a slot, and the room for its batch.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        The slot.
+    """
+    return memory.buffer[:HEADER_NBYTES], memory.buffer[HEADER_NBYTES:]
+
+
+class LentSlot:
+    """A slot, in the process that gathers batches into it.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of a batch.
+
+    Raises
+    ------
+    WorkersError
+        If there is not so much memory.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.key = os.urandom(KEY_NBYTES)
+        self._memory = SharedMemory(HEADER_NBYTES + nbytes)
+        self._header, self._batch = parts_of(self._memory)
+        self._header[:KEY_NBYTES] = np.frombuffer(self.key, np.uint8)
+        self._returned: deque[Lease] = deque()
+        # Free at once: nothing refers to the array.
+        leased(self._batch, self._returned)
+        weakref.finalize(self, _give_up, self._header, self._memory).atexit = False
+
+    def take(self) -> Buffer | None:
+        """The memory of the slot if it is free; else None."""
+        if not self._returned or self._header[FIRST_LOAN:].any():
+            return None
+        self._returned.clear()
+        return leased(self._batch, self._returned)
+
+    def lend(self, address: int, nbytes: int) -> Loan | None:
+        """Lend memory of the slot. The lender must still have an array there.
+
+        Parameters
+        ----------
+        address, nbytes : int
+            The memory.
+
+        Returns
+        -------
+        Loan or None
+            None if the memory lies elsewhere, or the slot has as many loans as it can have.
+        """
+        offset = address - address_of(self._batch)
+        if offset < 0 or offset + nbytes > self._batch.nbytes:
+            return None
+        free = np.flatnonzero(self._header[FIRST_LOAN:] == 0)
+        if not len(free):
+            return None
+        number = FIRST_LOAN + int(free[0])
+        self._header[number] = 1
+        memory = None if self._header[KNOWN] else self._memory
+        return Loan(self.key, os.getpid(), self._memory.file, memory, number, offset, nbytes)
+
+
+def _give_up(header: Buffer, memory: SharedMemory) -> None:
+    header[GIVEN_UP] = 1
+    memory.close()
+
+
+class Lender:
+    """Finds the slot that an array of this process lies in."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._slots: weakref.WeakValueDictionary[bytes, LentSlot] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that made the lender, and no fork of it."""
+        return os.getpid() == self._pid
+
+    def add(self, slot: LentSlot) -> None:
+        """Add a slot. It is forgotten when nothing else refers to it."""
+        self._slots[slot.key] = slot
+
+    def lend(self, array: NDArray[Any]) -> Loan | None:
+        """Lend an array to the process that it is sent to.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            The array, with any strides that are not negative.
+
+        Returns
+        -------
+        Loan or None
+            None if the array lies in no slot: a copy must be sent.
+        """
+        if not (self.is_here and array.size):
+            return None
+        address, nbytes = address_of(array), extent_of(array)
+        # Two threads may send at the same time. Slots may be added meanwhile.
+        with self._lock:
+            for ref in self._slots.valuerefs():
+                slot = ref()
+                loan = None if slot is None else slot.lend(address, nbytes)
+                if loan is not None:
+                    return loan
+        return None
+
+
+def extent_of(array: NDArray[Any]) -> int:
+    """Bytes from an array's first element to its last, both included.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        An array with elements, and without negative strides.
+
+    Examples
+    --------
+    >>> extent_of(np.zeros((4, 3), np.float32)[:2, :2])
+    20
+    """
+    nbytes: int = array.itemsize
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        nbytes += (size - 1) * stride
+    return nbytes
+
+
+class LentBatches:
+    """Memory of batches that are lent: a few slots, each made when it is first needed.
+
+    `take` never waits. Where all slots are in use, because the borrower keeps batches, or there is
+    no memory for another slot, it gives ordinary memory.
+
+    Parameters
+    ----------
+    kinds : sequence of ArrayKind
+        The arrays of a batch.
+    num_batches : int
+        Of how many batches ordinary memory is kept for the next ones, as in `BatchPool`.
+    lender : Lender
+        Lends the slots.
+    num_slots : int
+        Most slots.
+    """
+
+    def __init__(
+        self, kinds: Sequence[ArrayKind], num_batches: int, *, lender: Lender, num_slots: int
+    ) -> None:
+        self._layout = SlotLayout.of(kinds)
+        self._num_batches = num_batches
+        self._lender = lender
+        self._most = num_slots
+        self._slots: list[LentSlot] = []
+        self._ordinary: BatchPool | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """Number of slots so far."""
+        return len(self._slots)
+
+    def has_room(self) -> bool:
+        """Always true: nothing waits for a slot."""
+        return True
+
+    def take(self, kinds: Sequence[ArrayKind]) -> list[NDArray[Any]]:
+        """Uninitialised arrays of a batch, in a slot if one is free."""
+        batch = self._take_slot()
+        if batch is not None:
+            # Ordinary memory would come on top of the slots.
+            self._ordinary = None
+            return self._layout.arrays(batch)
+        if self._ordinary is None:
+            self._ordinary = BatchPool(kinds, self._num_batches)
+        return self._ordinary.take(kinds)
+
+    def nbytes_of(self, num_batches: int) -> int:
+        """The memory of so many batches."""
+        return num_batches * self._layout.nbytes
+
+    def _take_slot(self) -> Buffer | None:
+        for slot in self._slots:
+            batch = slot.take()
+            if batch is not None:
+                return batch
+        if len(self._slots) == self._most:
+            return None
+        try:
+            slot = LentSlot(self._layout.nbytes)
+        except WorkersError:
+            self._most = len(self._slots)
+            return None
+        self._slots.append(slot)
+        self._lender.add(slot)
+        return slot.take()
