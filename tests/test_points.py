@@ -159,7 +159,7 @@ def test_reads_are_as_predicted_where_memory_is_short(store: CountingStore, shuf
 
 def test_many_points_are_planned_on_the_chunks_that_they_need() -> None:
     """Predicted reads of 10^5 points are the distinct chunks, counted by plain arithmetic."""
-    shape, chunk = (4000, 300, 300), np.array([10, 30, 30])
+    shape, chunk = (1000, 300, 300), np.array([10, 30, 30])
     ds = xr.Dataset({"a": (("time", "y", "x"), np.broadcast_to(np.float32(0), shape))})
     lazy = ds.chunk(time=10, y=30, x=30)
     rng = np.random.default_rng(4)

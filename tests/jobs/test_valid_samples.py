@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
@@ -28,7 +28,6 @@ from xloader.jobs.valid_counts import least_count
 from xloader.testing import CountingStore, write_store
 
 SHARES = [1.0, 0.9, 0.5, 0.07, 0.0]
-MANY = settings(max_examples=2 * settings().max_examples)
 
 
 def is_enough(values: np.ndarray, at_least: float) -> bool:
@@ -58,7 +57,6 @@ def least_memory(case: Case, **options: Any) -> int:
     return 1
 
 
-@MANY
 @given(case=cases(has_nan=True), at_least=st.sampled_from(SHARES), data=st.data())
 def test_what_isnull_keeps(case: Case, at_least: float, data: st.DataObject) -> None:
     """Any shapes, chunks, windows, fields and subsets; and reads are those that are needed."""
