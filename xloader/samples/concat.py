@@ -38,8 +38,8 @@ def concat(
 
     Only the metadata of each source and the labels of its dimensions are read here. Chunks are
     read later, from the source that holds them. Windows run across the borders between sources,
-    and across gaps: a year that was left out is no error, but ``explain()`` names the step across
-    it.
+    but not across a gap: a year that was left out is no error, and the windows that would cross it
+    are left out (see ``gaps`` of :meth:`Samples.window`).
 
     Parameters
     ----------
