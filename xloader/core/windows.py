@@ -12,6 +12,9 @@ Along one dimension, a window of 3 elements with dilation 2 and stride 4::
 A *position* counts windows along one dimension. A window's id counts positions in C order: the
 last named dimension varies fastest. Without a subset, window ids are sample ids. Windows that cross
 a gap between segments of a dimension have no position, so they have no id either.
+
+Along a dimension that wraps, such as the longitudes of the globe, a window starts at every stride,
+and element ``e`` beyond the last one stands for element ``e - size``.
 """
 
 from __future__ import annotations
@@ -60,6 +63,9 @@ class Windows:
     segments : tuple of (Segments or None)
         Per dimension, the stretches between gaps; ``None`` for a dimension without gaps. By
         default there are no gaps.
+    wraps : tuple of bool
+        Per dimension, whether its first element follows its last one, so that windows may begin
+        near its end and end near its begin. By default no dimension wraps.
 
     Raises
     ------
@@ -88,10 +94,12 @@ class Windows:
     default_dims: tuple[str, ...] = field(default=(), compare=False)
     reaches: tuple[int, ...] = ()
     segments: tuple[Segments | None, ...] = ()
+    wraps: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reaches", self.reaches or self.spans)
         object.__setattr__(self, "segments", self.segments or (None,) * len(self.dims))
+        object.__setattr__(self, "wraps", self.wraps or (False,) * len(self.dims))
         for word, values in (
             ("window", self.window_sizes),
             ("stride", self.strides),
@@ -151,6 +159,8 @@ class Windows:
             parts.append(f"reaches={self.reaches!r}")
         if any(self.segments):
             parts.append(f"segments={self.segments!r}")
+        if any(self.wraps):
+            parts.append(f"wraps={self.wraps!r}")
         return f"Windows({', '.join(parts)})"
 
     @cached_property
@@ -169,9 +179,25 @@ class Windows:
 
     @cached_property
     def _num_complete(self) -> tuple[int, ...]:
+        """Number of windows along each dimension that end inside it or wrap, gaps or not."""
+        return tuple(
+            -(-size // stride) if wraps else within
+            for size, stride, wraps, within in zip(
+                self.dim_sizes, self.strides, self.wraps, self._num_within, strict=True
+            )
+        )
+
+    @cached_property
+    def _num_within(self) -> tuple[int, ...]:
         """Number of windows along each dimension that end inside it, gaps or not."""
         triples = zip(self.dim_sizes, self.reaches, self.strides, strict=True)
         return tuple((size - reach) // stride + 1 for size, reach, stride in triples)
+
+    @property
+    def num_wrapping(self) -> int:
+        """Number of windows that wrap along some dimension."""
+        triples = zip(self.wraps, self._num_within, self.num_positions, strict=True)
+        return len(self) - math.prod(within if wraps else own for wraps, within, own in triples)
 
     @cached_property
     def _runs(self) -> tuple[Runs | None, ...]:
@@ -247,7 +273,8 @@ class Windows:
 
         ``"gap"`` counts the windows that end inside the array but cross a gap. ``"end"`` counts
         incomplete windows: along each dimension, one more window if it would begin inside the
-        array and reach elements that no other window reaches.
+        array and reach elements that no other window reaches. Along a dimension that wraps, all
+        windows are complete.
         """
         begun = [
             count + ((count - 1) * stride + reach < size and count * stride < size)

@@ -12,7 +12,7 @@ from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.regularity import dropped_windows, irregular_steps
+from xloader.recipe.regularity import dropped_windows, irregular_steps, open_circles
 from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
@@ -46,7 +46,8 @@ def with_notes(
     Explanation
         The prediction with its notes.
     """
-    notes = tuple(note for note in (*more, overlap_note(recipe), gap_note(recipe)) if note)
+    own = overlap_note(recipe), gap_note(recipe), wrap_note(recipe)
+    notes = tuple(note for note in (*more, *own) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
@@ -133,3 +134,27 @@ def gap_note(recipe: Recipe) -> str:
     """
     has_gaps = "gap" in recipe.require_windows().dropped
     return f"windows left out: {dropped_windows(recipe)}" if has_gaps else ""
+
+
+def wrap_note(recipe: Recipe) -> str:
+    """Say how many windows wrap, and along which dimensions the labels do not close a circle.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if no window wraps.
+    """
+    windows = recipe.require_windows()
+    count = windows.num_wrapping
+    if not count:
+        return ""
+    dims = [dim for dim, wraps in zip(windows.dims, windows.wraps, strict=True) if wraps]
+    note = f"{count:,} of {len(windows):,} windows wrap along {' or '.join(dims)}"
+    for dim, text in open_circles(recipe).items():
+        note += f"; the labels of {dim} do not go round the globe ({text})"
+    return note

@@ -12,6 +12,10 @@ A *piece* is a range of positions whose samples touch the same tiles (for a subs
 also the same blocks). A *cohort* combines one piece
 of each windowed dimension. Pieces are found for each dimension alone, so the cost grows with the
 number of tiles. Only for a subset does it also grow with the number of samples.
+
+Along a dimension that wraps, the last windows touch the last tiles and the first ones. Their home
+is the last tile. Like the windows at the end of a run, they find their tiles in memory together
+only by chance.
 """
 
 from __future__ import annotations
@@ -49,11 +53,13 @@ class Pieces:
         First position of each piece, then the number of positions.
     home : numpy.ndarray of int32, shape (num_pieces,)
         Home tile of each piece. Only *homes* are counted: tiles that are home to some piece.
-    touch_lo, touch_hi : numpy.ndarray of int32, shape (num_spans, num_pieces)
-        Half-open range of homes that each piece touches, for each distinct span of elements that
-        some field needs of a window. No rows if each piece touches its home alone.
+    touch_lo, touch_hi : numpy.ndarray of int32, shape (num_ranges, num_pieces)
+        Half-open ranges of homes that each piece touches: one for each distinct span of elements
+        that some field needs of a window, or two where windows wrap. No rows if each piece touches
+        its home alone.
     reach : int
-        Greatest distance, in tiles, between two tiles that one piece touches.
+        Greatest distance, in tiles, between two tiles that one piece touches. Where windows wrap,
+        it is counted across the end.
     is_beyond_homes : numpy.ndarray of bool, shape (num_pieces,)
         Whether each piece touches a tile that is home to no piece.
     """
@@ -302,9 +308,16 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
         }
     ) or [(0, 0)]
     inner = edges[1:-1]
+    offsets = {offset for span in spans for offset in span}
+    if windows.wraps[dim]:
+        # Also the windows whose elements pass the end are cut, at each tile that they reach.
+        inner = np.concatenate([inner, edges[1:-1] + edges[-1], edges[-1:]])
+        if len(edges) == 2:
+            # All are in one tile, and only a window's first element must not pass the end.
+            offsets = {spans[0][0]}
     # Between two windows of a piece, there is no gap.
     cuts = [windows.run_edges(dim)]
-    for offset in sorted({offset for span in spans for offset in span}):
+    for offset in sorted(offsets):
         # The first position whose element at this offset lies at or beyond the edge.
         cuts.append(windows.num_before(dim, inner - offset))
     if footprint.subset is not None:
@@ -314,17 +327,67 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     starts = starts[is_first(starts)]
     num_positions = windows.num_positions[dim]
     starts = np.append(starts[starts < num_positions], num_positions)
-    return _find_touches(windows, dim, axis, num_blocks, edges, starts, spans)
+    tiles = _Tiles(axis, num_blocks, edges, windows.wraps[dim])
+    return _find_touches(windows, dim, tiles, starts, spans)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tiles:
+    """The tiles of one dimension.
+
+    Parameters
+    ----------
+    axis : Axis, optional
+        The axis whose blocks make up the tiles; None if no variable has the dimension.
+    num_blocks : int
+        Number of its blocks in a tile; 0 for all.
+    edges : numpy.ndarray of int64, shape (num_tiles + 1,)
+        First element of each tile, then the size of the dimension.
+    wraps : bool
+        Whether windows wrap.
+    """
+
+    axis: Axis | None
+    num_blocks: int
+    edges: Ints
+    wraps: bool
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    def of(self, elements: Ints) -> Ints:
+        """The tile of each element. Elements beyond the last one have the tiles of a second turn."""
+        if self.wraps:
+            turn = elements // self.edges[-1]
+            return self._of_turn(elements - turn * self.edges[-1]) + turn * len(self)
+        return self._of_turn(elements)
+
+    def _of_turn(self, elements: Ints) -> Ints:
+        if self.axis is None or not self.num_blocks:
+            return np.zeros(len(elements), np.int64)
+        blocks = self.axis.block_of(elements)
+        return blocks if self.num_blocks == 1 else blocks // self.num_blocks
+
+    def homes(self, firsts: Ints) -> Ints:
+        """The home tile of windows, given the first element that each one needs."""
+        # If the first element itself lies in the second turn, its tile would be before the homes of
+        # earlier windows, and homes must ascend.
+        return self._of_turn(np.minimum(firsts, self.edges[-1] - 1) if self.wraps else firsts)
+
+    def fold(self, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
+        """Convert ranges of tiles of two turns to ranges of tiles: two for each, end included."""
+        if not self.wraps:
+            return lo, hi
+        last = len(self) - 1
+        is_split = (lo <= last) & (hi > last)
+        once = lo % len(self), np.where(is_split, last, hi % len(self))
+        # The second range of one that does not pass the end is the first one again.
+        again = np.where(is_split, 0, once[0]), hi % len(self)
+        return np.concatenate([once[0], again[0]]), np.concatenate([once[1], again[1]])
 
 
 def _find_touches(
-    windows: Windows,
-    dim: int,
-    axis: Axis | None,
-    num_blocks: int,
-    edges: Ints,
-    starts: Ints,
-    spans: list[tuple[int, int]],
+    windows: Windows, dim: int, tiles: _Tiles, starts: Ints, spans: list[tuple[int, int]]
 ) -> Pieces:
     """The pieces that begin at ``starts``, with the homes that each one touches by each span."""
     num_pieces = len(starts) - 1
@@ -332,29 +395,33 @@ def _find_touches(
         slice(begin, min(begin + _PIECE_SIZE, num_pieces))
         for begin in range(0, num_pieces, _PIECE_SIZE)
     ]
-    is_home = np.zeros(len(edges), np.int32)
+    is_home = np.zeros(len(tiles) + 1, np.int32)
     for part in parts:
-        begins = windows.starts_of(dim, starts[part])
-        is_home[_tiles_of(axis, num_blocks, begins + spans[0][0]) + 1] = 1
+        is_home[tiles.homes(windows.starts_of(dim, starts[part]) + spans[0][0]) + 1] = 1
     homes_before = np.cumsum(is_home, dtype=np.int32)
     home = np.empty(num_pieces, np.int32)
-    touch_lo, touch_hi = (np.empty((len(spans), num_pieces), np.int32) for _ in range(2))
+    num_ranges = 2 * len(spans) if tiles.wraps else len(spans)
+    touch_lo, touch_hi = (np.empty((num_ranges, num_pieces), np.int32) for _ in range(2))
     is_beyond = np.zeros(num_pieces, np.bool_)
     reach = 0
     for part in parts:
         begins = windows.starts_of(dim, starts[part])
-        lo = np.stack([_tiles_of(axis, num_blocks, begins + first) for first, _ in spans])
-        hi = np.stack([_tiles_of(axis, num_blocks, begins + last) for _, last in spans])
-        reach = max(reach, int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)))
-        home[part] = homes_before[lo[0]]
+        lo = np.stack([tiles.of(begins + first) for first, _ in spans])
+        hi = np.stack([tiles.of(begins + last) for _, last in spans])
+        own = tiles.homes(begins + spans[0][0]) if tiles.wraps else lo[0]
+        reach = max(reach, int((hi.max(axis=0) - np.minimum(lo.min(axis=0), own)).max(initial=0)))
+        lo, hi = tiles.fold(lo, hi)
+        home[part] = homes_before[own]
         touch_lo[:, part], touch_hi[:, part] = homes_before[lo], homes_before[hi + 1]
         num_homes = touch_hi[:, part] - touch_lo[:, part]
         is_beyond[part] = np.any(hi - lo + 1 > num_homes, axis=0)
+    # On a circle, no two tiles are farther apart than the first and the last one.
+    reach = min(reach, len(tiles) - 1)
     if not reach:
         # Each piece touches its home alone, which ``home`` already says.
         touch_lo = touch_hi = np.zeros((0, num_pieces), np.int32)
     return Pieces(
-        tile_edges=edges,
+        tile_edges=tiles.edges,
         starts=starts.astype(int_dtype(int(starts[-1]))),
         home=home,
         touch_lo=touch_lo,
@@ -364,14 +431,6 @@ def _find_touches(
     )
 
 
-def _tiles_of(axis: Axis | None, num_blocks: int, elements: Ints) -> Ints:
-    """The tile of each element, for tiles of ``num_blocks`` blocks of an axis; 0 for all."""
-    if axis is None or not num_blocks:
-        return np.zeros(len(elements), np.int64)
-    blocks = axis.block_of(elements)
-    return blocks if num_blocks == 1 else blocks // num_blocks
-
-
 def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
     """First positions beyond each block edge: between two, all positions need the same blocks.
 
@@ -379,12 +438,12 @@ def _block_cuts(footprint: Footprint, dim: int) -> list[Ints]:
     """
     cuts = []
     for group in footprint.groups:
-        axis = group.axes[dim]
+        line = group.lines[dim]
         for access in group.accesses:
             span = access[dim]
-            if axis is not None and span is not None:
+            if line is not None and span is not None:
                 for offset in (span[0], span[0] + span[1] * (span[2] - 1)):
-                    cuts.append(footprint.windows.num_before(dim, axis.edges[1:-1] - offset))
+                    cuts.append(footprint.windows.num_before(dim, line.edges[1:-1] - offset))
     return cuts
 
 

@@ -261,7 +261,8 @@ def _cut_out(
 ) -> Footprint:
     """The part of a selection that begins at the positions ``begins``.
 
-    Where a dimension is kept whole, ``begins`` is set to 0 in place.
+    Where a dimension is kept whole, ``begins`` is set to 0 in place. Where one that wraps is cut, no
+    window of the part wraps.
     """
     windows = footprint.windows
     left = num_tiles
@@ -271,7 +272,7 @@ def _cut_out(
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
         # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
-        if keep < pieces.num_homes - home:
+        if keep < pieces.num_homes - home and not _is_wrapping(windows, dim, begins[dim]):
             position = int(pieces.starts[np.searchsorted(pieces.home, home + keep)])
             begin, last = windows.starts_of(dim, np.array([begins[dim], position])).tolist()
             first = last + footprint.first_offsets[dim]
@@ -289,12 +290,22 @@ def _cut_out(
             own and own.cut(part.start, part.stop)
             for own, part in zip(windows.segments, parts, strict=True)
         ),
+        wraps=tuple(
+            wraps and part.stop - part.start == size
+            for wraps, part, size in zip(windows.wraps, parts, windows.dim_sizes, strict=True)
+        ),
     )
     subset = None if drawn is None else _cut_subset(drawn - begins, windows)
     demands = tuple(
         _cut_demand(demand, parts) for group in footprint.groups for demand in group.demands
     )
     return Footprint.of(windows, demands, subset)
+
+
+def _is_wrapping(windows: Windows, dim: int, position: int) -> bool:
+    """Whether the window at a position along a dimension wraps, so that no part holds it."""
+    begin = int(windows.starts_of(dim, np.array([position]))[0])
+    return windows.wraps[dim] and begin + windows.reaches[dim] > windows.dim_sizes[dim]
 
 
 def _cut_subset(positions: Ints, windows: Windows) -> Subset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 from xloader.core.segments import Segments
@@ -26,6 +26,7 @@ def make_windows(
     stride: Mapping[str, Size] | Size | None,
     dilation: Mapping[str, Size] | Size,
     gaps: Mapping[str, Gaps] | Gaps = "drop",
+    wrap: Sequence[str] | str = (),
 ) -> Windows:
     """Make the windows over the selected dimensions of a recipe.
 
@@ -42,6 +43,8 @@ def make_windows(
         mapping does not name.
     gaps : {"drop", "raise", "allow"} or mapping of str to these
         What to do about windows that cross a gap between labels, as for `Samples.window`.
+    wrap : str or sequence of str
+        Dimensions whose first element follows their last one, as for `Samples.window`.
 
     Returns
     -------
@@ -51,9 +54,10 @@ def make_windows(
     Raises
     ------
     OptionError
-        If no dimension is given, or a number is not whole.
+        If no dimension is given, a number is not whole, or windows are to wrap along a dimension
+        of times or across gaps.
     UnknownNameError
-        If a dimension does not exist, or a stride or dilation is for one without windows.
+        If a dimension does not exist, or a stride, dilation or wrap is for one without windows.
     WindowError
         If a number is below 1, a window is longer than its dimension, there are more windows than
         `xloader.core.windows.MOST_WINDOWS`, or there are gaps and they are to raise.
@@ -73,6 +77,7 @@ def make_windows(
             remedy="pass the size of a dimension, for example .window(time=6)",
         )
     window_sizes = _per_dim(recipe, "window", dims, sizes, (None,) * len(dims))
+    circles = _circles(recipe, dims, wrap, gaps)
     return Windows(
         dims,
         tuple(recipe.dim_sizes[dim] for dim in dims),
@@ -80,12 +85,46 @@ def make_windows(
         _per_dim(recipe, "stride", dims, stride, window_sizes),
         _per_dim(recipe, "dilation", dims, dilation, (1,) * len(dims)),
         default_dims=_without_stride(dims, stride),
-        segments=_segments(recipe, dims, gaps),
+        segments=_segments(recipe, dims, gaps, circles),
+        wraps=tuple(dim in circles for dim in dims),
     )
 
 
+def _circles(
+    recipe: Recipe,
+    dims: tuple[str, ...],
+    wrap: Sequence[str] | str,
+    gaps: Mapping[str, Gaps] | Gaps,
+) -> set[str]:
+    """The dimensions along which windows wrap."""
+    circles = {wrap} if isinstance(wrap, str) else set(wrap)
+    for dim in circles:
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim not in dims:
+            raise _no_windows("wrap=", dim, dims)
+        if isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow":
+            raise OptionError(
+                f"windows cannot both wrap and stop at gaps along {dim!r}",
+                given=f"wrap={dim!r} and gaps={{{dim!r}: {gaps[dim]!r}}}",
+                allowed="one of them for each dimension",
+                remedy=f"leave {dim!r} out of wrap= or of gaps=",
+            )
+        if find_steps(recipe, dim, only_times=True) is not None:
+            raise OptionError(
+                f"windows cannot wrap along {dim!r}, whose labels are times",
+                given=f"wrap={dim!r}",
+                allowed="dimensions whose first element follows their last one, such as longitudes "
+                "of the whole globe",
+                remedy=f"leave {dim!r} out of wrap=",
+            )
+    return circles
+
+
 def _segments(
-    recipe: Recipe, dims: tuple[str, ...], gaps: Mapping[str, Gaps] | Gaps
+    recipe: Recipe,
+    dims: tuple[str, ...],
+    gaps: Mapping[str, Gaps] | Gaps,
+    circles: set[str],
 ) -> tuple[Segments | None, ...]:
     """The stretches without gaps of each windowed dimension; None where there are no gaps."""
     by_dim = gaps if isinstance(gaps, Mapping) else dict.fromkeys(dims, gaps)
@@ -100,7 +139,9 @@ def _segments(
             )
     is_asked = isinstance(gaps, Mapping)
     return tuple(
-        _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
+        None
+        if dim in circles
+        else _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
         for dim in dims
     )
 

@@ -238,6 +238,7 @@ class Samples(RecordedMethods):
         stride: Mapping[str, Size] | Size | None = None,
         dilation: Mapping[str, Size] | Size = 1,
         gaps: Mapping[str, Gaps] | Gaps = "drop",
+        wrap: Sequence[str] | str = (),
         **sizes_by_dim: Size,
     ) -> Self:
         """Set the window that each sample covers. Dimensions that are not named are taken whole.
@@ -266,6 +267,9 @@ class Samples(RecordedMethods):
             is an error if there are gaps. ``"allow"`` lets windows run across them. All elements
             count from the window's first to its last one, or to the longest lead of a field. A
             mapping may also name dimensions whose labels are numbers.
+        wrap : str or sequence of str
+            Dimensions along which windows run on from the last element to the first one, such as
+            the longitudes of the globe. A window then starts at every stride, also near the end.
         **sizes_by_dim
             Sizes as keyword arguments.
 
@@ -280,11 +284,11 @@ class Samples(RecordedMethods):
             If a window does not fit its dimension, a number is below 1, or there are gaps, with
             ``gaps="raise"``.
         UnknownNameError
-            If a dimension does not exist, or a stride, dilation or ``gaps`` is for one without
-            windows.
+            If a dimension does not exist, or a stride, dilation, ``gaps`` or ``wrap`` is for one
+            without windows.
         OptionError
             If no dimension is named, a number is not whole, a duration is no whole number of
-            steps, or there are windows already.
+            steps, windows are to wrap along times or across gaps, or there are windows already.
         EmptySamplesError
             If every window crosses a gap.
         SourceAccessError
@@ -304,13 +308,19 @@ class Samples(RecordedMethods):
         (30, 33)
         >>> samples.explain(memory="1MiB").dropped_windows
         {'gap': 3}
+
+        Windows across the date line:
+
+        >>> ds = xr.Dataset({"sst": ("lon", np.arange(4.0))}, {"lon": [0, 90, 180, 270]})
+        >>> ds.xloader.window(lon=3, stride=1, wrap="lon").to_xarray(3).sst.lon.values.tolist()
+        [270, 0, 90]
         """
         require_before(self.recipe, "window", self._has_windows)
         if isinstance(sizes, Mapping) or sizes_by_dim:
             if sizes is not None and not isinstance(sizes, Mapping):
                 sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
             sizes = {**(sizes or {}), **sizes_by_dim}
-        windows = make_windows(self.recipe, sizes, stride, dilation, gaps)
+        windows = make_windows(self.recipe, sizes, stride, dilation, gaps, wrap)
         return self._but(windows=windows)
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:

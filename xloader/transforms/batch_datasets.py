@@ -366,7 +366,8 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
     windows = recipe.require_windows()
     axis = windows.dims.index(dim)
     firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
-    return stored(kept, window_offsets(firsts, access)), True
+    # Where windows wrap, offsets beyond the last element count from the first one again.
+    return stored(kept, window_offsets(firsts, access) % windows.dim_sizes[axis]), True
 
 
 def _labels_of_dropped(
