@@ -129,9 +129,7 @@ class _Use:
             turns |= turn << dim
         return tuple(folded), turns
 
-    def take(
-        self, row: int, block: tuple[int, ...], turns: int
-    ) -> tuple[list[Ints], NDArray[Any]]:
+    def take(self, row: int, block: tuple[int, ...], turns: int) -> tuple[list[Ints], NDArray[Any]]:
         """The elements that a sample takes of a block.
 
         Parameters
@@ -152,9 +150,7 @@ class _Use:
         """
         taken: list[Ints] = []
         places: list[slice] = []
-        for dim, (line, span, number) in enumerate(
-            zip(self.lines, self.spans, block, strict=True)
-        ):
+        for dim, (line, span, number) in enumerate(zip(self.lines, self.spans, block, strict=True)):
             offsets = span.offsets(row)
             axis = line.axis if isinstance(line, Circle) else line
             if turns >> dim & 1:

@@ -32,6 +32,7 @@ from xloader.core.axis import Axis, Ints, int_dtype
 from xloader.core.footprint import Boxes, Footprint
 from xloader.core.subset import count_occurrences
 from xloader.core.windows import Windows
+from xloader.order.tiles import Tiles
 
 # NumPy sorts 16-bit integers by counting.
 _DIGIT_BITS = 16
@@ -327,67 +328,12 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     starts = starts[is_first(starts)]
     num_positions = windows.num_positions[dim]
     starts = np.append(starts[starts < num_positions], num_positions)
-    tiles = _Tiles(axis, num_blocks, edges, windows.wraps[dim])
+    tiles = Tiles(axis, num_blocks, edges, windows.wraps[dim])
     return _find_touches(windows, dim, tiles, starts, spans)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tiles:
-    """The tiles of one dimension.
-
-    Parameters
-    ----------
-    axis : Axis, optional
-        The axis whose blocks make up the tiles; None if no variable has the dimension.
-    num_blocks : int
-        Number of its blocks in a tile; 0 for all.
-    edges : numpy.ndarray of int64, shape (num_tiles + 1,)
-        First element of each tile, then the size of the dimension.
-    wraps : bool
-        Whether windows wrap.
-    """
-
-    axis: Axis | None
-    num_blocks: int
-    edges: Ints
-    wraps: bool
-
-    def __len__(self) -> int:
-        return len(self.edges) - 1
-
-    def of(self, elements: Ints) -> Ints:
-        """The tile of each element. Elements beyond the last one have the tiles of a second turn."""
-        if self.wraps:
-            turn = elements // self.edges[-1]
-            return self._of_turn(elements - turn * self.edges[-1]) + turn * len(self)
-        return self._of_turn(elements)
-
-    def _of_turn(self, elements: Ints) -> Ints:
-        if self.axis is None or not self.num_blocks:
-            return np.zeros(len(elements), np.int64)
-        blocks = self.axis.block_of(elements)
-        return blocks if self.num_blocks == 1 else blocks // self.num_blocks
-
-    def homes(self, firsts: Ints) -> Ints:
-        """The home tile of windows, given the first element that each one needs."""
-        # If the first element itself lies in the second turn, its tile would be before the homes of
-        # earlier windows, and homes must ascend.
-        return self._of_turn(np.minimum(firsts, self.edges[-1] - 1) if self.wraps else firsts)
-
-    def fold(self, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-        """Convert ranges of tiles of two turns to ranges of tiles: two for each, end included."""
-        if not self.wraps:
-            return lo, hi
-        last = len(self) - 1
-        is_split = (lo <= last) & (hi > last)
-        once = lo % len(self), np.where(is_split, last, hi % len(self))
-        # The second range of one that does not pass the end is the first one again.
-        again = np.where(is_split, 0, once[0]), hi % len(self)
-        return np.concatenate([once[0], again[0]]), np.concatenate([once[1], again[1]])
-
-
 def _find_touches(
-    windows: Windows, dim: int, tiles: _Tiles, starts: Ints, spans: list[tuple[int, int]]
+    windows: Windows, dim: int, tiles: Tiles, starts: Ints, spans: list[tuple[int, int]]
 ) -> Pieces:
     """The pieces that begin at ``starts``, with the homes that each one touches by each span."""
     num_pieces = len(starts) - 1

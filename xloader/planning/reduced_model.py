@@ -261,8 +261,8 @@ def _cut_out(
 ) -> Footprint:
     """The part of a selection that begins at the positions ``begins``.
 
-    Where a dimension is kept whole, ``begins`` is set to 0 in place. Where one that wraps is cut, no
-    window of the part wraps.
+    Where a dimension is kept whole, ``begins`` is set to 0 in place. Where a dimension that wraps
+    is cut, no window of the part wraps.
     """
     windows = footprint.windows
     left = num_tiles

@@ -320,8 +320,7 @@ class Samples(RecordedMethods):
             if sizes is not None and not isinstance(sizes, Mapping):
                 sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
             sizes = {**(sizes or {}), **sizes_by_dim}
-        windows = make_windows(self.recipe, sizes, stride, dilation, gaps, wrap)
-        return self._but(windows=windows)
+        return self._but(windows=make_windows(self.recipe, sizes, stride, dilation, gaps, wrap))
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
         """Add the field ``inputs``; the arguments are those of :meth:`field`."""
