@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
-from xloader.core.circle import Circle, Line
+from xloader.core.line import Circle, Ends, Line, line_of
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 
@@ -105,19 +105,19 @@ class Group:
         Per windowed dimension, the axis that all of them share; None where they lack it.
     accesses : tuple of Access
         The elements of a window that some field needs; no access steps over a whole block.
-    wraps : tuple of bool
-        Per windowed dimension, whether windows wrap; by default none does.
+    ends : tuple of {"stop", "wrap", "pad"}
+        Per windowed dimension, what windows do at its ends; by default they stay within.
     """
 
     demands: tuple[Demand, ...]
     axes: tuple[Axis | None, ...]
     accesses: tuple[Access, ...]
-    wraps: tuple[bool, ...] = ()
+    ends: tuple[Ends, ...] = ()
 
     @cached_property
     def lines(self) -> tuple[Line | None, ...]:
-        """Per windowed dimension, the axis as windows meet it: where they wrap, two turns of it."""
-        return _lines(self.axes, self.wraps)
+        """Per windowed dimension, the axis as windows meet it."""
+        return _lines(self.axes, self.ends)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -229,8 +229,8 @@ class Footprint:
             Group(
                 tuple(group),
                 group[0].axes,
-                _contiguous_accesses(group[0], windows.wraps),
-                windows.wraps,
+                _contiguous_accesses(group[0], windows.ends),
+                windows.ends,
             )
             for group in members.values()
         )
@@ -277,7 +277,12 @@ class Footprint:
             Offsets of selected elements.
         """
         found = self.windows.starts_of(dim, positions) + self.first_offsets[dim]
-        return found % self.windows.dim_sizes[dim] if self.windows.wraps[dim] else found
+        match self.windows.ends[dim]:
+            case "wrap":
+                return found % self.windows.dim_sizes[dim]
+            case "pad":
+                return np.maximum(found, 0)
+        return found
 
     def positions_of(self, ids: Ints) -> Ints:
         """Positions, shape ``(len(ids), num_dims)``, of samples."""
@@ -354,7 +359,7 @@ class Footprint:
                 rows, blocks = np.arange(len(boxes)), np.zeros(len(boxes), np.int64)
             all_rows.append(rows)
             all_blocks.append(blocks)
-        if len(all_rows) == 1 and not any(group.wraps):
+        if len(all_rows) == 1 and "wrap" not in group.ends:
             return all_rows[0], all_blocks[0]
         pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
         return pairs // group.num_blocks, pairs % group.num_blocks
@@ -448,19 +453,17 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
     return rows, np.arange(len(rows), dtype=np.int64) - before[rows] + lo[rows]
 
 
-def _lines(axes: tuple[Axis | None, ...], wraps: tuple[bool, ...]) -> tuple[Line | None, ...]:
-    if not any(wraps):
+def _lines(axes: tuple[Axis | None, ...], ends: tuple[Ends, ...]) -> tuple[Line | None, ...]:
+    if not ends:
         return axes
-    return tuple(
-        Circle(axis) if axis is not None and is_circle else axis
-        for axis, is_circle in zip(axes, wraps, strict=True)
-    )
+    pairs = zip(axes, ends, strict=True)
+    return tuple(None if axis is None else line_of(axis, end) for axis, end in pairs)
 
 
-def _contiguous_accesses(demand: Demand, wraps: tuple[bool, ...]) -> tuple[Access, ...]:
+def _contiguous_accesses(demand: Demand, ends: tuple[Ends, ...]) -> tuple[Access, ...]:
     """The accesses of a variable, split so that none steps over a whole block."""
     found: set[Access] = set()
-    lines = _lines(demand.axes, wraps)
+    lines = _lines(demand.axes, ends)
     for access in demand.accesses:
         parts: list[list[tuple[int, int, int] | None]] = []
         for line, span in zip(lines, access, strict=True):

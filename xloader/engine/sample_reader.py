@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
-from xloader.core.circle import Circle, Line
+from xloader.core.line import Circle, Line, line_of
+from xloader.engine.borders import Borders
 from xloader.engine.change_watch import ChangeWatch
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.recipe.layout import FieldLayout, FieldPart, window_offsets
@@ -68,6 +69,7 @@ def read_samples(
         for name, own in uses.items():
             _read_variable(recipe, name, own, threads)
     ChangeWatch(recipe.source, set(uses), recipe.retry_policy).check()
+    Borders(recipe.require_windows(), layouts).fill(arrays, firsts)
     return arrays
 
 
@@ -98,7 +100,7 @@ class _Use:
 
     Parameters
     ----------
-    lines : tuple of (Axis or Circle)
+    lines : tuple of (Axis, Circle or PaddedAxis)
         Each dimension of the variable, as windows meet it.
     spans : list of _Span
         The offsets that samples take along each dimension.
@@ -152,7 +154,7 @@ class _Use:
         places: list[slice] = []
         for dim, (line, span, number) in enumerate(zip(self.lines, self.spans, block, strict=True)):
             offsets = span.offsets(row)
-            axis = line.axis if isinstance(line, Circle) else line
+            axis = line if isinstance(line, Axis) else line.axis
             if turns >> dim & 1:
                 offsets = offsets - axis.size
             begin, end = np.searchsorted(offsets, axis.span_of(number)).tolist()
@@ -164,10 +166,10 @@ class _Use:
 
 def _lines(recipe: Recipe, name: str) -> tuple[Line, ...]:
     """Each dimension of a variable, as windows meet it."""
-    windows = recipe.require_windows()
-    circles = {dim for dim, wraps in zip(windows.dims, windows.wraps, strict=True) if wraps}
-    pairs = zip(recipe.variable(name).dims, recipe.axes_of(name), strict=True)
-    return tuple(Circle(axis) if dim in circles else axis for dim, axis in pairs)
+    windows, dims = recipe.require_windows(), recipe.variable(name).dims
+    ends = dict(zip(windows.dims, windows.ends, strict=True))
+    pairs = zip(dims, recipe.axes_of(name), strict=True)
+    return tuple(line_of(axis, ends.get(dim, "stop")) for dim, axis in pairs)
 
 
 def _spans(recipe: Recipe, part: FieldPart, firsts: Ints) -> list[_Span]:

@@ -46,7 +46,7 @@ def with_notes(
     Explanation
         The prediction with its notes.
     """
-    own = overlap_note(recipe), gap_note(recipe), wrap_note(recipe)
+    own = overlap_note(recipe), gap_note(recipe), wrap_note(recipe), pad_note(recipe)
     notes = tuple(note for note in (*more, *own) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
@@ -150,7 +150,7 @@ def wrap_note(recipe: Recipe) -> str:
         The note; empty if no window wraps.
     """
     windows = recipe.require_windows()
-    count = windows.num_wrapping
+    count = windows.num_beyond("wrap")
     if not count:
         return ""
     dims = [dim for dim, wraps in zip(windows.dims, windows.wraps, strict=True) if wraps]
@@ -158,3 +158,25 @@ def wrap_note(recipe: Recipe) -> str:
     for dim, text in open_circles(recipe).items():
         note += f"; the labels of {dim} do not go round the globe ({text})"
     return note
+
+
+def pad_note(recipe: Recipe) -> str:
+    """Say how many windows reach beyond padded borders.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if none does.
+    """
+    windows = recipe.require_windows()
+    count = windows.num_beyond("pad")
+    if not count:
+        return ""
+    pads = zip(windows.dims, windows.pads, strict=True)
+    which = " or ".join(f"{dim} ({pad})" for dim, pad in pads if pad is not None)
+    return f"{count:,} of {len(windows):,} windows are padded along {which}"

@@ -310,7 +310,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     ) or [(0, 0)]
     inner = edges[1:-1]
     offsets = {offset for span in spans for offset in span}
-    if windows.wraps[dim]:
+    if windows.ends[dim] == "wrap":
         # Also the windows whose elements pass the end are cut, at each tile that they reach.
         inner = np.concatenate([inner, edges[1:-1] + edges[-1], edges[-1:]])
         if len(edges) == 2:
@@ -328,7 +328,7 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     starts = starts[is_first(starts)]
     num_positions = windows.num_positions[dim]
     starts = np.append(starts[starts < num_positions], num_positions)
-    tiles = Tiles(axis, num_blocks, edges, windows.wraps[dim])
+    tiles = Tiles(axis, num_blocks, edges, windows.ends[dim])
     return _find_touches(windows, dim, tiles, starts, spans)
 
 
@@ -346,7 +346,8 @@ def _find_touches(
         is_home[tiles.homes(windows.starts_of(dim, starts[part]) + spans[0][0]) + 1] = 1
     homes_before = np.cumsum(is_home, dtype=np.int32)
     home = np.empty(num_pieces, np.int32)
-    num_ranges = 2 * len(spans) if tiles.wraps else len(spans)
+    is_circle = tiles.ends == "wrap"
+    num_ranges = 2 * len(spans) if is_circle else len(spans)
     touch_lo, touch_hi = (np.empty((num_ranges, num_pieces), np.int32) for _ in range(2))
     is_beyond = np.zeros(num_pieces, np.bool_)
     reach = 0
@@ -354,7 +355,7 @@ def _find_touches(
         begins = windows.starts_of(dim, starts[part])
         lo = np.stack([tiles.of(begins + first) for first, _ in spans])
         hi = np.stack([tiles.of(begins + last) for _, last in spans])
-        own = tiles.homes(begins + spans[0][0]) if tiles.wraps else lo[0]
+        own = tiles.homes(begins + spans[0][0]) if is_circle else lo[0]
         reach = max(reach, int((hi.max(axis=0) - np.minimum(lo.min(axis=0), own)).max(initial=0)))
         lo, hi = tiles.fold(lo, hi)
         home[part] = homes_before[own]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
+from xloader.core.line import Ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +15,7 @@ class Tiles:
     """The tiles of one dimension.
 
     Where windows wrap, tiles are counted along two turns of the dimension, one after the other, as
-    in `xloader.core.circle.Circle`.
+    in `xloader.core.line.Circle`.
 
     Parameters
     ----------
@@ -24,12 +25,12 @@ class Tiles:
         Number of its blocks in a tile; 0 for all.
     edges : numpy.ndarray of int64, shape (num_tiles + 1,)
         First element of each tile, then the size of the dimension.
-    wraps : bool
-        Whether windows wrap.
+    ends : {"stop", "wrap", "pad"}
+        What windows do at the ends of the dimension.
 
     Examples
     --------
-    >>> tiles = Tiles(Axis(10, 4, range(10)), 1, np.array([0, 4, 8, 10]), wraps=True)
+    >>> tiles = Tiles(Axis(10, 4, range(10)), 1, np.array([0, 4, 8, 10]), "wrap")
     >>> tiles.of(np.array([7, 8, 10, 15])).tolist()
     [1, 2, 3, 4]
     >>> lo, hi = tiles.fold(np.array([[1, 2]]), np.array([[2, 3]]))
@@ -40,14 +41,18 @@ class Tiles:
     axis: Axis | None
     num_blocks: int
     edges: Ints
-    wraps: bool
+    ends: Ends
 
     def __len__(self) -> int:
         return len(self.edges) - 1
 
     def of(self, elements: Ints) -> Ints:
-        """The tile of each element. Elements of a second turn have tiles from ``len(self)`` on."""
-        if not self.wraps:
+        """The tile of each element.
+
+        Elements of a second turn have tiles from ``len(self)`` on. Elements outside padded borders
+        have the nearest tile.
+        """
+        if self.ends != "wrap":
             return self._of_turn(elements)
         turn = elements // self.edges[-1]
         tiles: Ints = self._of_turn(elements - turn * self.edges[-1]) + turn * len(self)
@@ -56,6 +61,8 @@ class Tiles:
     def _of_turn(self, elements: Ints) -> Ints:
         if self.axis is None or not self.num_blocks:
             return np.zeros(len(elements), np.int64)
+        if self.ends == "pad":
+            elements = np.clip(elements, 0, self.edges[-1] - 1)
         blocks = self.axis.block_of(elements)
         return blocks if self.num_blocks == 1 else blocks // self.num_blocks
 
@@ -63,7 +70,8 @@ class Tiles:
         """The home tile of windows, given the first element that each one needs."""
         # If the first element itself lies in the second turn, its tile would be before the homes of
         # earlier windows, and homes must ascend.
-        return self._of_turn(np.minimum(firsts, self.edges[-1] - 1) if self.wraps else firsts)
+        is_circle = self.ends == "wrap"
+        return self._of_turn(np.minimum(firsts, self.edges[-1] - 1) if is_circle else firsts)
 
     def fold(self, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
         """Convert ranges of tiles of two turns to ranges of tiles: two for each where windows wrap.
@@ -78,7 +86,7 @@ class Tiles:
         lo, hi : numpy.ndarray of int64, shape (num_ranges, n) or (2 * num_ranges, n)
             The same. The second range of one that does not pass the end equals its first one.
         """
-        if not self.wraps:
+        if self.ends != "wrap":
             return lo, hi
         last = len(self) - 1
         is_split = (lo <= last) & (hi > last)

@@ -134,8 +134,9 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         if axis is None:
             kinds.append([(count, 1)])
             continue
-        if windows.wraps[d] and first:
-            # Windows that wrap before their first needed element belong to the first regions.
+        if windows.ends[d] == "pad" or (windows.ends[d] == "wrap" and first):
+            # Windows that begin before the first element, or that wrap before the first one that
+            # they need, belong to the first regions.
             every = _region_along(footprint, d, axis, np.arange(count), is_merged=d == dim)
             sizes, repeats = np.unique(np.unique(every, return_counts=True)[1], return_counts=True)
             kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))

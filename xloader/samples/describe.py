@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from xloader.errors import XloaderError
-from xloader.loader.explain_notes import overlap_note, wrap_note
+from xloader.loader.explain_notes import overlap_note, pad_note, wrap_note
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows
@@ -53,21 +53,22 @@ def _rows(recipe: Recipe) -> Rows:
     windows = recipe.windows
     if windows is None:
         return [*rows, ("variables", ", ".join(recipe.variables))]
-    for dim, size, stride, dilation, wraps, count in zip(
+    for dim, size, stride, dilation, end, count in zip(
         windows.dims,
         windows.window_sizes,
         windows.strides,
         windows.dilations,
-        windows.wraps,
+        windows.ends,
         windows.num_positions,
         strict=True,
     ):
         spaced = f", dilation {dilation}" if dilation > 1 else ""
-        spaced += ", wraps" * wraps
+        spaced += {"stop": "", "wrap": ", wraps", "pad": ", centred"}[end]
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
     if dropped := dropped_windows(recipe):
         rows.append(("dropped", dropped))
-    rows += [("note", note) for note in (overlap_note(recipe), wrap_note(recipe)) if note]
+    notes = overlap_note(recipe), wrap_note(recipe), pad_note(recipe)
+    rows += [("note", note) for note in notes if note]
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
     rows += _field_rows(recipe)

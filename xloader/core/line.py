@@ -1,6 +1,6 @@
-"""A dimension that closes on itself, such as the longitudes of the globe.
+"""Dimensions as windows meet them: plain axes, circles, and axes with padded borders.
 
-Windows of 3 elements at stride 1 along a circle of 6 elements in chunks of 4::
+A circle closes on itself, as the longitudes of the globe do. Windows of 3 elements at stride 1 along a circle of 6 elements in chunks of 4::
 
     offset        0  1  2  3 | 4  5 | 6  7  8  9 | 10 11
     element       0  1  2  3 | 4  5 | 0  1  2  3 | 4  5
@@ -11,16 +11,25 @@ Windows of 3 elements at stride 1 along a circle of 6 elements in chunks of 4::
 
 Along the unrolled dimension, windows that wrap are windows like all others. Only the number of a
 block must be folded back to the block that is stored.
+
+At padded borders, windows reach beyond the first and the last element. What they take from outside
+is filled in later, so only the part inside counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
+
+
+Ends = Literal["stop", "wrap", "pad"]
+"""What windows do at the ends of a dimension: stay within, run on at the other end, or reach out."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,62 @@ class Circle:
         return self.axis.block_of(offsets - turn * self.axis.size) + turn * self.axis.num_blocks
 
 
-Line = Axis | Circle
-"""A windowed dimension as windows meet it: the axis itself, or two turns of one that wraps."""
+@dataclass(frozen=True)
+class PaddedAxis:
+    """An axis with padded borders.
+
+    Parameters
+    ----------
+    axis : Axis
+        The stored dimension.
+
+    Examples
+    --------
+    >>> padded = PaddedAxis(Axis(stored_size=6, chunks=4, selection=range(6)))
+    >>> padded.block_of(np.array([-2, 0, 5, 7])).tolist()
+    [0, 0, 1, 1]
+    """
+
+    axis: Axis
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        return self.axis.num_blocks
+
+    @property
+    def edges(self) -> Ints:
+        """As `Axis.edges`."""
+        return self.axis.edges
+
+    @property
+    def division(self) -> None:
+        """None: offsets outside are no multiples of anything. They belong to the nearest block."""
+        return None
+
+    @property
+    def min_inner_block_size(self) -> int:
+        """As `Axis.min_inner_block_size`."""
+        return self.axis.min_inner_block_size
+
+    def block_of(self, offsets: Ints) -> Ints:
+        """Find the block of each offset, and the nearest one for those outside; int64."""
+        return self.axis.block_of(np.clip(offsets, 0, self.axis.size - 1))
+
+
+Line = Axis | Circle | PaddedAxis
+"""A windowed dimension as windows meet it."""
+
+
+def line_of(axis: Axis, end: Ends) -> Line:
+    """The line of an axis, given what windows do at its ends."""
+    match end:
+        case "wrap":
+            return Circle(axis)
+        case "pad":
+            return PaddedAxis(axis)
+        case _:
+            return axis
 
 
 def fold_blocks(blocks: Ints, lines: tuple[Line | None, ...]) -> Ints:
