@@ -31,17 +31,21 @@ HAS_RECTILINEAR = Version(zarr.__version__) >= Version("3.2")
 class Spans:
     """A window along each dimension: its size, stride and dilation, and the gaps it must not cross.
 
-    A gap is given as the offset of the first element after it.
+    A gap is given as the offset of the first element after it. Along the dimensions of ``wrap``, a
+    window runs on from the last element to the first one.
     """
 
     sizes: Mapping[str, int]
     strides: Mapping[str, int]
     dilations: Mapping[str, int]
     gaps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    wrap: tuple[str, ...] = ()
 
     def starts(self, dim: str, size: int, last: int) -> list[int]:
         """Return the first elements of all windows whose last needed position is ``last``."""
         reach = last * self.dilations[dim]
+        if dim in self.wrap:
+            return list(range(0, size, self.strides[dim]))
         return [
             first
             for first in range(0, size - reach, self.strides[dim])
@@ -104,7 +108,7 @@ class Case:
         places = np.unravel_index(window, [len(own) for own in starts])
         part = ds.isel(
             {
-                dim: own[place] + np.arange(lasts[dim] + 1) * spans.dilations[dim]
+                dim: (own[place] + np.arange(lasts[dim] + 1) * spans.dilations[dim]) % ds.sizes[dim]
                 for dim, own, place in zip(lasts, starts, places, strict=True)
             }
         )
@@ -157,7 +161,9 @@ def cases(
     kept = dataset.isel(selection)
     spans = draw(_spans({dim: kept.sizes[dim] for dim in draw(st.permutations(dims))}))
     samples = xloader.open(store).isel(selection)
-    samples = samples.window(spans.sizes, stride=spans.strides, dilation=spans.dilations)
+    samples = samples.window(
+        spans.sizes, stride=spans.strides, dilation=spans.dilations, wrap=spans.wrap
+    )
     spans, samples = draw(_gaps(spans, samples))
     fields, samples = draw(_fields(samples, dataset, spans))
     chosen, samples = draw(_chosen(samples, may_be_weighted, kept, spans))
@@ -204,7 +210,8 @@ def _spans(draw: st.DrawFn, sizes: dict[str, int]) -> Spans:
         dilations[dim] = draw(st.integers(1, min(most, 3)))
         strides[dim] = draw(st.integers(1, 4))
         window_sizes[dim] = size
-    return Spans(window_sizes, strides, dilations)
+    wrap = tuple(dim for dim in windowed if draw(st.integers(0, 4)) == 0)
+    return Spans(window_sizes, strides, dilations, wrap=wrap)
 
 
 @st.composite
@@ -213,7 +220,7 @@ def _gaps(draw: st.DrawFn, spans: Spans, samples: Samples) -> tuple[Spans, Sampl
     gaps: dict[str, tuple[int, ...]] = {}
     windows = samples.recipe.require_windows()
     for dim, size in zip(windows.dims, windows.dim_sizes, strict=True):
-        if size > 1 and draw(st.integers(0, 2)) == 0:
+        if size > 1 and dim not in spans.wrap and draw(st.integers(0, 2)) == 0:
             gaps[dim] = tuple(sorted(draw(st.sets(st.integers(1, size - 1), max_size=3))))
     segments = tuple(
         Segments.between(size, np.array(gaps[dim], np.int64)) if gaps.get(dim) else None
@@ -334,7 +341,7 @@ def _points(
         before = {"center": size // 2, "start": 0, "end": size - 1}[at] * spans.dilations[dim]
         # Without labels, values count elements.
         labels = kept[dim].values if dim in kept.coords else np.arange(kept.sizes[dim])
-        table[dim] = labels[column + before]
+        table[dim] = labels[(column + before) % len(labels)]
     place = np.arange(len(positions))
     columns = {
         "height": place * 0.5 - 3,

@@ -100,8 +100,13 @@ def span_offsets(span: Span) -> list[int]:
 
 
 def slow_starts(windows: Windows, dim: int) -> list[int]:
-    """Return the first offset of every window that fits into a dimension and crosses no gap."""
+    """Return the first offset of every window that fits into a dimension and crosses no gap.
+
+    Along a circle, every window fits.
+    """
     own, reach = windows.segments[dim], windows.reaches[dim]
+    if windows.wraps[dim]:
+        return list(range(0, windows.dim_sizes[dim], windows.strides[dim]))
     bounds = ((0, windows.dim_sizes[dim]),) if own is None else own.bounds
     return [
         begin
@@ -123,7 +128,8 @@ def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
                     continue
                 origin = slow_starts(windows, dim)[int(position[dim])]
                 blocks = slow_block(axis)
-                indices.append({blocks[origin + offset] for offset in span_offsets(span)})
+                elements = [origin + offset for offset in span_offsets(span)]
+                indices.append({blocks[element % axis.size] for element in elements})
             for index in itertools.product(*indices):
                 found.add(int(np.ravel_multi_index(index, group.shape)))
     return found
@@ -152,7 +158,7 @@ def axes(draw: st.DrawFn, size: int) -> Axis:
 
 @st.composite
 def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
-    """Draw gaps and longer reaches, unless they leave no window."""
+    """Draw gaps, circles and longer reaches, unless they leave no window."""
     reaches = tuple(
         min(reach + draw(st.sampled_from([0, 0, 2])), size)
         for reach, size in zip(windows.reaches, windows.dim_sizes, strict=True)
@@ -165,8 +171,10 @@ def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
         else None
         for size in windows.dim_sizes
     )
+    wraps = tuple(draw(st.integers(0, 2)) == 0 for _ in segments)
+    segments = tuple(None if w else own for w, own in zip(wraps, segments, strict=True))
     try:
-        return replace(windows, reaches=reaches, segments=tuple(segments))
+        return replace(windows, reaches=reaches, segments=segments, wraps=wraps)
     except EmptySamplesError:
         return windows
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.ground import box_footprint, footprints, line_footprint, slow_block, span_offsets
+from tests.ground import (
+    box_footprint,
+    footprints,
+    line_footprint,
+    slow_block,
+    slow_starts,
+    span_offsets,
+)
 from xloader.core.axis import Axis
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, digit_order, leading_axis, spread_order, tile_edges
@@ -21,23 +28,35 @@ def slow_tile(footprint: Footprint, dim: int, num_blocks: int) -> list[int]:
     return [block // num_blocks for block in slow_block(axis)]
 
 
+Tiles = tuple[int, ...]
+
+
 def slow_touch(
     footprint: Footprint, dim: int, num_blocks: int
-) -> tuple[list[tuple[tuple[int, ...], ...]], list[int]]:
-    """Return the tiles of each access at each position along a dimension, and the homes."""
+) -> tuple[list[tuple[Tiles, ...]], list[int]]:
+    """Return the tiles of each access at each position along a dimension, and the homes.
+
+    On a circle, tiles count on in a second turn, and a home lies in the first one.
+    """
     windows = footprint.windows
     tile = slow_tile(footprint, dim, num_blocks)
+    line = tile + [own + tile[-1] + 1 for own in tile]
     spans = sorted(
         {access[dim] for group in footprint.groups for access in group.accesses} - {None},
         key=lambda span: (span[0], span_offsets(span)[-1]),
     )
     touches, homes = [], []
-    for position in range(windows.num_positions[dim]):
-        origin = position * windows.strides[dim]
-        ends = [(tile[origin + s[0]], tile[origin + span_offsets(s)[-1]]) for s in spans]
-        touches.append(tuple(tuple(range(lo, hi + 1)) for lo, hi in ends or [(tile[origin],) * 2]))
-        homes.append(min((lo for lo, _ in ends), default=tile[origin]))
+    for origin in slow_starts(windows, dim):
+        ends = [(line[origin + s[0]], line[origin + span_offsets(s)[-1]]) for s in spans]
+        touches.append(tuple(tuple(range(lo, hi + 1)) for lo, hi in ends or [(line[origin],) * 2]))
+        homes.append(min(min((lo for lo, _ in ends), default=line[origin]), tile[-1]))
     return touches, homes
+
+
+def folded(tiles: Tiles, num_tiles: int) -> set[Tiles]:
+    """Return the tiles of the first turn, and those of the second one where they are stored."""
+    turns = itertools.groupby(tiles, lambda tile: tile // num_tiles)
+    return {tuple(tile % num_tiles for tile in own) for _, own in turns}
 
 
 @given(footprints(), st.data())
@@ -49,22 +68,31 @@ def test_a_piece_is_a_stretch_that_touches_the_same_tiles(
     cohorts = cut_cohorts(footprint, tiling)
     for dim, pieces in enumerate(cohorts.pieces):
         touches, homes = slow_touch(footprint, dim, tiling[dim])
-        found = [len(list(same)) for _, same in itertools.groupby(touches)]
+        num_tiles = len(pieces.tile_edges) - 1
+        runs = np.searchsorted(footprint.windows.run_edges(dim), np.arange(len(touches)), "right")
+        # In a single tile, only a window's first needed element must stay on its turn.
+        seen = [row if num_tiles > 1 else row[0][0] for row in touches]
+        keys = zip(seen, runs.tolist(), strict=True)
+        found = [len(list(same)) for _, same in itertools.groupby(keys)]
         assert np.diff(pieces.starts).tolist() == found
         firsts = pieces.starts[:-1].tolist()
         dense = {home: i for i, home in enumerate(sorted(set(homes)))}
         assert pieces.home.tolist() == [dense[homes[first]] for first in firsts]
         assert pieces.num_homes == len(dense)
-        reaches = [max(max(t) for t in row) - min(min(t) for t in row) for row in touches]
-        assert pieces.reach == max(reaches)
+        reaches = [
+            max(max(t) for t in row) - min(home, *(min(t) for t in row))
+            for row, home in zip(touches, homes, strict=True)
+        ]
+        assert pieces.reach == min(max(reaches), num_tiles - 1)
         # If no piece reaches beyond its home, the touched tiles are not stored.
         assert len(pieces.touch_lo) == len(pieces.touch_hi)
         assert (len(pieces.touch_lo) == 0) == (pieces.reach == 0)
         for piece, first in enumerate(firsts):
-            sets = {tuple(dense[t] for t in tiles if t in dense) for tiles in touches[first]}
+            parts = set().union(*(folded(tiles, num_tiles) for tiles in touches[first]))
+            sets = {tuple(dense[t] for t in tiles if t in dense) for tiles in parts}
             ranges = zip(pieces.touch_lo[:, piece], pieces.touch_hi[:, piece], strict=True)
             assert {tuple(range(lo, hi)) for lo, hi in ranges} == (sets if pieces.reach else set())
-            is_beyond = any(t not in dense for tiles in touches[first] for t in tiles)
+            is_beyond = any(t not in dense for tiles in parts for t in tiles)
             assert pieces.is_beyond_homes[piece] == is_beyond
 
 

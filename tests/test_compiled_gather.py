@@ -241,24 +241,27 @@ def test_ranks_are_permuted_as_numpy_does() -> None:
     kept=st.sampled_from([range(12), range(1, 12), range(0, 12, 2), range(2, 12, 5), (0, 1, 4, 7)]),
     span=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 4)),
     lacks=st.booleans(),
+    wraps=st.booleans(),
 )
 def test_hits_are_those_of_numpy(
     chunks: int | tuple[int, ...],
     kept: range | tuple[int, ...],
     span: tuple[int, int, int],
     lacks: bool,
+    wraps: bool,
 ) -> None:
     axis, other = Axis(12, chunks, kept), Axis(6, 2, range(6))
-    group = Group((), (axis, None if lacks else other), ())
+    group = Group((), (axis, None if lacks else other), (), (wraps, False))
     access = (span, None if lacks else (0, 1, 3))
-    firsts = np.stack(
-        np.meshgrid(np.arange(axis.size - span[0] - span[1] * (span[2] - 1)), np.arange(4)), -1
-    ).reshape(-1, 2)
+    num_within = axis.size - span[0] - span[1] * (span[2] - 1)
+    num_firsts = axis.size if wraps and num_within > 0 else num_within
+    firsts = np.stack(np.meshgrid(np.arange(num_firsts), np.arange(4)), -1).reshape(-1, 2)
     hits, blocks = find_hits(group, access, firsts)
+    assert ((blocks >= 0) & (blocks < group.num_blocks)).all()
     with with_numpy():
         expected, expected_blocks = find_hits(group, access, firsts)
     np.testing.assert_array_equal(blocks, expected_blocks)
-    expected.residences[:] = blocks
+    hits.residences[:] = expected.residences[:] = blocks
     np.testing.assert_array_equal(hits.table, expected.table)
 
 

@@ -161,6 +161,8 @@ def test_gaps_between_numbers_only_where_asked() -> None:
     assert len(opened.window(depth=4, stride=1)) == 37
     assert len(opened.window(depth=4, stride=1, gaps="drop")) == 37
     assert len(opened.window(depth=4, stride=1, gaps={"depth": "drop"})) == 34
+    # Now the steps of the labels are known, which must change nothing.
+    assert len(opened.window(depth=4, stride=1)) == 37
     unlabelled = xloader.open(ds.drop_vars("depth"))
     with pytest.raises(OptionError, match=r"no labels that are numbers or times"):
         unlabelled.window(depth=4, gaps={"depth": "drop"})

@@ -14,6 +14,7 @@ from tests.ground import (
     line_footprint,
     plan_of,
     slow_block,
+    slow_starts,
     slow_stored_chunk,
 )
 from xloader.core.footprint import Footprint
@@ -32,7 +33,7 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
         axis = leading_axis(footprint, d)
         if axis is None:
             continue
-        element = int(position[d]) * windows.strides[d] + first
+        element = (slow_starts(windows, d)[int(position[d])] + first) % axis.size
         if d == dim:
             # Chunks count from the place of the first selected chunk in the array; blocks are
             # dense.

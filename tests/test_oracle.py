@@ -266,6 +266,24 @@ def steps(size: int, stride: int = 1) -> Callable[[xr.Dataset, int], xr.Dataset]
     )
 
 
+def across(d: xr.Dataset, first: int, size: int) -> xr.Dataset:
+    """Return ``size`` longitudes from ``first`` on, put together from two parts of the circle."""
+    beyond = max(first + size - d.sizes["lon"], 0)
+    halves = [d.isel(lon=slice(first, first + size)), d.isel(lon=slice(0, beyond))]
+    return xr.concat(halves, "lon", data_vars="minimal", coords="minimal", compat="override")
+
+
+def patches_across(lat: int, lon: int, stride: int) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """Return patches of all variables with both dimensions, at every ``stride`` longitudes."""
+
+    def plain(d: xr.Dataset, i: int) -> xr.Dataset:
+        row, column = divmod(i, -(-d.sizes["lon"] // stride))
+        own = d[[name for name in d if {"lat", "lon"} & set(d[name].dims)]]
+        return across(own, column * stride, lon).isel(lat=slice(row * lat, row * lat + lat))
+
+    return plain
+
+
 def doubled(batch: xr.Dataset) -> xr.Dataset:
     return xr.Dataset({"mean": batch["inputs"].mean("lon"), "inputs": batch["inputs"] * 2})
 
@@ -593,6 +611,45 @@ ROWS: dict[str, Row] = {
             .targets("t2m", time=5)
         ),
         lambda d, i: lead(d, 4 * i + 1),
+    ),
+    "zarr v3: patches across the date line": Row(
+        zarr_v3,
+        lambda s: s.window(lat=3, lon=5, stride={"lon": 1}, wrap=("lon",)),
+        patches_across(3, 5, 1),
+    ),
+    "sharded: the whole circle from each longitude": Row(
+        sharded,
+        lambda s: s.window(lat=2, lon=8, stride={"lon": 3}, wrap="lon"),
+        patches_across(2, 8, 3),
+    ),
+    "netCDF: every second longitude across the date line": Row(
+        netcdf,
+        lambda s: s.window(time=4, lon=4, dilation={"lon": 2}, stride={"lon": 1}, wrap="lon"),
+        lambda d, i: across(d[["t2m", "z", "co2", "oro"]], i % 8, 7).isel(
+            time=slice(i // 8 * 4, i // 8 * 4 + 4), lon=slice(None, None, 2)
+        ),
+    ),
+    "packed: a lead across the date line": Row(
+        packed,
+        lambda s: (
+            s.window(time=2, lon=2, stride={"lon": 1}, wrap="lon")
+            .inputs("t2m", lon="+5")
+            .fillna(-1)
+        ),
+        lambda d, i: xr.Dataset(
+            {
+                "inputs": named(
+                    ("t2m", d.t2m[i // 8 * 2 : i // 8 * 2 + 2, :, (i % 8 + 5) % 8].fillna(-1))
+                )
+            }
+        ),
+    ),
+    "dask: some samples across the date line": Row(
+        dask_backed,
+        lambda s: s.window(time=2, lon=6, stride=1, wrap="lon").select([7, 3, 30, 7, 6]),
+        lambda d, i: across(d, [7, 3, 30, 7, 6][i] % 8, 6).isel(
+            time=slice([7, 3, 30, 7, 6][i] // 8, [7, 3, 30, 7, 6][i] // 8 + 2)
+        ),
     ),
     "packed: weighted": Row(
         packed, lambda s: s.window(time=2).weighted([0, 1, 2, 0, 1, 0, 0, 0, 1, 5]), steps(2, 2)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
+from xloader.core.line import Circle, Ends, Line, line_of
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 
@@ -104,11 +105,19 @@ class Group:
         Per windowed dimension, the axis that all of them share; None where they lack it.
     accesses : tuple of Access
         The elements of a window that some field needs; no access steps over a whole block.
+    ends : tuple of {"stop", "wrap", "pad"}
+        Per windowed dimension, what windows do at its ends; by default they stay within.
     """
 
     demands: tuple[Demand, ...]
     axes: tuple[Axis | None, ...]
     accesses: tuple[Access, ...]
+    ends: tuple[Ends, ...] = ()
+
+    @cached_property
+    def lines(self) -> tuple[Line | None, ...]:
+        """Per windowed dimension, the axis as windows meet it."""
+        return _lines(self.axes, self.ends)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -217,7 +226,12 @@ class Footprint:
             demand = dataclasses.replace(demand, axes=axes)
             members.setdefault((demand.axes, demand.accesses), []).append(demand)
         groups = tuple(
-            Group(tuple(group), group[0].axes, _contiguous_accesses(group[0]))
+            Group(
+                tuple(group),
+                group[0].axes,
+                _contiguous_accesses(group[0], windows.ends),
+                windows.ends,
+            )
             for group in members.values()
         )
         return cls(windows, groups, subset)
@@ -246,6 +260,29 @@ class Footprint:
     def known_pieces(self) -> dict[tuple[int, int], Any]:
         """Cache in which `xloader.order.cohorts` keeps pieces, by (dimension, tile size)."""
         return {}
+
+    def first_elements(self, dim: int, positions: Ints) -> Ints:
+        """The first element along a dimension that any field needs of windows.
+
+        Parameters
+        ----------
+        dim : int
+            Number of the windowed dimension.
+        positions : numpy.ndarray of int64, shape (n,)
+            Positions of the windows along it.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n,)
+            Offsets of selected elements.
+        """
+        found = self.windows.starts_of(dim, positions) + self.first_offsets[dim]
+        match self.windows.ends[dim]:
+            case "wrap":
+                return found % self.windows.dim_sizes[dim]
+            case "pad":
+                return np.maximum(found, 0)
+        return found
 
     def positions_of(self, ids: Ints) -> Ints:
         """Positions, shape ``(len(ids), num_dims)``, of samples."""
@@ -310,9 +347,9 @@ class Footprint:
             cuts = [self.windows.run_edges(dim)]
             spans = {span for g in self.groups for a in g.accesses if (span := a[dim])}
             offsets = {o for first, step, n in spans for o in (first, first + step * (n - 1))}
-            axes = {id(axis): axis for group in self.groups if (axis := group.axes[dim])}
-            for axis, offset in itertools.product(axes.values(), offsets):
-                cuts.append(self.windows.num_before(dim, axis.edges[1:-1] - offset))
+            lines = {id(line): line for group in self.groups if (line := group.lines[dim])}
+            for line, offset in itertools.product(lines.values(), offsets):
+                cuts.append(self.windows.num_before(dim, line.edges[1:-1] - offset))
             starts = np.unique(np.concatenate(cuts))
             found.append(np.append(starts[starts < count], count))
         return tuple(found)
@@ -346,13 +383,13 @@ class Footprint:
         for access in group.accesses:
             rows = blocks = None
             for dim, axis in enumerate(group.axes):
-                span = access[dim]
-                if axis is None or span is None:
+                span, line = access[dim], group.lines[dim]
+                if axis is None or line is None or span is None:
                     continue
-                lo, hi = self._block_range(axis, span, dim, boxes)
+                lo, hi = self._block_range(line, span, dim, boxes)
                 if rows is not None:
                     lo, hi = lo[rows], hi[rows]
-                spread, index = self._expand(axis, span, dim, lo, hi)
+                spread, index = self._expand(line, span, dim, lo, hi)
                 if rows is None or blocks is None:
                     rows, blocks = spread, index
                 else:
@@ -361,7 +398,7 @@ class Footprint:
                 rows, blocks = np.arange(len(boxes)), np.zeros(len(boxes), np.int64)
             all_rows.append(rows)
             all_blocks.append(blocks)
-        if len(all_rows) == 1:
+        if len(all_rows) == 1 and "wrap" not in group.ends:
             return all_rows[0], all_blocks[0]
         pairs = np.unique(np.concatenate(all_rows) * group.num_blocks + np.concatenate(all_blocks))
         return pairs // group.num_blocks, pairs % group.num_blocks
@@ -389,49 +426,55 @@ class Footprint:
         return found
 
     def blocks_along(
-        self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
+        self, line: Line, span: tuple[int, int, int], dim: int, boxes: Boxes
     ) -> tuple[Ints, Ints]:
-        """The pairs (row of ``boxes``, block of ``axis``) that one access needs along ``dim``."""
-        return self._expand(axis, span, dim, *self._block_range(axis, span, dim, boxes))
+        """The pairs (row of ``boxes``, stored block) that one access needs along ``dim``.
+
+        Where windows wrap, a pair may occur twice.
+        """
+        return self._expand(line, span, dim, *self._block_range(line, span, dim, boxes))
 
     def block_ranges(self, group: Group, boxes: Boxes) -> Iterator[tuple[Ints, Ints]]:
-        """Per access and dimension of a group, the block range ``[lo, hi)`` of each box."""
+        """Per access and dimension of a group, the block range ``[lo, hi)`` of each box.
+
+        Where windows wrap, blocks are those of a `Circle`.
+        """
         for access in group.accesses:
-            for dim, axis in enumerate(group.axes):
+            for dim, line in enumerate(group.lines):
                 span = access[dim]
-                if axis is not None and span is not None:
-                    yield self._block_range(axis, span, dim, boxes)
+                if line is not None and span is not None:
+                    yield self._block_range(line, span, dim, boxes)
 
     def _block_range(
-        self, axis: Axis, span: tuple[int, int, int], dim: int, boxes: Boxes
+        self, line: Line, span: tuple[int, int, int], dim: int, boxes: Boxes
     ) -> tuple[Ints, Ints]:
         first, step, count = span
         windows = self.windows
-        lo = axis.block_of(windows.starts_of(dim, boxes.lo[dim]) + first)
+        lo = line.block_of(windows.starts_of(dim, boxes.lo[dim]) + first)
         last = windows.starts_of(dim, boxes.hi[dim] - 1) + first + step * (count - 1)
-        hi = axis.block_of(last)
+        hi = line.block_of(last)
         return lo, hi + 1
 
     def _expand(
-        self, axis: Axis, span: tuple[int, int, int], dim: int, lo: Ints, hi: Ints
+        self, line: Line, span: tuple[int, int, int], dim: int, lo: Ints, hi: Ints
     ) -> tuple[Ints, Ints]:
-        """The pairs (row, block), ``lo[row] <= block < hi[row]``, whose block a window touches."""
+        """The pairs (row, stored block) whose block in ``[lo[row], hi[row])`` a window touches."""
         rows, blocks = expand_ranges(lo, hi)
-        touched = self._touched(axis, span, dim)
-        if touched is None:
-            return rows, blocks
-        return rows[touched[blocks]], blocks[touched[blocks]]
+        touched = self._touched(line, span, dim)
+        if touched is not None:
+            rows, blocks = rows[touched[blocks]], blocks[touched[blocks]]
+        return rows, blocks % line.axis.num_blocks if isinstance(line, Circle) else blocks
 
-    def _touched(self, axis: Axis, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
+    def _touched(self, line: Line, span: tuple[int, int, int], dim: int) -> np.ndarray | None:
         """Per block, whether a window touches it; None if no window can step over a block."""
         windows = self.windows
-        if windows.segments[dim] is None and windows.strides[dim] <= axis.min_inner_block_size:
+        if windows.segments[dim] is None and windows.strides[dim] <= line.min_inner_block_size:
             return None
         first, last = span[0], span[0] + span[1] * (span[2] - 1)
         # It is enough to look at the first window that reaches the block.
-        position = windows.num_before(dim, axis.edges[:-1] - last)
+        position = windows.num_before(dim, line.edges[:-1] - last)
         is_there = position < windows.num_positions[dim]
-        return np.asarray(is_there & (windows.starts_of(dim, position) + first < axis.edges[1:]))
+        return np.asarray(is_there & (windows.starts_of(dim, position) + first < line.edges[1:]))
 
 
 def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
@@ -449,15 +492,23 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
     return rows, np.arange(len(rows), dtype=np.int64) + np.repeat(shifts, counts)
 
 
-def _contiguous_accesses(demand: Demand) -> tuple[Access, ...]:
+def _lines(axes: tuple[Axis | None, ...], ends: tuple[Ends, ...]) -> tuple[Line | None, ...]:
+    if not ends:
+        return axes
+    pairs = zip(axes, ends, strict=True)
+    return tuple(None if axis is None else line_of(axis, end) for axis, end in pairs)
+
+
+def _contiguous_accesses(demand: Demand, ends: tuple[Ends, ...]) -> tuple[Access, ...]:
     """The accesses of a variable, split so that none steps over a whole block."""
     found: set[Access] = set()
+    lines = _lines(demand.axes, ends)
     for access in demand.accesses:
         parts: list[list[tuple[int, int, int] | None]] = []
-        for axis, span in zip(demand.axes, access, strict=True):
-            if axis is None or span is None:
+        for line, span in zip(lines, access, strict=True):
+            if line is None or span is None:
                 parts.append([None])
-            elif span[2] > 1 and span[1] > axis.min_inner_block_size:
+            elif span[2] > 1 and span[1] > line.min_inner_block_size:
                 parts.append([(span[0] + i * span[1], 1, 1) for i in range(span[2])])
             else:
                 parts.append([span])

@@ -12,6 +12,10 @@ Along one dimension, a window of 3 elements with dilation 2 and stride 4::
 A *position* counts windows along one dimension. A window's id counts positions in C order: the
 last named dimension varies fastest. Without a subset, window ids are sample ids. Windows that cross
 a gap between segments of a dimension have no position, so they have no id either.
+
+Along a dimension that wraps, such as the longitudes of the globe, a window starts at every stride,
+and element ``e`` beyond the last one stands for element ``e - size``. Along a dimension with padded
+borders, windows are centred on every stride-th element, and so reach beyond both ends.
 """
 
 from __future__ import annotations
@@ -20,17 +24,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from xloader.core.axis import Ints
+from xloader.core.line import Ends
 from xloader.core.segments import Runs, Segments
 from xloader.errors import EmptySamplesError, SampleIndexError, WindowError
 
 MOST_WINDOWS: Final = 2**61
 """Largest number of windows, so that arithmetic on their ids fits into 64-bit integers."""
 
+
+Pad = Literal["edge", "reflect"] | float
+"""What stands for elements outside: the nearest element, the mirrored one, or a number."""
 
 _ALWAYS_SHOWN: Final = ("dims", "dim_sizes", "window_sizes", "strides", "dilations")
 
@@ -60,6 +68,12 @@ class Windows:
     segments : tuple of (Segments or None)
         Per dimension, the stretches between gaps; ``None`` for a dimension without gaps. By
         default there are no gaps.
+    wraps : tuple of bool
+        Per dimension, whether its first element follows its last one, so that windows may begin
+        near its end and end near its begin. By default no dimension wraps.
+    pads : tuple of ("edge", "reflect", float or None)
+        Per dimension, what stands for the elements outside where its borders are padded; None where
+        windows stay within. By default no border is padded.
 
     Raises
     ------
@@ -88,10 +102,16 @@ class Windows:
     default_dims: tuple[str, ...] = field(default=(), compare=False)
     reaches: tuple[int, ...] = ()
     segments: tuple[Segments | None, ...] = ()
+    wraps: tuple[bool, ...] = ()
+    pads: tuple[Pad | None, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reaches", self.reaches or self.spans)
         object.__setattr__(self, "segments", self.segments or (None,) * len(self.dims))
+        object.__setattr__(self, "wraps", self.wraps or (False,) * len(self.dims))
+        # One NaN is as good as another, so that equal windows compare equal.
+        pads = tuple(map(_one_nan, self.pads)) or (None,) * len(self.dims)
+        object.__setattr__(self, "pads", pads)
         for word, values in (
             ("window", self.window_sizes),
             ("stride", self.strides),
@@ -151,6 +171,10 @@ class Windows:
             parts.append(f"reaches={self.reaches!r}")
         if any(self.segments):
             parts.append(f"segments={self.segments!r}")
+        if any(self.wraps):
+            parts.append(f"wraps={self.wraps!r}")
+        if "pad" in self.ends:
+            parts.append(f"pads={self.pads!r}")
         return f"Windows({', '.join(parts)})"
 
     @cached_property
@@ -169,9 +193,47 @@ class Windows:
 
     @cached_property
     def _num_complete(self) -> tuple[int, ...]:
-        """Number of windows along each dimension that end inside it, gaps or not."""
-        triples = zip(self.dim_sizes, self.reaches, self.strides, strict=True)
-        return tuple((size - reach) // stride + 1 for size, reach, stride in triples)
+        """Number of windows along each dimension that are complete, gaps or not."""
+        return tuple(
+            within if end == "stop" else -(-size // stride)
+            for size, stride, end, within in zip(
+                self.dim_sizes, self.strides, self.ends, self._num_within, strict=True
+            )
+        )
+
+    @cached_property
+    def _num_within(self) -> tuple[int, ...]:
+        """Number of windows along each dimension that lie inside it, gaps or not."""
+        columns = zip(self.dim_sizes, self.reaches, self.strides, self.origins, strict=True)
+        return tuple(
+            max((size - reach - origin) // stride - -(origin // stride) + 1, 0)
+            for size, reach, stride, origin in columns
+        )
+
+    @cached_property
+    def ends(self) -> tuple[Ends, ...]:
+        """Per dimension, what windows do at its ends."""
+        return tuple(
+            "wrap" if wraps else "stop" if pad is None else "pad"
+            for wraps, pad in zip(self.wraps, self.pads, strict=True)
+        )
+
+    @cached_property
+    def origins(self) -> tuple[int, ...]:
+        """Per dimension, the offset at which the first window starts: below 0 if it is padded."""
+        pairs = zip(self.spans, self.ends, strict=True)
+        return tuple(-(span // 2) if end == "pad" else 0 for span, end in pairs)
+
+    def num_beyond(self, end: Ends) -> int:
+        """Number of windows that reach beyond an end of some dimension.
+
+        Parameters
+        ----------
+        end : {"wrap", "pad"}
+            What they do there.
+        """
+        triples = zip(self.ends, self._num_within, self.num_positions, strict=True)
+        return len(self) - math.prod(num if own == end else every for own, num, every in triples)
 
     @cached_property
     def _runs(self) -> tuple[Runs | None, ...]:
@@ -197,7 +259,9 @@ class Windows:
             Offset of the first element of each window, of the shape of ``positions``.
         """
         runs = self._runs[dim]
-        return positions * self.strides[dim] if runs is None else runs.starts_of(positions)
+        if runs is not None:
+            return runs.starts_of(positions)
+        return positions * self.strides[dim] + self.origins[dim]
 
     def firsts_of(self, positions: Ints) -> Ints:
         """Offsets of the first elements of windows; int64, shape ``(n, num_dims)``.
@@ -208,7 +272,7 @@ class Windows:
             Position of each window along each dimension.
         """
         if not any(self.segments):
-            return positions * np.asarray(self.strides, np.int64)
+            return positions * np.asarray(self.strides, np.int64) + np.asarray(self.origins)
         columns = [self.starts_of(dim, own) for dim, own in enumerate(positions.T)]
         return np.stack(columns, axis=-1)
 
@@ -231,7 +295,8 @@ class Windows:
         runs = self._runs[dim]
         if runs is not None:
             return runs.num_before(offsets)
-        return np.clip(-(-offsets // self.strides[dim]), 0, self.num_positions[dim])
+        before = -((self.origins[dim] - offsets) // self.strides[dim])
+        return np.clip(before, 0, self.num_positions[dim])
 
     def run_edges(self, dim: int) -> Ints:
         """First position of each run of windows between gaps, then their number; int64."""
@@ -247,7 +312,8 @@ class Windows:
 
         ``"gap"`` counts the windows that end inside the array but cross a gap. ``"end"`` counts
         incomplete windows: along each dimension, one more window if it would begin inside the
-        array and reach elements that no other window reaches.
+        array and reach elements that no other window reaches. Along a dimension that wraps or is
+        padded, all windows are complete.
         """
         begun = [
             count + ((count - 1) * stride + reach < size and count * stride < size)
@@ -317,3 +383,7 @@ class Windows:
         for dim, count in enumerate(self.num_positions):
             ids = ids * count + positions[:, dim]
         return ids
+
+
+def _one_nan(pad: Pad | None) -> Pad | None:
+    return math.nan if isinstance(pad, float) and math.isnan(pad) else pad

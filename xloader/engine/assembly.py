@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from xloader.core.axis import Ints
 from xloader.core.footprint import Footprint
 from xloader.core.packing import Packing
 from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.block_layout import Stored
 from xloader.engine.block_reader import BlockReader
-from xloader.engine.buffers import Fields
+from xloader.engine.borders import Borders
+from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.gather import Gatherer
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
@@ -34,6 +36,8 @@ class EngineParts:
         Reads the blocks.
     gatherer : Gatherer
         Copies rows of blocks into batches. It was made with ``fields``.
+    borders : Borders
+        Fills what rows take from outside the array.
     num_threads : int
         Number of threads that read, decode and copy.
     in_flight_nbytes : int
@@ -47,9 +51,16 @@ class EngineParts:
     fields: Fields
     reader: BlockReader
     gatherer: Gatherer
+    borders: Borders
     num_threads: int
     in_flight_nbytes: int
     retry_policy: RetryPolicy
+
+    def fill_borders(self, arrays: Arrays, ids: Ints) -> None:
+        """Fill what the first rows of a batch take from outside, given the samples in them."""
+        if self.borders:
+            positions = self.footprint.positions_of(ids)
+            self.borders.fill(arrays, self.footprint.windows.firsts_of(positions))
 
     @classmethod
     def of(
@@ -95,6 +106,7 @@ class EngineParts:
             fields,
             BlockReader(recipe.source, stored, in_flight_nbytes // num_threads, retry_policy),
             Gatherer(footprint, layouts, fields, stored),
+            Borders(footprint.windows, layouts),
             num_threads,
             in_flight_nbytes,
             retry_policy,

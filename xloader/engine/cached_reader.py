@@ -255,6 +255,7 @@ class CachedReader:
             self._load(held, keys)
             self._gather(held, found, rows, places)
         held.tally.peak_nbytes = max(held.tally.peak_nbytes, held.cache.peak_nbytes)
+        self._parts.fill_borders(arrays, ids)
         if 2 * len(ids) <= self._parts.fields.batch_size:
             # The arrays are views of a full batch's buffer, which a user who collects samples would
             # keep.

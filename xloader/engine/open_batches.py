@@ -325,10 +325,11 @@ class OpenBatches:
         begin = time.perf_counter()
         try:
             if open_batch.error is None:
+                assert open_batch.arrays is not None
+                self._job.parts.fill_borders(open_batch.arrays, open_batch.step.ids)
                 if not self._job.is_part:
                     fill_rows(open_batch)
                 self._pad(open_batch)
-                assert open_batch.arrays is not None
                 step = open_batch.step
                 ids = self._padded_ids(open_batch)[0]
                 occurrences = step.occurrences_in(len(ids))

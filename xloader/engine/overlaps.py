@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from xloader.compiled.library import ADDRESS, NUMBER, address_of, find_function
 from xloader.core.axis import Ints
 from xloader.core.footprint import Access, Group, expand_ranges
+from xloader.core.line import fold_blocks
 from xloader.core.row_numbers import number_rows
 
 _NUM_COLUMNS = 3
@@ -156,6 +157,9 @@ class Hits:
 def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
     """Find the parts of a group's blocks that rows take.
 
+    Where windows wrap, a row may take two parts of one block: its end and its begin. These are two
+    hits.
+
     Parameters
     ----------
     group : Group
@@ -186,18 +190,18 @@ def find_hits(group: Group, access: Access, firsts: Ints) -> tuple[Hits, Ints]:
         table = np.empty((_NUM_COLUMNS + 4 * len(access), room), np.int64)
         size = function(*given, address_of(table), room)
     hits = Hits(table[:, :size])
-    return hits, hits.residences
+    return hits, fold_blocks(hits.residences, group.lines)
 
 
 def _dims_of(group: Group, access: Access) -> Ints:
     """The windowed dimensions, as ``find_hits.c`` takes them."""
     rows: list[tuple[int, ...]] = []
-    for axis, span in zip(group.axes, access, strict=True):
-        if axis is None or span is None:
+    for line, span in zip(group.lines, access, strict=True):
+        if line is None or span is None:
             rows.append((0,) * 9)
         else:
-            division = axis.division or (0, 0, 0)
-            rows.append((1, *span, axis.num_blocks, *division, address_of(axis.edges)))
+            division = line.division or (0, 0, 0)
+            rows.append((1, *span, line.num_blocks, *division, address_of(line.edges)))
     return np.array(rows, np.int64).reshape(len(access), 9)
 
 
@@ -208,14 +212,14 @@ def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> tuple[Hits, 
     is_hit = np.ones(len(rows), np.bool_)
     is_whole = np.ones(len(rows), np.bool_)
     blocks = np.zeros(len(rows), np.int64)
-    for dim, (axis, span) in enumerate(zip(group.axes, access, strict=True)):
-        if axis is None or span is None:
+    for dim, (line, span) in enumerate(zip(group.lines, access, strict=True)):
+        if line is None or span is None:
             continue
         offset, step, count = span
         index = indices[dim]
-        blocks = blocks * axis.num_blocks + index
-        edge = axis.edges[index]
-        extent = axis.edges[index + 1] - edge
+        blocks = blocks * line.num_blocks + index
+        edge = line.edges[index]
+        extent = line.edges[index + 1] - edge
         first = firsts[rows, dim] + offset - edge
         low = np.maximum(-(first // step), 0)
         size = np.minimum(-((first - extent) // step), count) - low
@@ -224,6 +228,7 @@ def _find_with_numpy(group: Group, access: Access, firsts: Ints) -> tuple[Hits, 
         hits.lo[dim], hits.size[dim], hits.extent[dim] = low, size, extent
         hits.begin[dim] = first + low * step
     hits.is_whole[:] = is_whole
+    blocks = fold_blocks(blocks, group.lines)
     if is_hit.all():
         return hits, blocks
     return hits.take(is_hit), blocks[is_hit]
@@ -241,14 +246,14 @@ def _touched(group: Group, access: Access, firsts: Ints) -> tuple[Ints, list[Int
     """
     rows = np.arange(len(firsts))
     indices: list[Ints] = []
-    for dim, (axis, span) in enumerate(zip(group.axes, access, strict=True)):
-        if axis is None or span is None:
+    for dim, (line, span) in enumerate(zip(group.lines, access, strict=True)):
+        if line is None or span is None:
             indices.append(np.zeros(len(rows), np.int64))
             continue
         offset, step, count = span
         first = firsts[:, dim] + offset
-        lo = axis.block_of(first)
-        hi = axis.block_of(first + step * (count - 1)) if count > 1 else lo
+        lo = line.block_of(first)
+        hi = line.block_of(first + step * (count - 1)) if count > 1 else lo
         if (lo == hi).all():
             indices.append(lo[rows])
             continue

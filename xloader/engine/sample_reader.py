@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints
+from xloader.core.line import Circle, Line, line_of
+from xloader.engine.borders import Borders
 from xloader.engine.change_watch import ChangeWatch
 from xloader.engine.task_threads import TaskThreads, ThreadTask
 from xloader.recipe.layout import FieldLayout, FieldPart, window_offsets
@@ -60,12 +62,14 @@ def read_samples(
         array = arrays[layout.name] = np.empty((len(firsts), *layout.shape), layout.dtype)
         for part in layout.parts:
             name, spans = part.variable, _spans(recipe, part, firsts)
-            uses.setdefault(name, []).append(_Use(recipe.axes_of(name), spans, part.view(array)))
+            lines = _lines(recipe, name)
+            uses.setdefault(name, []).append(_Use(lines, spans, part.view(array)))
     # On a thread that can be given up if the store does not answer.
     with TaskThreads(recipe.retry_policy, recipe.source.name) as threads:
         for name, own in uses.items():
             _read_variable(recipe, name, own, threads)
     ChangeWatch(recipe.source, set(uses), recipe.retry_policy).check()
+    Borders(recipe.require_windows(), layouts).fill(arrays, firsts)
     return arrays
 
 
@@ -96,24 +100,38 @@ class _Use:
 
     Parameters
     ----------
-    axes : tuple of Axis
-        The axis of each dimension of the variable.
+    lines : tuple of (Axis, Circle or PaddedAxis)
+        Each dimension of the variable, as windows meet it.
     spans : list of _Span
         The offsets that samples take along each dimension.
     view : numpy.ndarray
         A view of the field's array, shape ``(n, ...)``. Its last axes are those of the variable.
     """
 
-    axes: tuple[Axis, ...]
+    lines: tuple[Line, ...]
     spans: list[_Span]
     view: NDArray[Any]
 
     def blocks(self, row: int) -> list[list[int]]:
-        """Along each dimension, the blocks that a sample takes elements of."""
-        pairs = zip(self.axes, self.spans, strict=True)
-        return [np.unique(axis.block_of(span.offsets(row))).tolist() for axis, span in pairs]
+        """Along each dimension, the blocks of its line that a sample takes elements of."""
+        pairs = zip(self.lines, self.spans, strict=True)
+        return [np.unique(line.block_of(span.offsets(row))).tolist() for line, span in pairs]
 
-    def take(self, row: int, block: tuple[int, ...]) -> tuple[list[Ints], NDArray[Any]]:
+    def fold(self, block: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """The stored block of a block of the lines, and along which dimensions it is a second turn.
+
+        The dimensions are given as the bits of a number.
+        """
+        folded, turns = [], 0
+        for dim, (line, number) in enumerate(zip(self.lines, block, strict=True)):
+            turn = 0
+            if isinstance(line, Circle):
+                turn, number = divmod(number, line.axis.num_blocks)
+            folded.append(number)
+            turns |= turn << dim
+        return tuple(folded), turns
+
+    def take(self, row: int, block: tuple[int, ...], turns: int) -> tuple[list[Ints], NDArray[Any]]:
         """The elements that a sample takes of a block.
 
         Parameters
@@ -122,6 +140,8 @@ class _Use:
             The sample's row.
         block : tuple of int
             Index of the block along each dimension.
+        turns : int
+            Along which dimensions a window that wraps takes it in its second turn, as `fold` says.
 
         Returns
         -------
@@ -132,13 +152,24 @@ class _Use:
         """
         taken: list[Ints] = []
         places: list[slice] = []
-        for axis, span, number in zip(self.axes, self.spans, block, strict=True):
+        for dim, (line, span, number) in enumerate(zip(self.lines, self.spans, block, strict=True)):
             offsets = span.offsets(row)
+            axis = line if isinstance(line, Axis) else line.axis
+            if turns >> dim & 1:
+                offsets = offsets - axis.size
             begin, end = np.searchsorted(offsets, axis.span_of(number)).tolist()
             taken.append(offsets[begin:end])
             places.append(slice(begin, end))
         index: tuple[Any, ...] = (row, ..., *places)
         return taken, self.view[index]
+
+
+def _lines(recipe: Recipe, name: str) -> tuple[Line, ...]:
+    """Each dimension of a variable, as windows meet it."""
+    windows, dims = recipe.require_windows(), recipe.variable(name).dims
+    ends = dict(zip(windows.dims, windows.ends, strict=True))
+    pairs = zip(dims, recipe.axes_of(name), strict=True)
+    return tuple(line_of(axis, ends.get(dim, "stop")) for dim, axis in pairs)
 
 
 def _spans(recipe: Recipe, part: FieldPart, firsts: Ints) -> list[_Span]:
@@ -161,10 +192,12 @@ def _read_variable(recipe: Recipe, name: str, uses: list[_Use], threads: TaskThr
     needs: dict[tuple[int, ...], numbers[int]] = {}
     for number, use in enumerate(uses):
         for row in range(len(use.view)):
-            for block in itertools.product(*use.blocks(row)):
-                needs.setdefault(block, numbers("q")).extend((number, row))
+            for unrolled in itertools.product(*use.blocks(row)):
+                block, turns = use.fold(unrolled)
+                needs.setdefault(block, numbers("q")).extend((number, row, turns))
     for block in sorted(needs):
-        rows = [(uses[number], row) for number, row in zip(*[iter(needs[block])] * 2, strict=True)]
+        triples = zip(*[iter(needs[block])] * 3, strict=True)
+        rows = [(uses[number], row, turns) for number, row, turns in triples]
         _read_block(recipe, name, block, rows, threads)
 
 
@@ -172,7 +205,7 @@ def _read_block(
     recipe: Recipe,
     name: str,
     block: tuple[int, ...],
-    rows: list[tuple[_Use, int]],
+    rows: list[tuple[_Use, int, int]],
     threads: TaskThreads,
 ) -> None:
     """Read one chunk of a variable, and copy the part that each row takes."""
@@ -180,8 +213,8 @@ def _read_block(
     # Only the elements that some row takes: some sources have less to do for a part of a chunk.
     edges = [axis.span_of(number) for axis, number in zip(axes, block, strict=True)]
     is_read = [np.zeros(end - begin, np.bool_) for begin, end in edges]
-    for use, row in rows:
-        taken, _ = use.take(row, block)
+    for use, row, turns in rows:
+        taken, _ = use.take(row, block, turns)
         for own, (begin, _), offsets in zip(is_read, edges, taken, strict=True):
             own[offsets - begin] = True
     pairs = zip(is_read, edges, strict=True)
@@ -191,8 +224,8 @@ def _read_block(
     cut = tuple(itertools.starmap(_cut, zip(axes, block, read, strict=True)))
     asked = [Read(name, chunk, cut)]
     threads.do([ThreadTask(asked, lambda _: recipe.source.fetch(asked).decode([out]))], 1)
-    for use, row in rows:
-        taken, place = use.take(row, block)
+    for use, row, turns in rows:
+        taken, place = use.take(row, block, turns)
         values: NDArray[Any] = out
         for dim, (offsets, wanted) in enumerate(zip(read, taken, strict=True)):
             index = _as_index(np.searchsorted(offsets, wanted))

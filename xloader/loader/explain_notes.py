@@ -12,7 +12,7 @@ from xloader.engine.compiled_gather import gather_in_words
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.regularity import dropped_windows, irregular_steps
+from xloader.recipe.regularity import dropped_windows, irregular_steps, open_circles
 from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, stored_layouts
 
@@ -47,8 +47,8 @@ def with_notes(
         The prediction with its notes.
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
-    own = (overlap_note(recipe), gap_note(recipe), *points_notes(recipe))
-    notes = tuple(note for note in (*more, *checks, *own) if note)
+    own = overlap_note(recipe), gap_note(recipe), wrap_note(recipe), pad_note(recipe)
+    notes = tuple(note for note in (*more, *checks, *own, *points_notes(recipe)) if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (
@@ -141,3 +141,49 @@ def points_notes(recipe: Recipe) -> tuple[str, ...]:
     """A note on how many points of a table have no sample; none if each of them has one."""
     points = None if recipe.subset is None else recipe.subset.points
     return () if points is None or not points.left_out else (f"left out: {points.left_out}",)
+
+
+def wrap_note(recipe: Recipe) -> str:
+    """Say how many windows wrap, and along which dimensions the labels do not close a circle.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if no window wraps.
+    """
+    windows = recipe.require_windows()
+    count = windows.num_beyond("wrap")
+    if not count:
+        return ""
+    dims = [dim for dim, wraps in zip(windows.dims, windows.wraps, strict=True) if wraps]
+    note = f"{count:,} of {len(windows):,} windows wrap along {' or '.join(dims)}"
+    for dim, text in open_circles(recipe).items():
+        note += f"; the labels of {dim} do not go round the globe ({text})"
+    return note
+
+
+def pad_note(recipe: Recipe) -> str:
+    """Say how many windows reach beyond padded borders.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    str
+        The note; empty if none does.
+    """
+    windows = recipe.require_windows()
+    count = windows.num_beyond("pad")
+    if not count:
+        return ""
+    pads = zip(windows.dims, windows.pads, strict=True)
+    which = " or ".join(f"{dim} ({pad})" for dim, pad in pads if pad is not None)
+    return f"{count:,} of {len(windows):,} windows are padded along {which}"

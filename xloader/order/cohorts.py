@@ -13,6 +13,10 @@ also the same blocks). A *cohort* combines one piece
 of each windowed dimension. Pieces are found for each dimension alone, so the cost grows with the
 number of tiles. For a subset, it also grows with the number of samples, or with the number of
 windows by a few bits each.
+
+Along a dimension that wraps, the last windows touch the last tiles and the first ones. Their home
+is the last tile. Like the windows at the end of a run, they find their tiles in memory together
+only by chance.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from xloader.core.boxed_windows import BoxedWindows
 from xloader.core.footprint import Boxes, Footprint
 from xloader.core.subset import count_occurrences
 from xloader.core.windows import Windows
+from xloader.order.tiles import Tiles
 
 # NumPy sorts 16-bit integers by counting.
 _DIGIT_BITS = 16
@@ -51,11 +56,13 @@ class Pieces:
         First position of each piece, then the number of positions.
     home : numpy.ndarray of int32, shape (num_pieces,)
         Home tile of each piece. Only *homes* are counted: tiles that are home to some piece.
-    touch_lo, touch_hi : numpy.ndarray of int32, shape (num_spans, num_pieces)
-        Half-open range of homes that each piece touches, for each distinct span of elements that
-        some field needs of a window. No rows if each piece touches its home alone.
+    touch_lo, touch_hi : numpy.ndarray of int32, shape (num_ranges, num_pieces)
+        Half-open ranges of homes that each piece touches: one for each distinct span of elements
+        that some field needs of a window, or two where windows wrap. No rows if each piece touches
+        its home alone.
     reach : int
-        Greatest distance, in tiles, between two tiles that one piece touches.
+        Greatest distance, in tiles, between two tiles that one piece touches. Where windows wrap,
+        it is counted across the end.
     is_beyond_homes : numpy.ndarray of bool, shape (num_pieces,)
         Whether each piece touches a tile that is home to no piece.
     """
@@ -323,9 +330,16 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
         }
     ) or [(0, 0)]
     inner = edges[1:-1]
+    offsets = {offset for span in spans for offset in span}
+    if windows.ends[dim] == "wrap":
+        # Also the windows whose elements pass the end are cut, at each tile that they reach.
+        inner = np.concatenate([inner, edges[1:-1] + edges[-1], edges[-1:]])
+        if len(edges) == 2:
+            # All are in one tile, and only a window's first element must not pass the end.
+            offsets = {spans[0][0]}
     # Between two windows of a piece, there is no gap.
     cuts = [windows.run_edges(dim)]
-    for offset in sorted({offset for span in spans for offset in span}):
+    for offset in sorted(offsets):
         # The first position whose element at this offset lies at or beyond the edge.
         cuts.append(windows.num_before(dim, inner - offset))
     if footprint.subset is not None:
@@ -336,17 +350,12 @@ def _cut_dim(footprint: Footprint, dim: int, num_blocks: int) -> Pieces:
     starts = starts[is_first(starts)]
     num_positions = windows.num_positions[dim]
     starts = np.append(starts[starts < num_positions], num_positions)
-    return _find_touches(windows, dim, axis, num_blocks, edges, starts, spans)
+    tiles = Tiles(axis, num_blocks, edges, windows.ends[dim])
+    return _find_touches(windows, dim, tiles, starts, spans)
 
 
 def _find_touches(
-    windows: Windows,
-    dim: int,
-    axis: Axis | None,
-    num_blocks: int,
-    edges: Ints,
-    starts: Ints,
-    spans: list[tuple[int, int]],
+    windows: Windows, dim: int, tiles: Tiles, starts: Ints, spans: list[tuple[int, int]]
 ) -> Pieces:
     """The pieces that begin at ``starts``, with the homes that each one touches by each span."""
     num_pieces = len(starts) - 1
@@ -354,29 +363,34 @@ def _find_touches(
         slice(begin, min(begin + _PIECE_SIZE, num_pieces))
         for begin in range(0, num_pieces, _PIECE_SIZE)
     ]
-    is_home = np.zeros(len(edges), np.int32)
+    is_home = np.zeros(len(tiles) + 1, np.int32)
     for part in parts:
-        begins = windows.starts_of(dim, starts[part])
-        is_home[_tiles_of(axis, num_blocks, begins + spans[0][0]) + 1] = 1
+        is_home[tiles.homes(windows.starts_of(dim, starts[part]) + spans[0][0]) + 1] = 1
     homes_before = np.cumsum(is_home, dtype=np.int32)
     home = np.empty(num_pieces, np.int32)
-    touch_lo, touch_hi = (np.empty((len(spans), num_pieces), np.int32) for _ in range(2))
+    is_circle = tiles.ends == "wrap"
+    num_ranges = 2 * len(spans) if is_circle else len(spans)
+    touch_lo, touch_hi = (np.empty((num_ranges, num_pieces), np.int32) for _ in range(2))
     is_beyond = np.zeros(num_pieces, np.bool_)
     reach = 0
     for part in parts:
         begins = windows.starts_of(dim, starts[part])
-        lo = np.stack([_tiles_of(axis, num_blocks, begins + first) for first, _ in spans])
-        hi = np.stack([_tiles_of(axis, num_blocks, begins + last) for _, last in spans])
-        reach = max(reach, int((hi.max(axis=0) - lo.min(axis=0)).max(initial=0)))
-        home[part] = homes_before[lo[0]]
+        lo = np.stack([tiles.of(begins + first) for first, _ in spans])
+        hi = np.stack([tiles.of(begins + last) for _, last in spans])
+        own = tiles.homes(begins + spans[0][0]) if is_circle else lo[0]
+        reach = max(reach, int((hi.max(axis=0) - np.minimum(lo.min(axis=0), own)).max(initial=0)))
+        lo, hi = tiles.fold(lo, hi)
+        home[part] = homes_before[own]
         touch_lo[:, part], touch_hi[:, part] = homes_before[lo], homes_before[hi + 1]
         num_homes = touch_hi[:, part] - touch_lo[:, part]
         is_beyond[part] = np.any(hi - lo + 1 > num_homes, axis=0)
+    # On a circle, no two tiles are farther apart than the first and the last one.
+    reach = min(reach, len(tiles) - 1)
     if not reach:
         # Each piece touches its home alone, which ``home`` already says.
         touch_lo = touch_hi = np.zeros((0, num_pieces), np.int32)
     return Pieces(
-        tile_edges=edges,
+        tile_edges=tiles.edges,
         starts=starts.astype(int_dtype(int(starts[-1]))),
         home=home,
         touch_lo=touch_lo,
@@ -384,14 +398,6 @@ def _find_touches(
         reach=reach,
         is_beyond_homes=is_beyond,
     )
-
-
-def _tiles_of(axis: Axis | None, num_blocks: int, elements: Ints) -> Ints:
-    """The tile of each element, for tiles of ``num_blocks`` blocks of an axis; 0 for all."""
-    if axis is None or not num_blocks:
-        return np.zeros(len(elements), np.int64)
-    blocks = axis.block_of(elements)
-    return blocks if num_blocks == 1 else blocks // num_blocks
 
 
 def _along(values: Ints, dim: int, num_dims: int) -> Ints:

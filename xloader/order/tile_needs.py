@@ -89,8 +89,8 @@ def _elements_by_dim(footprint: Footprint, cohorts: Cohorts, group: Group) -> In
 
 def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: int) -> Ints:
     """Number of elements, along a dimension, of all blocks that the pieces of each home need."""
-    axis, pieces = group.axes[dim], cohorts.pieces[dim]
-    if axis is None:
+    axis, line, pieces = group.axes[dim], group.lines[dim], cohorts.pieces[dim]
+    if axis is None or line is None:
         return np.ones(pieces.num_homes, np.int64)
     spans = {access[dim] for access in group.accesses}
     home, found = pieces.home, np.zeros(pieces.num_homes, np.int64)
@@ -105,7 +105,7 @@ def _elements_along(footprint: Footprint, cohorts: Cohorts, group: Group, dim: i
         first, pairs = int(home[begin]), []
         for span in spans:
             assert span is not None, "what has a dimension is needed at some place of it"
-            rows, blocks = footprint.blocks_along(axis, span, dim, boxes)
+            rows, blocks = footprint.blocks_along(line, span, dim, boxes)
             pairs.append((home[begin:end] - first)[rows] * np.int64(axis.num_blocks) + blocks)
         pair = np.sort(np.concatenate(pairs), kind="stable")
         pair = pair[is_first(pair)]

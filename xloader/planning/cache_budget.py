@@ -141,16 +141,16 @@ class _Kinds:
         windows = footprint.windows
         spans = [
             [
-                (axis, span[0], span[0] + span[1] * (span[2] - 1))
+                (line, span[0], span[0] + span[1] * (span[2] - 1))
                 for access in group.accesses
                 if (span := access[dim]) is not None
             ]
             for group in footprint.groups
-            if (axis := group.axes[dim]) is not None
+            if (line := group.lines[dim]) is not None
         ]
         cuts = [np.zeros(1, np.int64)]
-        for axis, first, last in itertools.chain(*spans):
-            cuts += [windows.num_before(dim, axis.edges[1:-1] - at) for at in {first, last}]
+        for line, first, last in itertools.chain(*spans):
+            cuts += [windows.num_before(dim, line.edges[1:-1] - at) for at in {first, last}]
         begins = np.sort(np.concatenate(cuts), kind="stable")
         begins = begins[begins < windows.num_positions[dim]]
         begins = begins[np.diff(begins, prepend=-1) > 0]
@@ -158,9 +158,9 @@ class _Kinds:
         columns: list[Ints] = [np.zeros(len(begins), np.int64)]
         for own in spans:
             origin: Ints | None = None
-            for axis, first, last in own:
-                lo = axis.edges[axis.block_of(starts + first)]
-                hi = axis.edges[axis.block_of(starts + last) + 1]
+            for line, first, last in own:
+                lo = line.edges[line.block_of(starts + first)]
+                hi = line.edges[line.block_of(starts + last) + 1]
                 origin = lo if origin is None else origin
                 columns += [origin - lo, hi - origin]
         kinds = number_rows(columns, len(begins))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xloader.core.axis import Ints
+from xloader.core.axis import Axis, Ints
 from xloader.core.counter_rng import derive_key, draw_below
 from xloader.core.footprint import Footprint
 from xloader.order.cohorts import cut_cohorts, distinct_near, leading_axis
@@ -55,15 +55,20 @@ def regions_of(footprint: Footprint, dim: int, positions: tuple[Ints, ...]) -> I
         A number for each sample, equal for samples of the same region.
     """
     region = np.zeros(len(positions[0]), np.int64)
-    for d, first in enumerate(footprint.first_offsets):
+    for d, own in enumerate(positions):
         axis = leading_axis(footprint, d)
-        if axis is None:
-            continue
-        chunk = axis.block_of(footprint.windows.starts_of(d, positions[d]) + first)
-        if d == dim:
-            chunk = (chunk + axis.stored_chunk(0)) // REGION_CHUNKS
-        region = region * (axis.num_blocks + 1) + chunk
+        if axis is not None:
+            along = _region_along(footprint, d, axis, own, is_merged=d == dim)
+            region = region * (axis.num_blocks + 1) + along
     return region
+
+
+def _region_along(
+    footprint: Footprint, dim: int, axis: Axis, positions: Ints, *, is_merged: bool
+) -> Ints:
+    """The region of windows along one dimension; ``is_merged`` where neighbours are one region."""
+    chunk = axis.block_of(footprint.first_elements(dim, positions))
+    return (chunk + axis.stored_chunk(0)) // REGION_CHUNKS if is_merged else chunk
 
 
 def count_regions(footprint: Footprint, dim: int, positions: Ints, edges: Ints) -> Ints:
@@ -132,6 +137,13 @@ def full_mixing(footprint: Footprint, dim: int, batch_size: int) -> float:
         axis = leading_axis(footprint, d)
         if axis is None:
             kinds.append([(count, 1)])
+            continue
+        if windows.ends[d] == "pad" or (windows.ends[d] == "wrap" and first):
+            # Windows that begin before the first element, or that wrap before the first one that
+            # they need, belong to the first regions.
+            every = _region_along(footprint, d, axis, np.arange(count), is_merged=d == dim)
+            sizes, repeats = np.unique(np.unique(every, return_counts=True)[1], return_counts=True)
+            kinds.append(list(zip(sizes.tolist(), repeats.tolist(), strict=True)))
             continue
         edges = axis.edges[:-1]
         if d == dim:

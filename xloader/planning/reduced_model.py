@@ -277,17 +277,20 @@ def _cut_out(
 ) -> Footprint:
     """The part of a selection that begins at the positions ``begins``.
 
-    Where a dimension is kept whole, ``begins`` is set to 0 in place.
+    Where a dimension is kept whole, ``begins`` is set to 0 in place. Where one that wraps or is
+    padded is cut, all windows of the part lie within it.
     """
     windows = footprint.windows
     left = num_tiles
     parts = [slice(0, size) for size in windows.dim_sizes]
     for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
         pieces, edges = all_pieces[dim], all_pieces[dim].tile_edges
+        if drawn is None and windows.ends[dim] == "pad":
+            begins[dim] = int(windows.num_before(dim, np.zeros(1, np.int64))[0])
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
         # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
-        if keep < pieces.num_homes - home:
+        if keep < pieces.num_homes - home and _is_within(windows, dim, begins[dim]):
             position = int(pieces.starts[np.searchsorted(pieces.home, home + keep)])
             begin, last = windows.starts_of(dim, np.array([begins[dim], position])).tolist()
             first = last + footprint.first_offsets[dim]
@@ -296,15 +299,19 @@ def _cut_out(
         else:
             begins[dim] = 0
         left //= keep
-    if all(part.stop - part.start == n for part, n in zip(parts, windows.dim_sizes, strict=True)):
+    sizes = tuple(part.stop - part.start for part in parts)
+    is_whole = [own == size for own, size in zip(sizes, windows.dim_sizes, strict=True)]
+    if all(is_whole):
         return footprint
     windows = dataclasses.replace(
         windows,
-        dim_sizes=tuple(part.stop - part.start for part in parts),
+        dim_sizes=sizes,
         segments=tuple(
             own and own.cut(part.start, part.stop)
             for own, part in zip(windows.segments, parts, strict=True)
         ),
+        wraps=tuple(own and kept for own, kept in zip(windows.wraps, is_whole, strict=True)),
+        pads=tuple(own if k else None for own, k in zip(windows.pads, is_whole, strict=True)),
     )
     if drawn is not None:
         subset: Subset | None = _cut_subset(drawn - begins, windows)
@@ -316,6 +323,12 @@ def _cut_out(
         _cut_demand(demand, parts) for group in footprint.groups for demand in group.demands
     )
     return Footprint.of(windows, demands, subset)
+
+
+def _is_within(windows: Windows, dim: int, position: int) -> bool:
+    """Whether the window at a position along a dimension reaches beyond neither of its ends."""
+    begin = int(windows.starts_of(dim, np.array([position]))[0])
+    return begin >= 0 and begin + windows.reaches[dim] <= windows.dim_sizes[dim]
 
 
 def _cut_subset(positions: Ints, windows: Windows) -> Subset:

@@ -137,7 +137,8 @@ def find_steps(recipe: Recipe, dim: str, *, only_times: bool = False) -> LabelSt
     kept = recipe.kept_of(dim)
     known = _known.setdefault(recipe.source, {})
     if (dim, kept) in known:
-        return known[dim, kept]
+        steps = known[dim, kept]
+        return None if only_times and steps is not None and not steps.is_time else steps
     labels = _label_variable(recipe, dim, kept)
     if labels is None or (only_times and labels.dtype.kind not in "mMO"):
         return None

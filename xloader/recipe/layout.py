@@ -221,6 +221,8 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
     owned = {dim for name in field.variables for dim in recipe.dims_of(name)}
     if field.has_channels:
         dims, shape = (CHANNEL, *dims), (len(channels), *shape)
+    dtype = _dtype_of(recipe, field)
+    _check_pads(recipe, field, dims, accesses, dtype)
     if 0 in shape:
         raise EmptySamplesError(
             f"the field {field.name!r} has no elements",
@@ -232,7 +234,7 @@ def layout_of(recipe: Recipe, field: Field) -> FieldLayout:
         name=field.name,
         dims=dims,
         shape=shape,
-        dtype=_dtype_of(recipe, field),
+        dtype=dtype,
         channels=channels if field.has_channels else None,
         windowed=windowed,
         accesses=tuple(a if d in owned else None for d, a in zip(windowed, accesses, strict=True)),
@@ -280,6 +282,46 @@ def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int]
             remedy="add the dimension to .window(...), or select along it with .isel(...)",
         )
     return tuple(accesses)
+
+
+def _check_pads(
+    recipe: Recipe,
+    field: Field,
+    dims: tuple[str, ...],
+    accesses: tuple[tuple[int, int, int], ...],
+    dtype: np.dtype,
+) -> None:
+    """Check that a field can be filled where windows lie outside padded borders."""
+    windows = recipe.require_windows()
+    for number, (dim, pad) in enumerate(zip(windows.dims, windows.pads, strict=True)):
+        if pad is None:
+            continue
+        if accesses[number] != (0, 1, windows.window_sizes[number]):
+            raise OptionError(
+                f"the field {field.name!r} takes a part of the window along the padded {dim!r}",
+                given=f"{dim}={dict(field.offsets)[dim]}",
+                allowed="fields that take all of the window along padded dimensions",
+                remedy=f"leave the offsets of {dim!r} out, or leave {dim!r} out of pad=",
+            )
+        if isinstance(pad, float) and dim in dims and not _holds(dtype, pad):
+            raise OptionError(
+                f"the field {field.name!r} cannot hold the number that pads {dim!r}",
+                given=f"{pad:g} for numbers of the dtype {dtype}",
+                allowed="a number of that dtype",
+                remedy='choose another number, pad with "edge", or convert the variable to floats '
+                "with xarray first",
+            )
+
+
+def _holds(dtype: np.dtype, number: float) -> bool:
+    """Whether a dtype has a number. Floats are rounded, but must not become infinite."""
+    with np.errstate(all="ignore"):
+        if dtype.kind == "f":
+            return bool(np.isfinite(dtype.type(number))) or not math.isfinite(number)
+        if dtype.kind == "b":
+            return number in (0.0, 1.0)
+        info = np.iinfo(dtype)
+        return math.isfinite(number) and number == int(number) and info.min <= number <= info.max
 
 
 def _kept_dims(recipe: Recipe, field: Field, name: str) -> tuple[str, ...]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
+import numpy as np
+
 from xloader.core.segments import Segments
-from xloader.core.windows import Windows
+from xloader.core.windows import Pad, Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
 from xloader.recipe.durations import Duration, is_duration, num_steps
 from xloader.recipe.label_steps import find_steps
@@ -17,6 +21,7 @@ Size = int | Duration
 """A number of elements, or a duration that is a whole number of steps."""
 Gaps = Literal["drop", "raise", "allow"]
 """Whether windows that cross a gap between labels are left out, are an error, or are kept."""
+_NO_PADS: Final[Mapping[str, Pad]] = MappingProxyType({})
 _LABEL_RULE: Final = "a dimension of numbers or times, 90 % of whose steps are equal"
 
 
@@ -26,6 +31,8 @@ def make_windows(
     stride: Mapping[str, Size] | Size | None,
     dilation: Mapping[str, Size] | Size,
     gaps: Mapping[str, Gaps] | Gaps = "drop",
+    wrap: Sequence[str] | str = (),
+    pad: Mapping[str, Pad] = _NO_PADS,
 ) -> Windows:
     """Make the windows over the selected dimensions of a recipe.
 
@@ -42,6 +49,10 @@ def make_windows(
         mapping does not name.
     gaps : {"drop", "raise", "allow"} or mapping of str to these
         What to do about windows that cross a gap between labels, as for `Samples.window`.
+    wrap : str or sequence of str
+        Dimensions whose first element follows their last one, as for `Samples.window`.
+    pad : mapping of str to ("edge", "reflect" or float)
+        What stands for the elements beyond the ends of dimensions, as for `Samples.window`.
 
     Returns
     -------
@@ -51,9 +62,11 @@ def make_windows(
     Raises
     ------
     OptionError
-        If no dimension is given, or a number is not whole.
+        If no dimension is given, a number is not whole, windows are to wrap along a dimension of
+        times or across gaps, or borders cannot be padded as asked.
     UnknownNameError
-        If a dimension does not exist, or a stride or dilation is for one without windows.
+        If a dimension does not exist, or a stride, dilation, wrap or pad is for one without
+        windows.
     WindowError
         If a number is below 1, a window is longer than its dimension, there are more windows than
         `xloader.core.windows.MOST_WINDOWS`, or there are gaps and they are to raise.
@@ -73,21 +86,109 @@ def make_windows(
             remedy="pass the size of a dimension, for example .window(time=6)",
         )
     window_sizes = _per_dim(recipe, "window", dims, sizes, (None,) * len(dims))
+    circles = _circles(recipe, dims, wrap, gaps)
+    dilations = _per_dim(recipe, "dilation", dims, dilation, (1,) * len(dims))
     return Windows(
         dims,
         tuple(recipe.dim_sizes[dim] for dim in dims),
         window_sizes,
         _per_dim(recipe, "stride", dims, stride, window_sizes),
-        _per_dim(recipe, "dilation", dims, dilation, (1,) * len(dims)),
+        dilations,
         default_dims=_without_stride(dims, stride),
-        segments=_segments(recipe, dims, gaps),
+        segments=_segments(recipe, dims, gaps, {*circles, *pad}),
+        wraps=tuple(dim in circles for dim in dims),
+        pads=_pads(recipe, dims, window_sizes, dilations, pad, circles, gaps),
     )
 
 
+def _pads(
+    recipe: Recipe,
+    dims: tuple[str, ...],
+    window_sizes: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pad: Mapping[str, Pad],
+    circles: set[str],
+    gaps: Mapping[str, Gaps] | Gaps,
+) -> tuple[Pad | None, ...]:
+    """What stands for the elements beyond the ends of each dimension; None where none does."""
+    for dim, own in pad.items():
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim not in dims:
+            raise _no_windows("pad=", dim, dims)
+        number = dims.index(dim)
+        is_number = isinstance(own, numbers.Real) and not isinstance(own, bool | np.bool_)
+        if own not in ("edge", "reflect") and not is_number:
+            raise OptionError(
+                f"pad= is not one of its choices along {dim!r}",
+                given=repr(own),
+                allowed="'edge', 'reflect' or a number",
+            )
+        if dim in circles or (isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow"):
+            other = "wrap=" if dim in circles else "gaps="
+            raise OptionError(
+                f"the borders of {dim!r} cannot be padded",
+                given=f"{dim!r} in pad= and in {other}",
+                allowed="one of them for each dimension",
+                remedy=f"leave {dim!r} out of one of them",
+            )
+        if dilations[number] > 1:
+            raise OptionError(
+                f"dilated windows cannot be padded along {dim!r}",
+                given=f"a dilation of {dilations[number]}",
+                allowed="a dilation of 1",
+                remedy=f"leave out the dilation of {dim!r}, or leave {dim!r} out of pad=",
+            )
+        if own == "reflect" and window_sizes[number] % 2 == 0:
+            raise OptionError(
+                f"a window with an even number of elements cannot be mirrored along {dim!r}",
+                given=f"{dim}={window_sizes[number]}",
+                allowed="an odd number, so that as many elements lie on both sides of the centre",
+                remedy=f'take a window of {window_sizes[number] + 1}, or pad={{{dim!r}: "edge"}}',
+            )
+    chosen = (pad.get(dim) for dim in dims)
+    return tuple(own if own is None or isinstance(own, str) else float(own) for own in chosen)
+
+
+def _circles(
+    recipe: Recipe,
+    dims: tuple[str, ...],
+    wrap: Sequence[str] | str,
+    gaps: Mapping[str, Gaps] | Gaps,
+) -> set[str]:
+    """The dimensions along which windows wrap."""
+    circles = {wrap} if isinstance(wrap, str) else set(wrap)
+    for dim in circles:
+        find(dim, recipe.dim_sizes, "dimension")
+        if dim not in dims:
+            raise _no_windows("wrap=", dim, dims)
+        if isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow":
+            raise OptionError(
+                f"windows cannot both wrap and stop at gaps along {dim!r}",
+                given=f"wrap={dim!r} and gaps={{{dim!r}: {gaps[dim]!r}}}",
+                allowed="one of them for each dimension",
+                remedy=f"leave {dim!r} out of wrap= or of gaps=",
+            )
+        if find_steps(recipe, dim, only_times=True) is not None:
+            raise OptionError(
+                f"windows cannot wrap along {dim!r}, whose labels are times",
+                given=f"wrap={dim!r}",
+                allowed="dimensions whose first element follows their last one, such as longitudes "
+                "of the whole globe",
+                remedy=f"leave {dim!r} out of wrap=",
+            )
+    return circles
+
+
 def _segments(
-    recipe: Recipe, dims: tuple[str, ...], gaps: Mapping[str, Gaps] | Gaps
+    recipe: Recipe,
+    dims: tuple[str, ...],
+    gaps: Mapping[str, Gaps] | Gaps,
+    without: set[str],
 ) -> tuple[Segments | None, ...]:
-    """The stretches without gaps of each windowed dimension; None where there are no gaps."""
+    """The stretches without gaps of each windowed dimension; None where there are no gaps.
+
+    Gaps along the dimensions of ``without`` do not matter.
+    """
     by_dim = gaps if isinstance(gaps, Mapping) else dict.fromkeys(dims, gaps)
     for dim, choice in by_dim.items():
         if dim not in dims:
@@ -100,7 +201,9 @@ def _segments(
             )
     is_asked = isinstance(gaps, Mapping)
     return tuple(
-        _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
+        None
+        if dim in without
+        else _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
         for dim in dims
     )
 

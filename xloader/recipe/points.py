@@ -241,8 +241,9 @@ def _positions(windows: Windows, starts: Ints) -> tuple[Ints, NDArray[np.bool_]]
     positions = np.empty_like(starts)
     is_inside = np.ones(len(starts), np.bool_)
     for dim, count in enumerate(windows.num_positions):
-        found = np.minimum(windows.num_before(dim, starts[:, dim]), count - 1)
-        is_inside &= windows.starts_of(dim, found) == starts[:, dim]
+        own = starts[:, dim] % windows.dim_sizes[dim] if windows.wraps[dim] else starts[:, dim]
+        found = np.minimum(windows.num_before(dim, own), count - 1)
+        is_inside &= windows.starts_of(dim, found) == own
         positions[:, dim] = found
     return positions, is_inside
 

@@ -1,13 +1,21 @@
-"""A check for irregular steps between the labels of windowed dimensions.
+"""Checks of the labels of windowed dimensions: irregular steps, gaps, circles that stay open.
 
 Windows run across irregular steps unless they are gaps that windows leave out, so an explanation
-names them.
+names them. It also names longitudes along which windows wrap but which do not go round the globe.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from xloader.recipe.label_steps import find_steps
 from xloader.recipe.recipe import Recipe
+
+_FULL_TURN: Final = 360
+"""Degrees of a circle."""
+
+_TOLERANCE: Final = 0.01
+"""The part of a full turn by which labels may miss it."""
 
 
 def irregular_steps(recipe: Recipe) -> dict[str, str]:
@@ -40,6 +48,35 @@ def irregular_steps(recipe: Recipe) -> dict[str, str]:
         if reach > 1 and segments is None and (steps := find_steps(recipe, dim)) is not None:
             found[dim] = steps.describe()
     return {dim: text for dim, text in found.items() if text}
+
+
+def open_circles(recipe: Recipe) -> dict[str, str]:
+    """Describe the dimensions along which windows wrap, and whose labels do not close a circle.
+
+    Only labels in degrees are looked at: their steps must add up to 360 degrees within 1 %.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples, with windows.
+
+    Returns
+    -------
+    dict of str to str
+        How far the labels go round, by dimension, such as ``"90 steps of 1 degree: 90 of 360"``.
+    """
+    windows, coords = recipe.require_windows(), recipe.source.coordinates()
+    found = {}
+    for dim, size, wraps in zip(windows.dims, windows.dim_sizes, windows.wraps, strict=True):
+        if not wraps or dim not in coords.indexes:
+            continue
+        steps = find_steps(recipe, dim)
+        if not str(coords[dim].attrs.get("units", "")).startswith("degree") or steps is None:
+            continue
+        turn = size * steps.span
+        if not abs(abs(turn) - _FULL_TURN) <= _TOLERANCE * _FULL_TURN:
+            found[dim] = f"{size:,} steps of {steps.text} degrees: {abs(turn):g} of {_FULL_TURN}"
+    return found
 
 
 def dropped_windows(recipe: Recipe) -> str:

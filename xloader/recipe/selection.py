@@ -232,7 +232,9 @@ def positions_at(
         if dim not in labels:
             found.append(np.arange(count, dtype=np.int64))
             continue
-        firsts = windows.starts_of(axis, np.arange(count, dtype=np.int64))
+        # Where borders are padded, windows have their place at their centre.
+        firsts = np.arange(count, dtype=np.int64)
+        firsts = windows.starts_of(axis, firsts) - windows.origins[axis]
         kept = recipe.kept_of(dim)
         assert not isinstance(kept, int)
         index = coords.indexes[dim][stored(kept, firsts)] if dim in coords.indexes else firsts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from xloader.errors import XloaderError
-from xloader.loader.explain_notes import overlap_note, points_notes
+from xloader.loader.explain_notes import overlap_note, pad_note, points_notes, wrap_note
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows
@@ -53,20 +53,22 @@ def _rows(recipe: Recipe) -> Rows:
     windows = recipe.windows
     if windows is None:
         return [*rows, ("variables", ", ".join(recipe.variables))]
-    for dim, size, stride, dilation, count in zip(
+    for dim, size, stride, dilation, end, count in zip(
         windows.dims,
         windows.window_sizes,
         windows.strides,
         windows.dilations,
+        windows.ends,
         windows.num_positions,
         strict=True,
     ):
         spaced = f", dilation {dilation}" if dilation > 1 else ""
+        spaced += {"stop": "", "wrap": ", wraps", "pad": ", centred"}[end]
         rows.append((f"window {dim}", f"{size}, stride {stride}{spaced}: {count} positions"))
     if dropped := dropped_windows(recipe):
         rows.append(("dropped", dropped))
-    if note := overlap_note(recipe):
-        rows.append(("note", note))
+    notes = overlap_note(recipe), wrap_note(recipe), pad_note(recipe)
+    rows += [("note", note) for note in notes if note]
     if recipe.subset is not None:
         rows.append(("samples", recipe.subset.describe()))
         rows += [("kept", note) for note in recipe.subset.notes]

@@ -33,7 +33,7 @@ from xloader.planning.explain import Explanation
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
-from xloader.recipe.parse_windows import Gaps, Size, make_windows
+from xloader.recipe.parse_windows import Gaps, Pad, Size, make_windows
 from xloader.recipe.points import At, PointRules, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
@@ -274,6 +274,8 @@ class Samples(RecordedMethods):
         stride: Mapping[str, Size] | Size | None = None,
         dilation: Mapping[str, Size] | Size = 1,
         gaps: Mapping[str, Gaps] | Gaps = "drop",
+        wrap: Sequence[str] | str = (),
+        pad: Mapping[str, Pad] | None = None,
         **sizes_by_dim: Size,
     ) -> Self:
         """Set the window that each sample covers. Dimensions that are not named are taken whole.
@@ -302,6 +304,16 @@ class Samples(RecordedMethods):
             is an error if there are gaps. ``"allow"`` lets windows run across them. All elements
             count from the window's first to its last one, or to the longest lead of a field. A
             mapping may also name dimensions whose labels are numbers.
+        wrap : str or sequence of str
+            Dimensions along which windows run on from the last element to the first one, such as
+            the longitudes of the globe. A window then starts at every stride, also near the end.
+        pad : mapping of str to ("edge", "reflect" or float), optional
+            Dimensions whose borders are padded. Windows are then centred on every stride-th
+            element, the first one included, so that each element can be at a centre. A window of
+            an even size has one more element before its centre than after it. What lies outside
+            is filled, before any transform: with the nearest element, with the mirrored ones or
+            with a number, as :func:`numpy.pad` does it. Fields take all of the window along such a
+            dimension. Ids and :meth:`positions` go by the centre.
         **sizes_by_dim
             Sizes as keyword arguments.
 
@@ -316,11 +328,12 @@ class Samples(RecordedMethods):
             If a window does not fit its dimension, a number is below 1, or there are gaps, with
             ``gaps="raise"``.
         UnknownNameError
-            If a dimension does not exist, or a stride, dilation or ``gaps`` is for one without
-            windows.
+            If a dimension does not exist, or a stride, dilation, ``gaps``, ``wrap`` or ``pad`` is
+            for one without windows.
         OptionError
             If no dimension is named, a number is not whole, a duration is no whole number of
-            steps, or there are windows already.
+            steps, windows are to wrap along times or across gaps, borders cannot be padded as
+            asked, or there are windows already.
         EmptySamplesError
             If every window crosses a gap.
         SourceAccessError
@@ -340,14 +353,27 @@ class Samples(RecordedMethods):
         (30, 33)
         >>> samples.explain(memory="1MiB").dropped_windows
         {'gap': 3}
+
+        Windows across the date line:
+
+        >>> ds = xr.Dataset({"sst": ("lon", np.arange(4.0))}, {"lon": [0, 90, 180, 270]})
+        >>> ds.xloader.window(lon=3, stride=1, wrap="lon").to_xarray(3).sst.lon.values.tolist()
+        [270, 0, 90]
+
+        Windows centred on each element, also on the first and the last one:
+
+        >>> padded = ds.xloader.window(lon=3, stride=1, pad={"lon": "edge"})
+        >>> [window[0].tolist() for window in padded]
+        [[0.0, 0.0, 1.0], [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 3.0]]
         """
         require_before(self.recipe, "window", self._has_windows)
         if isinstance(sizes, Mapping) or sizes_by_dim:
             if sizes is not None and not isinstance(sizes, Mapping):
                 sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
             sizes = {**(sizes or {}), **sizes_by_dim}
-        windows = make_windows(self.recipe, sizes, stride, dilation, gaps)
-        return self._but(windows=windows)
+        return self._but(
+            windows=make_windows(self.recipe, sizes, stride, dilation, gaps, wrap, pad or {})
+        )
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
         """Add the field ``inputs``; the arguments are those of :meth:`field`."""

@@ -63,7 +63,8 @@ def coordinates_of(recipe: Recipe) -> xr.Dataset:
 def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:
     """Stored offsets and labels at which samples begin; see `Samples.positions`."""
     windows = recipe.require_windows()
-    offsets = recipe.firsts_of(ids)
+    # Where borders are padded, windows have their place at their centre.
+    offsets = recipe.firsts_of(ids) - np.asarray(windows.origins, np.int64)
     coords: dict[str, Any] = {SAMPLE: ids}
     variables = {}
     for axis, dim in enumerate(windows.dims):

@@ -225,11 +225,16 @@ def _cut_coord(
     recipe: Recipe, layout: FieldLayout, names: Names, coord: xr.Variable, sample_id: int
 ) -> xr.Variable:
     indexers: dict[Hashable, Any] = {}
+    ids, filled = np.array([sample_id], np.int64), []
     for dim in map(str, coord.dims):
-        elements, _ = elements_along(recipe, layout, dim, np.array([sample_id], np.int64))
+        elements, _ = elements_along(recipe, layout, dim, ids)
         is_kept = dim in layout.dims
         indexers[dim] = elements.reshape(-1) if is_kept else int(elements.flat[0])
-    cut = coord.isel(indexers)
+        if (is_filled := _is_filled(recipe, layout, dim, ids)) is not None:
+            filled.append(xr.Variable(dim, ~is_filled[0]))
+    cut = coord.to_base_variable().isel(indexers)
+    for is_inside in filled:
+        cut = cut.where(is_inside)
     dims = [names[layout.name, str(dim)] for dim in cut.dims]
     return xr.Variable(dims, cut.to_numpy(), cut.attrs)
 
@@ -335,7 +340,9 @@ def _labels_along(
     """Labels of a dimension of a field: along (name,), or (sample, name) where it is windowed."""
     elements, is_windowed = elements_along(recipe, layout, dim, ids)
     index = xr.Variable((SAMPLE, name) if is_windowed else (name,), elements)
-    return recipe.source.coordinates()[dim].variable.to_base_variable()[index]
+    labels = recipe.source.coordinates()[dim].variable.to_base_variable()[index]
+    is_filled = _is_filled(recipe, layout, dim, ids)
+    return labels if is_filled is None else labels.where(xr.Variable(index.dims, ~is_filled))
 
 
 def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
@@ -355,7 +362,8 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
     Returns
     -------
     elements : numpy.ndarray
-        Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``.
+        Int64, shape ``(n, count)`` along a windowed dimension, else ``(size,)``. Outside padded
+        borders, the elements that are copied there, or the nearest ones where a number is.
     is_windowed : bool
         Whether the elements differ from sample to sample.
     """
@@ -368,7 +376,27 @@ def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> 
     windows = recipe.require_windows()
     axis = windows.dims.index(dim)
     firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
-    return stored(kept, window_offsets(firsts, access)), True
+    offsets, size, pad = window_offsets(firsts, access), windows.dim_sizes[axis], windows.pads[axis]
+    if pad == "reflect":
+        offsets = np.abs(offsets)
+        offsets = np.minimum(offsets, 2 * (size - 1) - offsets)
+    elif pad is not None:
+        offsets = np.clip(offsets, 0, size - 1)
+    # Where windows wrap, offsets beyond the last element count from the first one again.
+    return stored(kept, offsets % size), True
+
+
+def _is_filled(
+    recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints
+) -> NDArray[np.bool_] | None:
+    """Whether a number stands for each element of samples along a dimension; None for none."""
+    windows, access = recipe.require_windows(), layout.access_of(dim)
+    axis = windows.dims.index(dim) if dim in windows.dims else None
+    if axis is None or access is None or not isinstance(windows.pads[axis], float):
+        return None
+    firsts = windows.starts_of(axis, recipe.positions_of(ids)[:, axis])
+    offsets = window_offsets(firsts, access)
+    return np.asarray((offsets < 0) | (offsets >= windows.dim_sizes[axis]))
 
 
 def _labels_of_dropped(

@@ -31,7 +31,9 @@ def normalized_packings(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> dic
         By variable, its packing with the first transform.
     """
     first = recipe.steps[0] if recipe.steps else None
-    if not isinstance(first, Normalize):
+    # A number that stands for elements outside is normalised like those inside.
+    has_numbers = any(isinstance(pad, float) for pad in recipe.require_windows().pads)
+    if not isinstance(first, Normalize) or has_numbers:
         return {}
     dtypes = [(part.variable, layout.dtype) for layout in layouts for part in layout.parts]
     found = {}

@@ -165,7 +165,8 @@ def packed_fields(
     A field qualifies if its values are floats that take more bytes than its stored numbers, if all
     its variables are stored in one dtype, and if the recipe has no transforms besides ``normalize``
     with numbers that vary only along channels, and ``fillna``. A variable of several fields is
-    gathered as stored for all of them, or for none.
+    gathered as stored for all of them, or for none. Where borders are padded with a number, no
+    field qualifies.
 
     Parameters
     ----------
@@ -185,7 +186,8 @@ def packed_fields(
     tuple of PackedField
         One for each such field, in the order of the layouts.
     """
-    if recipe.is_mapped:
+    # A number that stands for elements outside has no stored form.
+    if recipe.is_mapped or any(isinstance(pad, float) for pad in recipe.require_windows().pads):
         return ()
     found = {layout.name: _packed_field(recipe, layout) for layout in layouts}
     kept = {

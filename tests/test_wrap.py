@@ -1,0 +1,184 @@
+"""Windows that run on across the date line: what is read, what is said, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import Samples
+from xloader.core.line import Circle, fold_blocks
+from xloader.errors import OptionError, UnknownNameError, WindowError, XloaderError
+from xloader.testing import CountingStore, write_store
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+
+DAY = np.timedelta64(1, "D")
+
+
+def globe(num_times: int = 6, num_lats: int = 4, num_lons: int = 36) -> xr.Dataset:
+    shape = (num_times, num_lats, num_lons)
+    return xr.Dataset(
+        {"t2m": (("time", "lat", "lon"), np.arange(np.prod(shape), dtype="f4").reshape(shape))},
+        {
+            "time": np.datetime64("2001-01-01", "ns")
+            + np.arange(num_times) * np.timedelta64(1, "D"),
+            "lat": np.linspace(75, -75, num_lats),
+            "lon": ("lon", np.arange(num_lons) * 360 / num_lons, {"units": "degrees_east"}),
+        },
+    )
+
+
+def stored(ds: xr.Dataset, *chunks: int) -> CountingStore:
+    return CountingStore(write_store(ds, {"t2m": chunks}))
+
+
+def check_epoch(store: CountingStore, ds: xr.Dataset, samples: Samples, **options: Any) -> Any:
+    """Check values, and that predicted reads are counted reads; return the prediction."""
+    windows = samples.recipe.require_windows()
+    twice = xr.concat([ds, ds], "lon").t2m
+    with samples.loader(output="numpy", **options) as loader:
+        told = loader.explain()
+        store.reset()
+        seen = []
+        for batch in loader:
+            for number, values in zip(batch.ids.tolist(), batch.t2m, strict=True):
+                position = windows.positions_of(np.array([number]))[0]
+                first = dict(zip(windows.dims, windows.firsts_of(position[None])[0], strict=True))
+                part = twice.isel(
+                    {
+                        dim: slice(first[dim], first[dim] + size)
+                        for dim, size in zip(windows.dims, windows.window_sizes, strict=True)
+                    }
+                )
+                np.testing.assert_array_equal(values, part)
+                seen.append(number)
+        assert sorted(seen) == list(range(len(samples)))
+        assert told.num_reads == loader.report().num_reads == store.num_reads
+    return told
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("memory", ["24KiB", "40KiB", "1MiB"])
+def test_each_chunk_is_read_once(memory: str, shuffle: bool) -> None:
+    """Where the memory holds the chunks round the globe of a few steps."""
+    ds = globe(60)
+    store = stored(ds, 1, 4, 9)
+    samples = xloader.open(store).window(time=1, lat=2, lon=10, stride=1, wrap=("lon",))
+    assert len(samples) == 60 * 3 * 36
+    told = check_epoch(store, ds, samples, memory=memory, shuffle=shuffle, batch_size=16)
+    assert (told.num_reads, told.read_amplification) == (240, 1.0)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_memory_for_a_part_of_the_circle(lanes: int) -> None:
+    """Along the only windowed dimension, one more seam is one more end of runs."""
+    ds = globe(1, 1, 7200).isel(time=0, lat=0, drop=True)
+    store = stored(ds, 10)
+    samples = xloader.open(store).window(lon=4, stride=1, wrap="lon")
+    assert len(samples) == 7200
+    options = {"memory": lanes * 24 << 10, "batch_size": 8, "lanes": lanes}
+    told = check_epoch(store, ds, samples, **options)
+    assert told.tile["lon"] < 7200
+    assert 720 <= told.num_reads <= 1.05 * 720
+    options["shuffle"] = False
+    assert check_epoch(store, ds, samples, **options).num_reads <= 720 + 2 * lanes
+
+
+def test_both_ends_of_one_chunk() -> None:
+    """A window that begins in the middle of a chunk may end at the chunk's own begin."""
+    ds = globe(2, 1, 10)
+    store = stored(ds, 1, 1, 4)
+    samples = xloader.open(store).window(lon=10, stride=1, wrap="lon")
+    store.reset()
+    assert samples[2][0][0, 0].tolist() == [*range(2, 10), 0, 1]
+    assert store.num_reads == 6
+    for memory in ("6KiB", "1MiB"):
+        assert check_epoch(store, ds, samples, memory=memory, batch_size=3).num_reads == 6
+
+
+def test_windows_at_every_stride() -> None:
+    opened = xloader.open(globe())
+    assert [len(opened.window(lon=8, stride=s, wrap="lon")) for s in (1, 5, 8, 36)] == [36, 8, 5, 1]
+    samples = opened.window(lon=8, stride=5, wrap=("lon",))
+    assert samples.positions(np.arange(8))["lon"].values.tolist() == list(range(0, 36, 5))
+    assert samples.explain(memory="1MiB").dropped_windows == {}
+    # A lead counts on across the date line, and may go once round.
+    lead = opened.window(lon=2, stride=1, wrap="lon").inputs("t2m").targets("t2m", lon="+35")
+    assert len(lead) == 36
+    assert lead[20][1][0, 0] == 19
+    assert len(lead.select(lead.ids(lon=[350, 0]))) == 2
+
+
+def test_what_is_said() -> None:
+    samples = xloader.open(globe()).window(time=1, lon=8, stride={"lon": 5}, wrap="lon")
+    assert "8, stride 5, wraps: 8 positions" in repr(samples)
+    for text in (repr(samples), str(samples.explain(memory="1MiB"))):
+        assert "12 of 48 windows wrap along lon" in text
+        assert "go round the globe" not in text
+    half = xloader.open(globe().isel(lon=slice(18))).window(lon=8, stride=5, wrap="lon")
+    text = "labels of lon do not go round the globe (18 steps of 10 degrees: 180 of 360)"
+    assert text in str(half.explain(memory="1MiB"))
+    assert text in repr(half)
+    unlabelled = xloader.open(globe().drop_vars("lon").isel(lon=slice(18)))
+    unlabelled = unlabelled.window(lon=8, stride=5, wrap="lon")
+    assert "go round the globe" not in str(unlabelled.explain(memory="1MiB"))
+
+
+BAD: dict[str, tuple[Callable[[Samples], Samples], type[XloaderError], str]] = {
+    "no windows": (
+        lambda s: s.window(time=1, wrap="lon"),
+        UnknownNameError,
+        r"wrap= is given for a dimension without windows.*'lon'.*\['time'\]",
+    ),
+    "no dimension": (lambda s: s.window(lon=1, wrap=("lno",)), UnknownNameError, "mean.*lon"),
+    "times": (
+        lambda s: s.window(time=1, wrap="time"),
+        OptionError,
+        "cannot wrap along 'time', whose labels are times",
+    ),
+    "gaps": (
+        lambda s: s.window(lon=1, wrap="lon", gaps={"lon": "drop"}),
+        OptionError,
+        "cannot both wrap and stop at gaps along 'lon'",
+    ),
+    "too long": (
+        lambda s: s.window(lon=37, wrap="lon"),
+        WindowError,
+        "longer than the dimension 'lon'.*37 elements.*at most 36",
+    ),
+    "a lead round the globe": (
+        lambda s: s.window(lon=1, wrap="lon").targets("t2m", lon="+36"),
+        WindowError,
+        "leaves the dimension 'lon'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused(name: str) -> None:
+    make, error, text = BAD[name]
+    with pytest.raises(error, match=text):
+        make(xloader.open(globe()))
+
+
+def test_a_slab_keeps_the_circle() -> None:
+    samples = xloader.open(globe(1)).window(lon=5, stride=1, wrap="lon").inputs("t2m")
+    slab = samples.slab("lat", 1, 2)
+    assert len(slab) == len(samples) == 36
+    np.testing.assert_array_equal(slab[34][0], samples[34][0][:, 2:])
+
+
+def test_no_circle_no_folding() -> None:
+    blocks = np.arange(3)
+    assert fold_blocks(blocks, (None,)) is blocks
+    axis = xloader.core.axis.Axis(5, 2, range(5))
+    assert Circle(axis).min_inner_block_size == 1
