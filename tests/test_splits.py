@@ -45,7 +45,8 @@ def windowed(draw: st.DrawFn) -> Samples:
     sizes = {dim: draw(st.integers(1, 2)) for dim in dims}
     stride = {dim: draw(st.integers(1, 2)) for dim in dims}
     dilation = {dim: draw(st.integers(1, 2)) for dim in dims}
-    samples = samples.window(sizes, stride=stride, dilation=dilation, gaps="allow")
+    wrap = tuple(dim for dim in dims if dim != "time" and draw(st.booleans()))
+    samples = samples.window(sizes, stride=stride, dilation=dilation, gaps="allow", wrap=wrap)
     kind = draw(st.integers(0, 2))
     if kind == 1:
         samples = samples.inputs("v").targets("v", time=f"+{2 * dilation['time']}")

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.core.windows import Windows
 
+Span = tuple[int, int, int]
+"""The part of a window that is needed: ``(first, step, count)``, in elements from its start."""
+
 
 @dataclass(frozen=True, eq=False)
 class ElementRanges:
@@ -29,6 +32,39 @@ class ElementRanges:
 
     lo: Ints
     hi: Ints
+
+    @classmethod
+    def of(cls, windows: Windows, dim: int, span: Span, *, is_split: bool = False) -> ElementRanges:
+        """The elements that a part of each window takes along a dimension.
+
+        Parameters
+        ----------
+        windows : Windows
+            All windows.
+        dim : int
+            Number of the dimension.
+        span : (int, int, int)
+            The part: ``(first, step, count)``, in elements from the window's start.
+        is_split : bool
+            Whether each element is a range of its own.
+
+        Returns
+        -------
+        ElementRanges
+            Offsets within the dimension. Elements beyond padded borders are left out, and those
+            beyond the end of a dimension that wraps are at its begin.
+        """
+        first, step, count = span
+        starts = windows.starts_of(dim, np.arange(windows.num_positions[dim], dtype=np.int64))
+        if step == 1 and not is_split:
+            lo, hi = (starts + first)[:, None], (starts + first + count)[:, None]
+        else:
+            lo = starts[:, None] + first + step * np.arange(count)
+            hi = lo + 1
+        size = windows.dim_sizes[dim]
+        if windows.wraps[dim]:
+            lo, hi = np.hstack([lo, lo - size]), np.hstack([hi, hi - size])
+        return cls(np.clip(lo, 0, size), np.clip(hi, 0, size))
 
     def cover(self, marks: NDArray[np.bool_], axis: int, edges: Ints) -> NDArray[np.bool_]:
         """Replace an axis of positions by one of cells.
@@ -81,19 +117,21 @@ def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
     marks = np.zeros(windows.num_positions, np.bool_)
     marks[tuple(others.T)] = True
     bounds = []
-    for dim, (count, reach) in enumerate(zip(windows.num_positions, windows.reaches, strict=True)):
-        lo = windows.starts_of(dim, np.arange(count, dtype=np.int64))
-        edges = np.unique(np.concatenate([lo, lo + reach]))
-        marks = ElementRanges(lo[:, None], lo[:, None] + reach).cover(marks, dim, edges)
-        bounds.append((np.searchsorted(edges, lo), np.searchsorted(edges, lo + reach)))
+    for dim, reach in enumerate(windows.reaches):
+        ranges = ElementRanges.of(windows, dim, (0, 1, reach))
+        edges = np.unique(np.concatenate([ranges.lo, ranges.hi], axis=None))
+        marks = ranges.cover(marks, dim, edges)
+        bounds.append((np.searchsorted(edges, ranges.lo), np.searchsorted(edges, ranges.hi)))
     sums: Ints = marks.astype(np.int64)
     for dim in range(marks.ndim):
         sums = _sums_before(sums, dim, np.int64)
-    # The sum over a box is the alternating sum over its corners.
     found = np.zeros(len(own), np.int64)
-    for corner in np.ndindex(*(2,) * marks.ndim):
-        at = tuple(bounds[dim][side][own[:, dim]] for dim, side in enumerate(corner))
-        found += (-1) ** (marks.ndim - sum(corner)) * sums[at]
+    # A window that wraps is two ranges. The sum over a box of ranges is the alternating sum over
+    # its corners.
+    for part in np.ndindex(*(lo.shape[1] for lo, _ in bounds)):
+        for corner in np.ndindex(*(2,) * marks.ndim):
+            at = tuple(bounds[dim][side][own[:, dim], part[dim]] for dim, side in enumerate(corner))
+            found += (-1) ** (marks.ndim - sum(corner)) * sums[at]
     return found > 0
 
 

@@ -65,8 +65,13 @@ class PartGrid:
         gaps : tuple of int
             Per cut dimension, the least number of elements between the windows of two parts.
         """
-        kinds, spans, wider = [], [], []
-        for dim, edges, gap in zip(self.dims, self.edges, gaps, strict=True):
+        kinds, spans, wider, owners = [], [], [], self.owners
+        for axis, (dim, edges, gap) in enumerate(zip(self.dims, self.edges, gaps, strict=True)):
+            if windows.wraps[dim]:
+                # Three turns of the circle hold each window and the gap around it.
+                turn = windows.dim_sizes[dim]
+                edges = np.concatenate([edges[:-1] - turn, edges[:-1], edges + turn])
+                owners = np.concatenate([owners] * 3, axis=axis)
             starts = windows.starts_of(dim, np.arange(windows.num_positions[dim], dtype=np.int64))
             last = starts + windows.reaches[dim] - 1
             # Along a single dimension it is enough to look back: of two windows that are too
@@ -81,10 +86,10 @@ class PartGrid:
             spans.append((found[0], found[1] + 1))
             wider.append((found[2], found[3] + 1))
         inside, around = _CellBoxes.of(spans), _CellBoxes.of(wider)
-        num_owned = around.sum(self.owners >= 0)
-        parts = np.where(inside.sum(self.owners >= 0) > 0, CROSSES, APART).astype(np.int8)
-        for part in range(int(self.owners.max(initial=-1)) + 1):
-            is_own = self.owners == part
+        num_owned = around.sum(owners >= 0)
+        parts = np.where(inside.sum(owners >= 0) > 0, CROSSES, APART).astype(np.int8)
+        for part in range(int(owners.max(initial=-1)) + 1):
+            is_own = owners == part
             is_whole = inside.sum(is_own) == inside.num_cells
             parts[is_whole & (around.sum(is_own) == num_owned)] = part
         return PartBoxes(self.dims, tuple(kinds), parts)

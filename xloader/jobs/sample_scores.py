@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.nbytes import parse_nbytes
-from xloader.core.options import LoaderOptions
 from xloader.core.subset import Subset
 from xloader.errors import OptionError, TransformError, XloaderError
+from xloader.jobs.batch_sweep import batch_sweep
 from xloader.jobs.cache_files import Cache, CacheFile, cache_file
 from xloader.loader.batch import Batch
-from xloader.loader.loader import Loader
-from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.transforms.outputs import make_outputs
-
-_MOST_ROWS: Final = 256
-"""Most samples that the function is given at a time."""
-_BATCH_SHARE: Final = 32
-"""Of the memory, the part that a batch may take by default."""
 
 ScoreFunction = Callable[[Batch], Any]
 """A function of a batch of NumPy arrays, which returns a number for each of its samples."""
@@ -76,10 +67,8 @@ def score_samples(
     found = None if file is None else file.load(8 * own.num_ids)
     if found is not None:
         return np.frombuffer(found, "<f8").astype(np.float64)
-    memory_nbytes = parse_nbytes(memory)
-    rows = batch_size if batch_size is not None else _num_rows(own, memory_nbytes)
     scores = np.full(own.num_ids, np.nan)
-    with _cheapest(own, rows, memory_nbytes, threads) as loader:
+    with batch_sweep(own, parse_nbytes(memory), threads, batch_size) as loader:
         for batch in loader:
             scores[batch.ids] = _call(fn, batch)
     if file is not None:
@@ -94,43 +83,6 @@ def _each_once(recipe: Recipe) -> Recipe:
         return recipe
     chosen = Subset(subset.num_windows, subset.indices, points=subset.points)
     return replace(recipe, subset=chosen)
-
-
-def _num_rows(recipe: Recipe, memory_nbytes: int) -> int:
-    """Number of samples in a batch, so that batches take a small part of the memory."""
-    outputs = make_outputs(recipe, make_layouts(recipe))
-    sample_nbytes = sum(math.prod(out.shape) * out.dtype.itemsize for out in outputs)
-    fitting = memory_nbytes // (_BATCH_SHARE * max(sample_nbytes, 1))
-    return max(min(_MOST_ROWS, fitting, recipe.num_ids), 1)
-
-
-def _cheapest(recipe: Recipe, rows: int, memory: int, threads: int | None) -> Loader:
-    """A loader of the samples in ascending or in shuffled order, whichever reads fewer chunks."""
-    loaders = [
-        Loader(
-            recipe,
-            LoaderOptions(
-                batch_size=rows,
-                shuffle=shuffle,
-                memory=memory,
-                threads=threads,
-                output="numpy",
-                rank=0,
-                world_size=1,
-                on_nan="ignore",
-                max_amplification=1.0,
-            ),
-            np.asarray,
-        )
-        for shuffle in (False, True)
-    ]
-    ascending, shuffled = loaders
-    # Ids that ascend are kinder to caches, so they win where both read the same chunks.
-    if shuffled.explain().num_reads < ascending.explain().num_reads:
-        ascending.close()
-        return shuffled
-    shuffled.close()
-    return ascending
 
 
 def _call(fn: ScoreFunction, batch: Batch) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from xloader.core.point_table import LabelColumn
 from xloader.core.subset import Subset
 from xloader.core.window_sets import WindowBits
 from xloader.errors import OptionError
+from xloader.jobs.batch_sweep import batch_sweep
 from xloader.jobs.cache_files import Cache, CacheFile, cache_file
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.valid_counts import count_valid, may_hold_nan
@@ -58,14 +59,54 @@ def find_valid(
     if found is not None:
         bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
         return SampleMask(bits & labels.valid(share), check, 0, time.monotonic() - begun)
-    cores = num_threads or usable_cores()
-    wanted = None if argument is None else argument.read(memory_nbytes, cores)
-    left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
-    bits, num_reads = count_valid(own, layouts, share, wanted, left, cores)
+    if set(own.require_windows().ends) != {"stop"}:
+        _refuse_mask(argument)
+        bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads)
+    else:
+        cores = num_threads or usable_cores()
+        wanted = None if argument is None else argument.read(memory_nbytes, cores)
+        left = memory_nbytes - (0 if wanted is None else wanted.flags.nbytes)
+        bits, num_reads = count_valid(own, layouts, share, wanted, left, cores)
+        num_reads += 0 if wanted is None else wanted.num_reads
     if file is not None:
         file.save(bits.words.tobytes())
-    num_reads += 0 if wanted is None else wanted.num_reads
     return SampleMask(bits & labels.valid(share), check, num_reads, time.monotonic() - begun)
+
+
+def _refuse_mask(argument: MaskArgument | None) -> None:
+    if argument is not None:
+        raise OptionError(
+            "a mask cannot be used where windows wrap or are padded",
+            given="mask= together with wrap= or pad= of .window(...)",
+            allowed="mask= with windows that stay within the array",
+            remedy="leave mask= out, and apply the mask to the data first: ds.where(mask).xloader",
+        )
+
+
+def _count_in_batches(
+    recipe: Recipe,
+    layouts: tuple[FieldLayout, ...],
+    at_least: float,
+    memory_nbytes: int,
+    threads: int | None,
+) -> tuple[WindowBits, int]:
+    """The valid samples where windows wrap or are padded, from their values; and the reads."""
+    is_valid = np.ones(recipe.num_ids, np.bool_)
+    names = {
+        layout.name
+        for layout in layouts
+        if any(may_hold_nan(recipe, part.variable) for part in layout.parts)
+    }
+    if not names:
+        return WindowBits.of_flags(is_valid), 0
+    fields = tuple(field for field in recipe.fields if field.name in names)
+    with batch_sweep(replace(recipe, fields=fields), memory_nbytes, threads) as loader:
+        for batch in loader:
+            for name in names:
+                values = batch[name].reshape(len(batch.ids), -1)
+                num_valid = np.count_nonzero(~np.isnan(values), axis=1)
+                is_valid[batch.ids] &= num_valid / values.shape[1] >= at_least
+        return WindowBits.of_flags(is_valid), loader.report().num_reads
 
 
 def _check_share(at_least: Any) -> float:

@@ -22,7 +22,6 @@ from xloader.core.element_ranges import ElementRanges
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldPart, make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.recipe.selection import stored
 
 _MOST_CELLS: Final = 1 << 28
 _PIECE_SIZE: Final = 1 << 20
@@ -101,18 +100,22 @@ def _spans(recipe: Recipe, name: str, part: FieldPart) -> list[ElementRanges]:
     spans = []
     for dim in recipe.variable(name).dims:
         kept = recipe.kept_of(dim)
-        elements = np.atleast_1d(np.asarray(kept, np.int64))[None]
+        elements = np.atleast_1d(np.asarray(kept, np.int64))
+        is_line = bool((np.diff(elements) == 1).all())
         if dim in windows.dims and not isinstance(kept, int):
             axis = windows.dims.index(dim)
             access = part.accesses[axis]
             assert access is not None
-            starts = windows.starts_of(axis, np.arange(windows.num_positions[axis]))
-            offsets = starts[:, None] + access[0] + access[1] * np.arange(access[2])
-            elements = stored(kept, offsets)
-        if (np.diff(elements, axis=1) == 1).all():
-            spans.append(ElementRanges(elements[:, :1], elements[:, -1:] + 1))
+            ranges = ElementRanges.of(windows, axis, access, is_split=not is_line)
+            # The end of the selection stands for the end of empty ranges, too.
+            stored = np.append(elements, elements[-1] + 1)
+            lo, is_empty = stored[ranges.lo], ranges.lo == ranges.hi
+            hi = stored[ranges.hi] if is_line else np.where(is_empty, lo, lo + 1)
+            spans.append(ElementRanges(lo, hi))
+        elif is_line:
+            spans.append(ElementRanges(elements[None, :1], elements[None, -1:] + 1))
         else:
-            spans.append(ElementRanges(elements, elements + 1))
+            spans.append(ElementRanges(elements[None], elements[None] + 1))
     return spans
 
 
