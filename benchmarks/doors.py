@@ -11,6 +11,7 @@ the best of three epochs counts. *Copies* means that PyTorch copies the batches 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import subprocess
@@ -21,9 +22,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+import psutil  # type: ignore[import-untyped]
 import xarray as xr
 
 import xloader
@@ -57,34 +58,65 @@ def main() -> None:
         return
     ensure_stores(options.folder, [layout.store])
     print(f"{layout.title}, memory {layout.memory_nbytes >> 20} MiB")
-    print(f"| door | GB/s | of {options.only[0]} | first batch, s |")
-    print("| --- | --- | --- | --- |")
-    rates, firsts = dict.fromkeys(options.only, 0.0), dict.fromkeys(options.only, np.inf)
+    print(f"| door | GB/s | of {options.only[0]} | CPU seconds per GB | first batch, s |")
+    print("| --- | --- | --- | --- | --- |")
+    best: dict[str, Figures] = {}
     for _ in range(options.rounds):
         for way in options.only:
-            rate, first = _run(way, options)
-            rates[way], firsts[way] = max(rates[way], rate), min(firsts[way], first)
-    for way, rate in rates.items():
-        share = rate / rates[options.only[0]]
-        print(f"| {way} | {rate:.3f} | {share:.3f} | {firsts[way]:.1f} |")
+            best[way] = _run(way, options).best_of(best.get(way))
+    for way, own in best.items():
+        share = own.rate / best[options.only[0]].rate
+        print(f"| {way} | {own.rate:.3f} | {share:.3f} | {own.cpu:.2f} | {own.first:.1f} |")
 
 
-def measure(way: str, layout: Layout, folder: Path) -> tuple[float, float]:
-    """Return GB/s of the best of three epochs, and the seconds to the very first batch."""
+class Figures(NamedTuple):
+    """GB/s, CPU seconds per GB of all processes, and seconds to the very first batch."""
+
+    rate: float
+    cpu: float
+    first: float
+
+    def best_of(self, other: Figures | None) -> Figures:
+        """The best of each figure."""
+        if other is None:
+            return self
+        return Figures(
+            max(self.rate, other.rate), min(self.cpu, other.cpu), min(self.first, other.first)
+        )
+
+
+def measure(way: str, layout: Layout, folder: Path) -> Figures:
+    """Return the best of three epochs."""
     warnings.simplefilter("ignore")
     begin = time.perf_counter()
     epochs = WAYS[way](layout, folder / layout.store.folder_name)
     first = 0.0
-    rates = []
+    found: Figures | None = None
     for turn in range(1 + NUM_TURNS):
-        nbytes, start = 0, time.perf_counter()
+        nbytes, start, cpu = 0, time.perf_counter(), _cpu_seconds()
         for batch_nbytes in epochs():
             first = first or time.perf_counter() - begin
             nbytes += batch_nbytes
             if time.perf_counter() - start > SECONDS:
                 break
-        rates.append(nbytes / (time.perf_counter() - start) / 1e9 if turn else 0.0)
-    return max(rates), first
+        gigabytes = nbytes / 1e9
+        rate = gigabytes / (time.perf_counter() - start)
+        if turn:
+            own = Figures(rate, (_cpu_seconds() - cpu) / gigabytes, first)
+            found = own.best_of(found)
+    assert found is not None
+    return found
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of all that it has started, which must still be there."""
+    seconds = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 def _samples(layout: Layout, path: Path) -> Any:
@@ -228,12 +260,11 @@ WAYS: dict[str, Callable[[Layout, Path], Epochs]] = {
 }
 
 
-def _run(way: str, options: argparse.Namespace) -> tuple[float, float]:
+def _run(way: str, options: argparse.Namespace) -> Figures:
     command = [sys.executable, "-m", "benchmarks.doors", "--way", way]
     where = ["--folder", str(options.folder), "--layout", options.layout]
     done = subprocess.run([*command, *where], check=True, capture_output=True, text=True)
-    rate, first = json.loads(done.stdout.splitlines()[-1])
-    return rate, first
+    return Figures(*json.loads(done.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,50 +13,16 @@ from numpy.typing import NDArray
 from xloader.compiled.library import address_of
 from xloader.core.axis import Ints
 from xloader.core.messages import names_function
-from xloader.core.nans import FieldNans
 from xloader.engine.batch_finish import BatchFinish
 from xloader.engine.batch_slots import Slot
 from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.parcels import Parcel, pack
 from xloader.engine.skipped_rows import good_rows_for
 from xloader.loader.batch import Batch
-from xloader.loader.process_messages import SentError
+from xloader.loader.process_messages import FinishedRows, SentError
 from xloader.loader.row_list import Rows
 
 Flags = NDArray[np.bool_]
-
-
-class FinishedRows(NamedTuple):
-    """A finished batch, as `Finished` tells the loader of it.
-
-    Parameters
-    ----------
-    num_rows, num_own : int
-        Rows, and those of them that do not fill the batch up.
-    ids, is_padding, occurrences : numpy.ndarray or None
-        Of the rows. None: as in the slot.
-    nans : tuple of FieldNans
-        The NaN values found.
-    parcel : Parcel or None
-        The result of transforms or ``collate_fn``; None if the slot has the fields in place.
-    is_collated : bool
-        Whether the parcel holds the result of ``collate_fn``.
-    nbytes : int
-        Bytes of the finished fields.
-    first_error : SentError or None
-        The first error of rows that were skipped.
-    """
-
-    num_rows: int
-    num_own: int
-    ids: Ints | None
-    is_padding: Flags | None
-    occurrences: Ints | None
-    nans: tuple[FieldNans, ...]
-    parcel: Parcel | None
-    is_collated: bool
-    nbytes: int
-    first_error: SentError | None
 
 
 @dataclass(frozen=True)

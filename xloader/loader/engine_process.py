@@ -380,7 +380,7 @@ class EngineProcess:
                 ours.number,
                 index,
                 ours.slots[index],
-                *done,
+                done,
                 ours.regions.pop(index, None),
                 ours.run.snapshot(),
             )

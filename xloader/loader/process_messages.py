@@ -18,6 +18,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 import xloader.errors
 from xloader.core.axis import Ints
 from xloader.core.nans import FieldNans
@@ -64,13 +67,11 @@ class Gathered(NamedTuple):
     step: int
 
 
-class Finished(NamedTuple):
-    """A batch is ready in its slot.
+class FinishedRows(NamedTuple):
+    """A finished batch.
 
     Parameters
     ----------
-    run, step, slot : int
-        The run, the number of the step in it, and the slot.
     num_rows, num_own : int
         Rows, and those of them that do not fill the batch up.
     ids, is_padding, occurrences : numpy.ndarray or None
@@ -85,6 +86,29 @@ class Finished(NamedTuple):
         Bytes of the finished fields.
     first_error : SentError or None
         The first error of rows that were skipped.
+    """
+
+    num_rows: int
+    num_own: int
+    ids: Ints | None
+    is_padding: NDArray[np.bool_] | None
+    occurrences: Ints | None
+    nans: tuple[FieldNans, ...]
+    parcel: Parcel | None
+    is_collated: bool
+    nbytes: int
+    first_error: SentError | None
+
+
+class Finished(NamedTuple):
+    """A batch is ready in its slot.
+
+    Parameters
+    ----------
+    run, step, slot : int
+        The run, the number of the step in it, and the slot.
+    rows : FinishedRows
+        The batch.
     num_regions : int or None
         Distinct regions of its samples.
     tally : Tally
@@ -94,16 +118,7 @@ class Finished(NamedTuple):
     run: int
     step: int
     slot: int
-    num_rows: int
-    num_own: int
-    ids: Ints | None
-    is_padding: Any
-    occurrences: Ints | None
-    nans: tuple[FieldNans, ...]
-    parcel: Parcel | None
-    is_collated: bool
-    nbytes: int
-    first_error: SentError | None
+    rows: FinishedRows
     num_regions: int | None
     tally: Tally
 

@@ -328,9 +328,10 @@ class ProcessRun:
     def _send(self, finished: Finished, outbox: Outbox) -> None:
         """Start to copy a batch to the device. Its slot is free once that is done."""
         fields, slot = self._fields_of(finished)
-        if finished.ids is None:
-            finished = finished._replace(ids=slot.ids.copy(), is_padding=slot.is_replaced.copy())
-            self._batches[finished.step] = finished
+        if finished.rows.ids is None:
+            ids, is_padding = slot.ids.copy(), slot.is_replaced.copy()
+            rows = finished.rows._replace(ids=ids, is_padding=is_padding)
+            self._batches[finished.step] = finished._replace(rows=rows)
         del slot
         self._sent[finished.step] = outbox.send(fields)
 
@@ -344,19 +345,21 @@ class ProcessRun:
             # The user keeps batches. The processes must not wait for their slots.
             memory = memory.copy()
         slot = self._team.slot(memory)
-        if finished.parcel is None:
-            return self._team.fields.named(slot.gathered, finished.num_rows), slot
-        return unpack(finished.parcel, slot.extra), slot
+        if finished.rows.parcel is None:
+            return self._team.fields.named(slot.gathered, finished.rows.num_rows), slot
+        return unpack(finished.rows.parcel, slot.extra), slot
 
     def _delivery(self, finished: Finished, sent: Any) -> Delivery:
         fields: Any = {}
-        ids, is_padding = finished.ids, finished.is_padding
+        rows = finished.rows
+        ids, is_padding = rows.ids, rows.is_padding
         if sent is None:
             fields, slot = self._fields_of(finished)
             if ids is None:
                 ids, is_padding = slot.ids.copy(), slot.is_replaced.copy()
         assert ids is not None
-        num_own, times = finished.num_own, finished.occurrences
+        assert is_padding is not None
+        num_own, times = rows.num_own, rows.occurrences
         return Delivery(
             BatchRows(
                 index=finished.step,
@@ -368,12 +371,12 @@ class ProcessRun:
                 occurrences=times,
                 last_occurrence=0 if times is None else int(times[-1]),
             ),
-            {} if finished.is_collated else fields,
+            {} if rows.is_collated else fields,
             ids,
             is_padding,
-            finished.nans,
+            rows.nans,
             int(np.count_nonzero(is_padding[:num_own])),
             sent,
-            Collated(fields, finished.nbytes) if finished.is_collated else None,
-            None if finished.first_error is None else finished.first_error.restored(),
+            Collated(fields, rows.nbytes) if rows.is_collated else None,
+            None if rows.first_error is None else rows.first_error.restored(),
         )
