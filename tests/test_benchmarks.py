@@ -15,7 +15,18 @@ import zarr
 
 import xloader
 from benchmarks import __main__ as command
-from benchmarks import cores, latency, ours, page, picture, processes, reference, table, turns
+from benchmarks import (
+    cores,
+    latency,
+    masks,
+    ours,
+    page,
+    picture,
+    processes,
+    reference,
+    table,
+    turns,
+)
 from benchmarks.growth import Growth
 from benchmarks.layouts import LAYOUTS, Layout, StoreSpec, Target
 from benchmarks.measure import Effort, PeakMemory, Speed, Usage
@@ -451,3 +462,15 @@ def test_processes_and_threads_are_compared(paths, monkeypatch):
         rows = compare(samples, options)[2:]
         assert [row.split("|")[1].strip() for row in rows] == ["threads", "processes=1"]
         assert all(float(row.split("|")[2]) > 0 for row in rows)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says how much memory a process had")
+def test_a_mask_is_computed_once_and_planned_over(tmp_path, capsys):
+    store, cache = tmp_path / "s.zarr", tmp_path / "masks"
+    masks.write(store, 24)
+    masks.compute(store, cache)
+    masks.plan(store, cache)
+    told = capsys.readouterr().out
+    assert "of 931,399 samples: is_valid('sst', at_least=0.9)" in told
+    assert "8 chunks read" in told
+    assert "with 0 reads" in told

@@ -34,6 +34,9 @@ from xloader.core.window_sets import (
 _BLOCK_SIZE: Final = 1 << 20
 """Number of windows that are put in the order of boxes together, which bounds the memory."""
 
+_GROUP_SIZE: Final = 1 << 16
+"""Number of windows up to which several pieces make a block."""
+
 _LONG_ROW: Final = 1 << 12
 """Neighbouring windows from which on unpacking a range is faster than looking up each window."""
 
@@ -229,7 +232,8 @@ def _blocks(
     most = _BLOCK_SIZE // (width * math.prod(shape[dim + 1 :]))
     num_pieces, longest = len(starts[dim]) - 1, int(np.diff(starts[dim]).max())
     if longest <= most or dim == len(shape) - 1:
-        step = max(most // longest, 1)
+        # Short pieces are taken together. Blocks of one piece need fewer orders to be known.
+        step = max(min(most * _GROUP_SIZE // _BLOCK_SIZE, most) // longest, 1)
         below = tuple((0, len(own) - 1) for own in starts[dim + 1 :])
         for begin in range(0, num_pieces, step):
             yield (*above, (begin, min(begin + step, num_pieces)), *below)
