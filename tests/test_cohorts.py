@@ -36,11 +36,15 @@ def slow_touch(
 ) -> tuple[list[tuple[Tiles, ...]], list[int]]:
     """Return the tiles of each access at each position along a dimension, and the homes.
 
-    On a circle, tiles count on in a second turn, and a home lies in the first one.
+    On a circle, tiles count on in a second turn, and a home lies in the first one. Outside padded
+    borders, the nearest tile counts.
     """
     windows = footprint.windows
     tile = slow_tile(footprint, dim, num_blocks)
-    line = tile + [own + tile[-1] + 1 for own in tile]
+    line = dict(enumerate(tile + [own + tile[-1] + 1 for own in tile]))
+    if windows.ends[dim] == "pad":
+        size = len(tile)
+        line = {at: tile[min(max(at, 0), size - 1)] for at in range(-size, 2 * size)}
     spans = sorted(
         {access[dim] for group in footprint.groups for access in group.accesses} - {None},
         key=lambda span: (span[0], span_offsets(span)[-1]),

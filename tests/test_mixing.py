@@ -33,7 +33,8 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
         axis = leading_axis(footprint, d)
         if axis is None:
             continue
-        element = (slow_starts(windows, d)[int(position[d])] + first) % axis.size
+        element = slow_starts(windows, d)[int(position[d])] + first
+        element = max(element, 0) if windows.ends[d] == "pad" else element % axis.size
         if d == dim:
             # Chunks count from the place of the first selected chunk in the array; blocks are
             # dense.
