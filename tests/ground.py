@@ -32,6 +32,16 @@ def line_footprint(
     return Footprint.of(windows, (demand,))
 
 
+def circle_footprint(
+    num_elements: int, chunk: int, window: int, *, span: Span | None = None
+) -> Footprint:
+    """Return one variable of bytes along a circle, with windows at stride 1."""
+    windows = Windows(("lon",), (num_elements,), (window,), (1,), (1,), wraps=(True,))
+    axis = Axis(num_elements, chunk, range(num_elements))
+    accesses = frozenset({(span or (0, 1, window),)})
+    return Footprint.of(windows, (Demand("x", (axis,), (), 1, accesses),))
+
+
 def box_footprint(
     sizes: tuple[int, ...], chunks: tuple[int, ...], window: tuple[int, ...], *, itemsize: int = 1
 ) -> Footprint:
