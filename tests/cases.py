@@ -16,6 +16,7 @@ from packaging.version import Version
 import xloader
 from xloader import Samples
 from xloader.core.segments import Segments
+from xloader.core.windows import Pad
 from xloader.errors import EmptySamplesError, MemoryBudgetError, StackError, WindowError
 from xloader.loader.loader import Loader
 from xloader.testing import CountingStore, datasets, write_store
@@ -32,7 +33,8 @@ class Spans:
     """A window along each dimension: its size, stride and dilation, and the gaps it must not cross.
 
     A gap is given as the offset of the first element after it. Along the dimensions of ``wrap``, a
-    window runs on from the last element to the first one.
+    window runs on from the last element to the first one. Along those of ``pad``, it is centred on
+    an element, and what lies outside is filled.
     """
 
     sizes: Mapping[str, int]
@@ -40,17 +42,27 @@ class Spans:
     dilations: Mapping[str, int]
     gaps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     wrap: tuple[str, ...] = ()
+    pad: Mapping[str, Pad] = field(default_factory=dict)
 
     def starts(self, dim: str, size: int, last: int) -> list[int]:
         """Return the first elements of all windows whose last needed position is ``last``."""
         reach = last * self.dilations[dim]
-        if dim in self.wrap:
-            return list(range(0, size, self.strides[dim]))
+        if dim in self.wrap or dim in self.pad:
+            before = self.sizes[dim] // 2 if dim in self.pad else 0
+            return [place - before for place in range(0, size, self.strides[dim])]
         return [
             first
             for first in range(0, size - reach, self.strides[dim])
             if not any(first < gap <= first + reach for gap in self.gaps.get(dim, ()))
         ]
+
+    def elements(self, dim: str, size: int, offsets: np.ndarray) -> np.ndarray:
+        """Return the elements that stand at offsets, of which some may lie outside."""
+        if dim in self.wrap:
+            return offsets % size
+        if self.pad.get(dim) == "reflect":
+            return np.pad(np.arange(size), size - 1, "reflect")[offsets + size - 1]
+        return np.clip(offsets, 0, size - 1)
 
 
 @dataclass(frozen=True)
@@ -106,21 +118,40 @@ class Case:
         starts = [spans.starts(dim, ds.sizes[dim], last) for dim, last in lasts.items()]
         window = index if self.chosen.windows is None else self.chosen.windows[index]
         places = np.unravel_index(window, [len(own) for own in starts])
+        offsets = {
+            dim: own[place] + np.arange(lasts[dim] + 1) * spans.dilations[dim]
+            for dim, own, place in zip(lasts, starts, places, strict=True)
+        }
         part = ds.isel(
-            {
-                dim: (own[place] + np.arange(lasts[dim] + 1) * spans.dilations[dim]) % ds.sizes[dim]
-                for dim, own, place in zip(lasts, starts, places, strict=True)
-            }
+            {dim: spans.elements(dim, ds.sizes[dim], own) for dim, own in offsets.items()}
         )
+        outside = {
+            dim: xr.DataArray((offsets[dim] < 0) | (offsets[dim] >= ds.sizes[dim]), dims=dim)
+            for dim, pad in spans.pad.items()
+            if isinstance(pad, float)
+        }
         labels = [np.asarray(values[index]) for values in self.chosen.columns.values()]
         if not self.fields:
             windowed = [array for array in part.values() if set(array.dims) & set(spans.sizes)]
-            return [*(array.to_numpy() for array in windowed), *labels]
+            return [*(self._filled(array, outside).to_numpy() for array in windowed), *labels]
         whole: Offsets = {dim: list(range(size)) for dim, size in spans.sizes.items()}
-        fields = [self._stack(part, names, {**whole, **own}) for _, names, own in self.fields]
+        fields = [
+            self._stack(part, names, {**whole, **own}, outside) for _, names, own in self.fields
+        ]
         return [*fields, *labels]
 
-    def _stack(self, window: xr.Dataset, names: tuple[str, ...], offsets: Offsets) -> np.ndarray:
+    def _filled(self, array: xr.DataArray, outside: Mapping[str, xr.DataArray]) -> xr.DataArray:
+        for dim in set(array.dims) & set(outside):
+            array = array.where(~outside[dim], self.spans.pad[dim]).astype(array.dtype)
+        return array
+
+    def _stack(
+        self,
+        window: xr.Dataset,
+        names: tuple[str, ...],
+        offsets: Offsets,
+        outside: Mapping[str, xr.DataArray],
+    ) -> np.ndarray:
         flat, arrays = {}, {}
         for name in names:
             dims = window[name].dims
@@ -132,8 +163,9 @@ class Case:
         parts = []
         for name, array in arrays.items():
             missing = {dim: sizes[dim] for dim in common if dim not in array.dims}
-            whole = array.expand_dims(missing).transpose(*flat[name], *common).to_numpy()
-            parts.append(whole.reshape(-1, *(sizes[dim] for dim in common)))
+            whole = self._filled(array.expand_dims(missing), outside)
+            whole = whole.transpose(*flat[name], *common)
+            parts.append(whole.to_numpy().reshape(-1, *(sizes[dim] for dim in common)))
         return np.concatenate(parts)
 
 
@@ -162,7 +194,11 @@ def cases(
     spans = draw(_spans({dim: kept.sizes[dim] for dim in draw(st.permutations(dims))}))
     samples = xloader.open(store).isel(selection)
     samples = samples.window(
-        spans.sizes, stride=spans.strides, dilation=spans.dilations, wrap=spans.wrap
+        spans.sizes,
+        stride=spans.strides,
+        dilation=spans.dilations,
+        wrap=spans.wrap,
+        pad=spans.pad,
     )
     spans, samples = draw(_gaps(spans, samples))
     fields, samples = draw(_fields(samples, dataset, spans))
@@ -211,7 +247,13 @@ def _spans(draw: st.DrawFn, sizes: dict[str, int]) -> Spans:
         strides[dim] = draw(st.integers(1, 4))
         window_sizes[dim] = size
     wrap = tuple(dim for dim in windowed if draw(st.integers(0, 4)) == 0)
-    return Spans(window_sizes, strides, dilations, wrap=wrap)
+    pad: dict[str, Pad] = {}
+    for dim in windowed:
+        if dim not in wrap and dilations[dim] == 1 and draw(st.integers(0, 4)) == 0:
+            # Every dtype has the number 1, but a window of an even size has no mirror image.
+            pads: list[Pad] = ["edge", 1.0, *(["reflect"] if window_sizes[dim] % 2 else [])]
+            pad[dim] = draw(st.sampled_from(pads))
+    return Spans(window_sizes, strides, dilations, wrap=wrap, pad=pad)
 
 
 @st.composite
@@ -220,7 +262,7 @@ def _gaps(draw: st.DrawFn, spans: Spans, samples: Samples) -> tuple[Spans, Sampl
     gaps: dict[str, tuple[int, ...]] = {}
     windows = samples.recipe.require_windows()
     for dim, size in zip(windows.dims, windows.dim_sizes, strict=True):
-        if size > 1 and dim not in spans.wrap and draw(st.integers(0, 2)) == 0:
+        if size > 1 and dim not in {*spans.wrap, *spans.pad} and draw(st.integers(0, 2)) == 0:
             gaps[dim] = tuple(sorted(draw(st.sets(st.integers(1, size - 1), max_size=3))))
     segments = tuple(
         Segments.between(size, np.array(gaps[dim], np.int64)) if gaps.get(dim) else None
@@ -247,6 +289,8 @@ def _fields(
         offsets: Offsets = {}
         owned = {dim for name in names for dim in dataset[name].dims}
         for dim, size in spans.sizes.items():
+            if dim in spans.pad:
+                continue
             if dim in owned and draw(st.integers(0, 4)) == 0:
                 leads = draw(st.sampled_from([[size], [size - 1, size], [0, size + 1]]))
                 if _is_within(samples, dim, leads[-1] * spans.dilations[dim] + 1):
@@ -332,10 +376,11 @@ def _points(
         dim: everywhere.starts(dim, kept.sizes[dim], (reach - 1) // spans.dilations[dim])
         for dim, reach in zip(spans.sizes, samples.recipe.require_windows().reaches, strict=True)
     }
+    # Only the centre of a window that reaches beyond a padded border surely has a label.
+    at = "center" if spans.pad else draw(st.sampled_from(["center", "start", "end"]))
     one = st.tuples(*(st.integers(0, len(own) - 1) for own in starts.values()))
     positions = np.array(draw(st.lists(one, min_size=1, max_size=30)))
-    firsts = [np.array(own)[at] for own, at in zip(starts.values(), positions.T, strict=True)]
-    at = draw(st.sampled_from(["center", "start", "end"]))
+    firsts = [np.array(own)[i] for own, i in zip(starts.values(), positions.T, strict=True)]
     table: dict[str, Any] = {}
     for column, (dim, size) in zip(firsts, spans.sizes.items(), strict=True):
         before = {"center": size // 2, "start": 0, "end": size - 1}[at] * spans.dilations[dim]

@@ -32,6 +32,16 @@ def line_footprint(
     return Footprint.of(windows, (demand,))
 
 
+def circle_footprint(
+    num_elements: int, chunk: int, window: int, *, span: Span | None = None
+) -> Footprint:
+    """Return one variable of bytes along a circle, with windows at stride 1."""
+    windows = Windows(("lon",), (num_elements,), (window,), (1,), (1,), wraps=(True,))
+    axis = Axis(num_elements, chunk, range(num_elements))
+    accesses = frozenset({(span or (0, 1, window),)})
+    return Footprint.of(windows, (Demand("x", (axis,), (), 1, accesses),))
+
+
 def box_footprint(
     sizes: tuple[int, ...], chunks: tuple[int, ...], window: tuple[int, ...], *, itemsize: int = 1
 ) -> Footprint:
@@ -102,11 +112,14 @@ def span_offsets(span: Span) -> list[int]:
 def slow_starts(windows: Windows, dim: int) -> list[int]:
     """Return the first offset of every window that fits into a dimension and crosses no gap.
 
-    Along a circle, every window fits.
+    Along a circle, and where borders are padded, every window fits. At padded borders, it is
+    centred on an element.
     """
     own, reach = windows.segments[dim], windows.reaches[dim]
-    if windows.wraps[dim]:
-        return list(range(0, windows.dim_sizes[dim], windows.strides[dim]))
+    if windows.ends[dim] != "stop":
+        before = reach // 2 if windows.ends[dim] == "pad" else 0
+        places = range(0, windows.dim_sizes[dim], windows.strides[dim])
+        return [place - before for place in places]
     bounds = ((0, windows.dim_sizes[dim]),) if own is None else own.bounds
     return [
         begin
@@ -129,6 +142,8 @@ def slow_needs(windows: Windows, group: Group, sample: int) -> set[int]:
                 origin = slow_starts(windows, dim)[int(position[dim])]
                 blocks = slow_block(axis)
                 elements = [origin + offset for offset in span_offsets(span)]
+                if windows.ends[dim] == "pad":
+                    elements = [element for element in elements if 0 <= element < axis.size]
                 indices.append({blocks[element % axis.size] for element in elements})
             for index in itertools.product(*indices):
                 found.add(int(np.ravel_multi_index(index, group.shape)))
@@ -158,7 +173,7 @@ def axes(draw: st.DrawFn, size: int) -> Axis:
 
 @st.composite
 def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
-    """Draw gaps, circles and longer reaches, unless they leave no window."""
+    """Draw gaps, circles, padded borders and longer reaches, unless they leave no window."""
     reaches = tuple(
         min(reach + draw(st.sampled_from([0, 0, 2])), size)
         for reach, size in zip(windows.reaches, windows.dim_sizes, strict=True)
@@ -172,9 +187,18 @@ def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
         for size in windows.dim_sizes
     )
     wraps = tuple(draw(st.integers(0, 2)) == 0 for _ in segments)
-    segments = tuple(None if w else own for w, own in zip(wraps, segments, strict=True))
+    pads = tuple(
+        "edge" if dilation == 1 and not w and draw(st.integers(0, 2)) == 0 else None
+        for w, dilation in zip(wraps, windows.dilations, strict=True)
+    )
+    is_free = [not w and pad is None for w, pad in zip(wraps, pads, strict=True)]
+    segments = tuple(own if free else None for free, own in zip(is_free, segments, strict=True))
+    reaches = tuple(
+        span if pad else reach
+        for pad, span, reach in zip(pads, windows.spans, reaches, strict=True)
+    )
     try:
-        return replace(windows, reaches=reaches, segments=segments, wraps=wraps)
+        return replace(windows, reaches=reaches, segments=segments, wraps=wraps, pads=pads)
     except EmptySamplesError:
         return windows
 
@@ -215,9 +239,10 @@ def footprints(draw: st.DrawFn, max_dims: int = 2, max_size: int = 24) -> Footpr
 @st.composite
 def _access(draw: st.DrawFn, windows: Windows, own: tuple[Axis | None, ...]) -> Access:
     spans: list[Span | None] = []
-    for axis, size, dilation in zip(own, windows.window_sizes, windows.dilations, strict=True):
-        if axis is None:
-            spans.append(None)
+    columns = zip(own, windows.window_sizes, windows.dilations, windows.pads, strict=True)
+    for axis, size, dilation, pad in columns:
+        if axis is None or pad is not None:
+            spans.append(None if axis is None else (0, 1, size))
             continue
         first = draw(st.integers(0, size - 1))
         step = draw(st.integers(1, size))

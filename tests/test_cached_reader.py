@@ -30,6 +30,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.engine.assembly import EngineParts, stored_variables
 from xloader.engine.block_loads import MOST_REQUESTS
 from xloader.engine.block_reader import BlockReader
+from xloader.engine.borders import Borders
 from xloader.engine.buffers import Fields
 from xloader.engine.cached_reader import CachedReader
 from xloader.engine.gather import Gatherer
@@ -69,6 +70,7 @@ def make_reader(
         fields,
         BlockReader(recipe.source, stored, in_flight // num_threads),
         Gatherer(footprint, layouts, fields, stored),
+        Borders(footprint.windows, layouts),
         num_threads,
         in_flight,
         RetryPolicy(),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,14 +10,17 @@ from hypothesis import strategies as st
 
 from tests.ground import (
     box_footprint,
+    circle_footprint,
     footprints,
     line_footprint,
     slow_block,
+    slow_needs,
     slow_starts,
     span_offsets,
 )
 from xloader.core.axis import Axis
 from xloader.core.footprint import Footprint
+from xloader.core.subset import Subset
 from xloader.order.cohorts import cut_cohorts, digit_order, leading_axis, spread_order, tile_edges
 
 
@@ -36,11 +40,15 @@ def slow_touch(
 ) -> tuple[list[tuple[Tiles, ...]], list[int]]:
     """Return the tiles of each access at each position along a dimension, and the homes.
 
-    On a circle, tiles count on in a second turn, and a home lies in the first one.
+    On a circle, tiles count on in a second turn, and a home lies in the first one. Outside padded
+    borders, the nearest tile counts.
     """
     windows = footprint.windows
     tile = slow_tile(footprint, dim, num_blocks)
-    line = tile + [own + tile[-1] + 1 for own in tile]
+    line = dict(enumerate(tile + [own + tile[-1] + 1 for own in tile]))
+    if windows.ends[dim] == "pad":
+        size = len(tile)
+        line = {at: tile[min(max(at, 0), size - 1)] for at in range(-size, 2 * size)}
     spans = sorted(
         {access[dim] for group in footprint.groups for access in group.accesses} - {None},
         key=lambda span: (span[0], span_offsets(span)[-1]),
@@ -186,3 +194,20 @@ def test_orders_by_digits_are_stable_orders(size: int, bound: int) -> None:
 )
 def test_orders_of_fractions_are_stable_orders(keys: np.ndarray) -> None:
     np.testing.assert_array_equal(spread_order(keys), np.argsort(keys, kind="stable"))
+
+
+@pytest.mark.parametrize("tiling", [0, 1, 2])
+@pytest.mark.parametrize("window", [1, 3, 5, 13])
+def test_samples_of_a_subset_that_wrap_need_the_same_blocks(window: int, tiling: int) -> None:
+    footprint = circle_footprint(13, 2, window)
+    footprint = replace(footprint, subset=Subset(13, np.arange(13)))
+    cohorts = cut_cohorts(footprint, (tiling,))
+    assert cohorts.members is not None
+    for lo, hi in itertools.pairwise(cohorts.members.offsets.tolist()):
+        ids = cohorts.members.ids[lo:hi].tolist()
+        needs = {
+            frozenset(slow_needs(footprint.windows, group, number))
+            for group in footprint.groups
+            for number in ids
+        }
+        assert len(needs) <= 1

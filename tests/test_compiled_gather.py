@@ -24,6 +24,7 @@ from xloader.compiled.library import FOLDER, LIBRARY, load_library
 from xloader.core.axis import Axis
 from xloader.core.counter_rng import bijection
 from xloader.core.footprint import Group
+from xloader.core.line import Ends
 from xloader.engine import compiled_gather
 from xloader.engine.compiled_gather import CompiledCopy
 from xloader.engine.overlaps import find_hits
@@ -241,21 +242,23 @@ def test_ranks_are_permuted_as_numpy_does() -> None:
     kept=st.sampled_from([range(12), range(1, 12), range(0, 12, 2), range(2, 12, 5), (0, 1, 4, 7)]),
     span=st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 4)),
     lacks=st.booleans(),
-    wraps=st.booleans(),
+    end=st.sampled_from(["stop", "wrap", "pad"]),
 )
 def test_hits_are_those_of_numpy(
     chunks: int | tuple[int, ...],
     kept: range | tuple[int, ...],
     span: tuple[int, int, int],
     lacks: bool,
-    wraps: bool,
+    end: Ends,
 ) -> None:
     axis, other = Axis(12, chunks, kept), Axis(6, 2, range(6))
-    group = Group((), (axis, None if lacks else other), (), (wraps, False))
+    group = Group((), (axis, None if lacks else other), (), (end, "stop"))
     access = (span, None if lacks else (0, 1, 3))
     num_within = axis.size - span[0] - span[1] * (span[2] - 1)
-    num_firsts = axis.size if wraps and num_within > 0 else num_within
-    firsts = np.stack(np.meshgrid(np.arange(num_firsts), np.arange(4)), -1).reshape(-1, 2)
+    outside = -2 if end == "pad" else 0
+    num_firsts = axis.size if end != "stop" and num_within > 0 else num_within
+    along = np.arange(outside, num_firsts + outside)
+    firsts = np.stack(np.meshgrid(along, np.arange(4)), -1).reshape(-1, 2)
     hits, blocks = find_hits(group, access, firsts)
     assert ((blocks >= 0) & (blocks < group.num_blocks)).all()
     with with_numpy():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.ground import (
     all_ids,
     box_footprint,
+    circle_footprint,
     footprints,
     line_footprint,
     plan_of,
@@ -18,7 +19,7 @@ from tests.ground import (
     slow_stored_chunk,
 )
 from xloader.core.footprint import Footprint
-from xloader.order.cohorts import leading_axis
+from xloader.order.cohorts import cut_cohorts, leading_axis
 from xloader.order.shuffle import Pace
 from xloader.planning.epoch import Epoch
 from xloader.planning.mixing import full_mixing, measure_mixing, region_dim, regions_of
@@ -33,7 +34,8 @@ def slow_region(footprint: Footprint, dim: int, sample: int) -> tuple[int, ...]:
         axis = leading_axis(footprint, d)
         if axis is None:
             continue
-        element = (slow_starts(windows, d)[int(position[d])] + first) % axis.size
+        element = slow_starts(windows, d)[int(position[d])] + first
+        element = max(element, 0) if windows.ends[d] == "pad" else element % axis.size
         if d == dim:
             # Chunks count from the place of the first selected chunk in the array; blocks are
             # dense.
@@ -51,6 +53,18 @@ def test_regions(footprint: Footprint) -> None:
     found = regions_of(footprint, dim, tuple(positions.T)).tolist()
     expected = [slow_region(footprint, dim, i) for i in range(len(footprint.windows))]
     assert len(set(zip(found, expected, strict=True))) == len(set(found)) == len(set(expected))
+
+
+def test_regions_of_windows_that_wrap_before_their_first_element() -> None:
+    footprint = circle_footprint(64, 2, 12, span=(9, 1, 2))
+    windows = footprint.windows
+    found = regions_of(footprint, 0, (np.arange(64),))
+    assert found.tolist() == [(start + 9) % 64 // 8 for start in range(64)]
+    assert full_mixing(footprint, 0, 64) == pytest.approx(8)
+    assert footprint.first_elements(0, np.array([54, 55])).tolist() == [63, 0]
+    # The cohorts are cut there too, so that each lies in regions that follow each other.
+    cohorts = cut_cohorts(footprint, (0,))
+    assert cohorts.pieces[0].starts.tolist() == [0, 55, len(windows)]
 
 
 def test_regions_lie_along_the_dimension_with_most_chunks() -> None:

@@ -45,7 +45,7 @@ def test_dropped_windows(windows: Windows) -> None:
     for dim, size in enumerate(windows.dim_sizes):
         starts = slow_starts(without_gaps, dim)
         following = starts[-1] + windows.strides[dim]
-        is_covered = starts[-1] + windows.reaches[dim] == size
+        is_covered = starts[-1] + windows.reaches[dim] == size or windows.ends[dim] != "stop"
         complete.append(len(starts))
         begun.append(len(starts) + (not is_covered and following < size))
     num_complete = int(np.prod(complete))
@@ -79,7 +79,24 @@ def test_windows_without_gaps_keep_their_fingerprint() -> None:
     assert with_gap != plain
     assert repr(with_gap) != repr(plain)
     assert repr(replace(plain, reaches=(5,))) != repr(plain)
-    assert pickle.loads(pickle.dumps(with_gap)) == with_gap
+    for other in (with_gap, replace(plain, wraps=(True,)), replace(plain, pads=(float("nan"),))):
+        assert repr(other) != repr(plain)
+        assert pickle.loads(pickle.dumps(other)) == other != plain
+
+
+@given(some_windows())
+def test_windows_beyond_the_ends(windows: Windows) -> None:
+    beyond = {}
+    for end in ("wrap", "pad"):
+        inside = [
+            [
+                windows.ends[dim] != end or (start >= 0 and start + windows.reaches[dim] <= size)
+                for start in slow_starts(windows, dim)
+            ]
+            for dim, size in enumerate(windows.dim_sizes)
+        ]
+        beyond[end] = sum(not all(row) for row in itertools.product(*inside))
+    assert beyond == {end: windows.num_beyond(end) for end in beyond}
 
 
 def test_gaps_that_leave_no_window() -> None:

@@ -1,6 +1,7 @@
 """Dimensions as windows meet them: plain axes, circles, and axes with padded borders.
 
-A circle closes on itself, as the longitudes of the globe do. Windows of 3 elements at stride 1 along a circle of 6 elements in chunks of 4::
+A circle closes on itself, as the longitudes of the globe do. Windows of 3 elements at stride 1
+along a circle of 6 elements in chunks of 4::
 
     offset        0  1  2  3 | 4  5 | 6  7  8  9 | 10 11
     element       0  1  2  3 | 4  5 | 0  1  2  3 | 4  5
@@ -27,7 +28,7 @@ import numpy as np
 from xloader.core.axis import Axis, Ints
 
 Ends = Literal["stop", "wrap", "pad"]
-"""What windows do at the ends of a dimension: stay within, run on at the other end, or reach out."""
+"""At the ends of a dimension, windows stay within it, run on at the other end, or reach out."""
 
 
 @dataclass(frozen=True)

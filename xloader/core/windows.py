@@ -38,7 +38,7 @@ MOST_WINDOWS: Final = 2**61
 
 
 Pad = Literal["edge", "reflect"] | float
-"""What stands for elements outside: the nearest element, the mirrored one, or a number."""
+"""The value of elements outside: that of the nearest or of the mirrored element, or a number."""
 
 _ALWAYS_SHOWN: Final = ("dims", "dim_sizes", "window_sizes", "strides", "dilations")
 
@@ -72,7 +72,7 @@ class Windows:
         Per dimension, whether its first element follows its last one, so that windows may begin
         near its end and end near its begin. By default no dimension wraps.
     pads : tuple of ("edge", "reflect", float or None)
-        Per dimension, what stands for the elements outside where its borders are padded; None where
+        Per dimension, the value of elements outside where its borders are padded; None where
         windows stay within. By default no border is padded.
 
     Raises
@@ -261,7 +261,8 @@ class Windows:
         runs = self._runs[dim]
         if runs is not None:
             return runs.starts_of(positions)
-        return positions * self.strides[dim] + self.origins[dim]
+        starts: Ints = positions * self.strides[dim]
+        return starts + self.origins[dim] if self.origins[dim] else starts
 
     def firsts_of(self, positions: Ints) -> Ints:
         """Offsets of the first elements of windows; int64, shape ``(n, num_dims)``.
@@ -272,7 +273,8 @@ class Windows:
             Position of each window along each dimension.
         """
         if not any(self.segments):
-            return positions * np.asarray(self.strides, np.int64) + np.asarray(self.origins)
+            starts: Ints = positions * np.asarray(self.strides, np.int64)
+            return starts + np.asarray(self.origins, np.int64) if "pad" in self.ends else starts
         columns = [self.starts_of(dim, own) for dim, own in enumerate(positions.T)]
         return np.stack(columns, axis=-1)
 
@@ -295,7 +297,7 @@ class Windows:
         runs = self._runs[dim]
         if runs is not None:
             return runs.num_before(offsets)
-        before = -((self.origins[dim] - offsets) // self.strides[dim])
+        before: Ints = -((self.origins[dim] - offsets) // self.strides[dim])
         return np.clip(before, 0, self.num_positions[dim])
 
     def run_edges(self, dim: int) -> Ints:

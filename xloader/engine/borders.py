@@ -39,7 +39,7 @@ class _Border:
     dim : int
         Number of the windowed dimension.
     pad : {"edge", "reflect"} or float
-        What stands for the elements outside.
+        The value of the elements outside.
     """
 
     field: str

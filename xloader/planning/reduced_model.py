@@ -277,8 +277,9 @@ def _cut_out(
 ) -> Footprint:
     """The part of a selection that begins at the positions ``begins``.
 
-    Where a dimension is kept whole, ``begins`` is set to 0 in place. Where one that wraps or is
-    padded is cut, all windows of the part lie within it.
+    Where a dimension is kept whole, ``begins`` is set to 0 in place. A part of a circle becomes a
+    smaller circle, so that each tile keeps two neighbours. A part without its padded borders is not
+    padded.
     """
     windows = footprint.windows
     left = num_tiles
@@ -310,7 +311,6 @@ def _cut_out(
             own and own.cut(part.start, part.stop)
             for own, part in zip(windows.segments, parts, strict=True)
         ),
-        wraps=tuple(own and kept for own, kept in zip(windows.wraps, is_whole, strict=True)),
         pads=tuple(own if k else None for own, k in zip(windows.pads, is_whole, strict=True)),
     )
     if drawn is not None:

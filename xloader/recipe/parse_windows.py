@@ -21,7 +21,10 @@ Size = int | Duration
 """A number of elements, or a duration that is a whole number of steps."""
 Gaps = Literal["drop", "raise", "allow"]
 """Whether windows that cross a gap between labels are left out, are an error, or are kept."""
-_NO_PADS: Final[Mapping[str, Pad]] = MappingProxyType({})
+Pads = Mapping[str, Pad]
+"""By dimension, the value of the elements beyond its ends."""
+NO_PADS: Final[Pads] = MappingProxyType({})
+"""No borders are padded."""
 _LABEL_RULE: Final = "a dimension of numbers or times, 90 % of whose steps are equal"
 
 
@@ -32,7 +35,7 @@ def make_windows(
     dilation: Mapping[str, Size] | Size,
     gaps: Mapping[str, Gaps] | Gaps = "drop",
     wrap: Sequence[str] | str = (),
-    pad: Mapping[str, Pad] = _NO_PADS,
+    pad: Pads = NO_PADS,
 ) -> Windows:
     """Make the windows over the selected dimensions of a recipe.
 
@@ -52,7 +55,7 @@ def make_windows(
     wrap : str or sequence of str
         Dimensions whose first element follows their last one, as for `Samples.window`.
     pad : mapping of str to ("edge", "reflect" or float)
-        What stands for the elements beyond the ends of dimensions, as for `Samples.window`.
+        The value of the elements beyond the ends of dimensions, as for `Samples.window`.
 
     Returns
     -------
@@ -95,9 +98,9 @@ def make_windows(
         _per_dim(recipe, "stride", dims, stride, window_sizes),
         dilations,
         default_dims=_without_stride(dims, stride),
-        segments=_segments(recipe, dims, gaps, {*circles, *pad}),
+        segments=_segments(recipe, dims, gaps, circles, pad),
         wraps=tuple(dim in circles for dim in dims),
-        pads=_pads(recipe, dims, window_sizes, dilations, pad, circles, gaps),
+        pads=_pads(recipe, dims, window_sizes, dilations, pad, circles),
     )
 
 
@@ -106,11 +109,11 @@ def _pads(
     dims: tuple[str, ...],
     window_sizes: tuple[int, ...],
     dilations: tuple[int, ...],
-    pad: Mapping[str, Pad],
+    pad: Pads,
     circles: set[str],
-    gaps: Mapping[str, Gaps] | Gaps,
 ) -> tuple[Pad | None, ...]:
-    """What stands for the elements beyond the ends of each dimension; None where none does."""
+    """The value of elements beyond the ends of each dimension; None without padding."""
+    own: Any
     for dim, own in pad.items():
         find(dim, recipe.dim_sizes, "dimension")
         if dim not in dims:
@@ -123,11 +126,10 @@ def _pads(
                 given=repr(own),
                 allowed="'edge', 'reflect' or a number",
             )
-        if dim in circles or (isinstance(gaps, Mapping) and gaps.get(dim, "allow") != "allow"):
-            other = "wrap=" if dim in circles else "gaps="
+        if dim in circles:
             raise OptionError(
-                f"the borders of {dim!r} cannot be padded",
-                given=f"{dim!r} in pad= and in {other}",
+                f"{dim!r} has no borders to pad, because its windows wrap",
+                given=f"{dim!r} in pad= and in wrap=",
                 allowed="one of them for each dimension",
                 remedy=f"leave {dim!r} out of one of them",
             )
@@ -147,6 +149,17 @@ def _pads(
             )
     chosen = (pad.get(dim) for dim in dims)
     return tuple(own if own is None or isinstance(own, str) else float(own) for own in chosen)
+
+
+def merged_sizes(
+    recipe: Recipe, sizes: Mapping[str, Size] | Size | None, by_dim: Mapping[str, Size]
+) -> Mapping[str, Size] | Size | None:
+    """Combine the sizes of a mapping, or the size of all dimensions, with those of keywords."""
+    if not isinstance(sizes, Mapping):
+        if not by_dim:
+            return sizes
+        sizes = {} if sizes is None else dict.fromkeys(recipe.dim_sizes, sizes)
+    return {**sizes, **by_dim}
 
 
 def _circles(
@@ -183,12 +196,10 @@ def _segments(
     recipe: Recipe,
     dims: tuple[str, ...],
     gaps: Mapping[str, Gaps] | Gaps,
-    without: set[str],
+    circles: set[str],
+    pad: Pads,
 ) -> tuple[Segments | None, ...]:
-    """The stretches without gaps of each windowed dimension; None where there are no gaps.
-
-    Gaps along the dimensions of ``without`` do not matter.
-    """
+    """The stretches without gaps of each windowed dimension; None where there are no gaps."""
     by_dim = gaps if isinstance(gaps, Mapping) else dict.fromkeys(dims, gaps)
     for dim, choice in by_dim.items():
         if dim not in dims:
@@ -200,12 +211,21 @@ def _segments(
                 allowed=", ".join(map(repr, get_args(Gaps))),
             )
     is_asked = isinstance(gaps, Mapping)
-    return tuple(
+    found = tuple(
         None
-        if dim in without
+        if dim in circles
         else _segments_along(recipe, dim, by_dim.get(dim, "drop"), is_asked and dim in by_dim)
         for dim in dims
     )
+    for dim, segments in zip(dims, found, strict=True):
+        if dim in pad and segments is not None:
+            raise OptionError(
+                f"the borders of {dim!r} cannot be padded, because its labels have gaps",
+                given=f"{len(segments.bounds) - 1} gaps",
+                allowed="labels without gaps, or windows that run across them",
+                remedy=f'pass gaps="allow", or leave {dim!r} out of pad=',
+            )
+    return found
 
 
 def _segments_along(recipe: Recipe, dim: str, choice: Gaps, is_asked: bool) -> Segments | None:

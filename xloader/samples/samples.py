@@ -33,7 +33,7 @@ from xloader.planning.explain import Explanation
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.parse_fields import make_field
-from xloader.recipe.parse_windows import Gaps, Pad, Size, make_windows
+from xloader.recipe.parse_windows import NO_PADS, Gaps, Pads, Size, make_windows, merged_sizes
 from xloader.recipe.points import At, PointRules, place_points
 from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
@@ -275,7 +275,7 @@ class Samples(RecordedMethods):
         dilation: Mapping[str, Size] | Size = 1,
         gaps: Mapping[str, Gaps] | Gaps = "drop",
         wrap: Sequence[str] | str = (),
-        pad: Mapping[str, Pad] | None = None,
+        pad: Pads = NO_PADS,
         **sizes_by_dim: Size,
     ) -> Self:
         """Set the window that each sample covers. Dimensions that are not named are taken whole.
@@ -367,13 +367,9 @@ class Samples(RecordedMethods):
         [[0.0, 0.0, 1.0], [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 3.0]]
         """
         require_before(self.recipe, "window", self._has_windows)
-        if isinstance(sizes, Mapping) or sizes_by_dim:
-            if sizes is not None and not isinstance(sizes, Mapping):
-                sizes = dict.fromkeys(self.recipe.dim_sizes, sizes)
-            sizes = {**(sizes or {}), **sizes_by_dim}
-        return self._but(
-            windows=make_windows(self.recipe, sizes, stride, dilation, gaps, wrap, pad or {})
-        )
+        sizes = merged_sizes(self.recipe, sizes, sizes_by_dim)
+        windows = make_windows(self.recipe, sizes, stride, dilation, gaps, wrap, pad)
+        return self._but(windows=windows)
 
     def inputs(self, *variables: str | Sequence[str], **offsets: Any) -> Self:
         """Add the field ``inputs``; the arguments are those of :meth:`field`."""

@@ -234,7 +234,7 @@ def _cut_coord(
             filled.append(xr.Variable(dim, ~is_filled[0]))
     cut = coord.to_base_variable().isel(indexers)
     for is_inside in filled:
-        cut = cut.where(is_inside)
+        cut = cut.where(is_inside)  # type: ignore[no-untyped-call]
     dims = [names[layout.name, str(dim)] for dim in cut.dims]
     return xr.Variable(dims, cut.to_numpy(), cut.attrs)
 
@@ -342,7 +342,9 @@ def _labels_along(
     index = xr.Variable((SAMPLE, name) if is_windowed else (name,), elements)
     labels = recipe.source.coordinates()[dim].variable.to_base_variable()[index]
     is_filled = _is_filled(recipe, layout, dim, ids)
-    return labels if is_filled is None else labels.where(xr.Variable(index.dims, ~is_filled))
+    if is_filled is None:
+        return labels
+    return labels.where(xr.Variable(index.dims, ~is_filled))  # type: ignore[no-any-return,no-untyped-call]
 
 
 def elements_along(recipe: Recipe, layout: FieldLayout, dim: str, ids: Ints) -> tuple[Ints, bool]:
