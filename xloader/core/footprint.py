@@ -22,75 +22,13 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
+from xloader.core.demand import Access, Demand
 from xloader.core.line import Circle, Ends, Line, line_of
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 
 _MOST_ROWS = 1 << 20
 """Number of samples whose needs are found in one call, which bounds the memory for them."""
-
-Access = tuple[tuple[int, int, int] | None, ...]
-"""Elements of a window that a field takes: per windowed dimension, ``(first, step, count)`` in
-elements from the window's start, or None where the variable lacks the dimension."""
-
-
-@dataclass(frozen=True)
-class Demand:
-    """The parts of one variable that the fields of a sample need.
-
-    Parameters
-    ----------
-    variable : str
-        Name of the variable.
-    axes : tuple of (Axis or None)
-        Per windowed dimension, its axis; ``None`` where the variable lacks the dimension.
-    whole_axes : tuple of Axis
-        Axes of the variable's other dimensions, which each sample needs completely.
-    itemsize : int
-        Bytes of one element as it is kept in memory, packed if the variable is.
-    accesses : frozenset of Access
-        The elements of a window that each field needs.
-    index_nbytes : int
-        Bytes of the indexes of all shards of the variable.
-    thinning : int
-        Largest number of stored elements that are decoded for each one that can be selected.
-    """
-
-    variable: str
-    axes: tuple[Axis | None, ...]
-    whole_axes: tuple[Axis, ...]
-    itemsize: int
-    accesses: frozenset[Access]
-    index_nbytes: int = 0
-    thinning: int = 1
-
-    @property
-    def num_reads_per_block(self) -> int:
-        """Number of chunks of this variable in one block of its group."""
-        return math.prod(axis.num_blocks for axis in self.whole_axes)
-
-    @property
-    def unit_nbytes(self) -> int:
-        """Selected bytes at one element of the windowed dimensions, over all other dimensions."""
-        return self.itemsize * math.prod(axis.size for axis in self.whole_axes)
-
-    @property
-    def unit_read_nbytes(self) -> int:
-        """As `unit_nbytes`, but decoded: along the other dimensions, chunks count in full."""
-        sizes = math.prod(axis.total_read_size for axis in self.whole_axes)
-        return self.itemsize * self.thinning * sizes
-
-    @property
-    def selected_nbytes(self) -> int:
-        """Bytes of the selected part of the variable."""
-        return self.unit_nbytes * math.prod(a.size for a in self.axes if a is not None)
-
-    @cached_property
-    def max_chunk_nbytes(self) -> int:
-        """Decoded bytes of the variable's largest chunk, not cut down to the selection."""
-        axes = [*self.whole_axes, *(axis for axis in self.axes if axis is not None)]
-        sizes = math.prod(axis.max_read_size for axis in axes)
-        return self.itemsize * self.thinning * sizes
 
 
 @dataclass(frozen=True)

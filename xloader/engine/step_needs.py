@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Access, Footprint, Group, expand_ranges
+from xloader.core.demand import Access
+from xloader.core.footprint import Footprint, Group, expand_ranges
 from xloader.engine.overlaps import Hits, find_hits
 from xloader.order.step_dealer import Dealer
 from xloader.planning.epoch import Lane
