@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from xloader.core.axis import Axis
-from xloader.core.footprint import Access, Boxes, Demand, Footprint, Group
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Access, Demand, Footprint, Group
 from xloader.core.segments import Segments
 from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError

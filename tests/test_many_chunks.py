@@ -15,7 +15,8 @@ import xarray as xr
 import xloader
 from tests.ground import slow_needs
 from xloader.core.axis import Axis
-from xloader.core.footprint import Boxes, Demand, Footprint
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Demand, Footprint
 from xloader.core.windows import Windows
 from xloader.errors import OptionError, WindowError
 from xloader.sources.chunk_sizes import join_sizes
