@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from xloader.core.axis import Axis
+from xloader.core.boxes import Boxes
 from xloader.core.demand import Access, Demand
-from xloader.core.footprint import Boxes, Footprint, Group
+from xloader.core.footprint import Footprint, Group
 from xloader.core.segments import Segments
 from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError

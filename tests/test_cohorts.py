@@ -203,8 +203,9 @@ def test_samples_of_a_subset_that_wrap_need_the_same_blocks(window: int, tiling:
     footprint = replace(footprint, subset=Subset(13, np.arange(13)))
     cohorts = cut_cohorts(footprint, (tiling,))
     assert cohorts.members is not None
-    for lo, hi in itertools.pairwise(cohorts.members.offsets.tolist()):
-        ids = cohorts.members.ids[lo:hi].tolist()
+    for cohort, num in enumerate(np.diff(cohorts.members.offsets).tolist()):
+        only = np.zeros(num, np.int64)
+        ids = cohorts.members.find(np.array([cohort]), only, np.arange(num))[0].tolist()
         needs = {
             frozenset(slow_needs(footprint.windows, group, number))
             for group in footprint.groups

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.ground import every_box, footprints, line_footprint, slow_needs, slow_stored_chunk
 from xloader.core.axis import Axis
+from xloader.core.boxes import Boxes
 from xloader.core.demand import Demand
-from xloader.core.footprint import Boxes, Footprint, Group, expand_ranges
+from xloader.core.footprint import Footprint, Group, expand_ranges
 from xloader.core.segments import Segments
 from xloader.core.windows import Windows
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.ground import footprints, line_footprint, plan_of, slow_needs
 from tests.test_lane_order import paces
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes, Footprint, Group
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint, Group
 from xloader.order.shuffle import Pace
 from xloader.planning import stays
 from xloader.planning.epoch import Epoch

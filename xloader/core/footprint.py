@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from xloader.core.axis import Axis, Ints
+from xloader.core.boxes import Boxes
 from xloader.core.demand import Access, Demand
-from xloader.core.line import Circle, Ends, Line, line_of
+from xloader.core.line import Circle, Ends, Line, lines_of
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 
@@ -55,7 +56,7 @@ class Group:
     @cached_property
     def lines(self) -> tuple[Line | None, ...]:
         """Per windowed dimension, the axis as windows meet it."""
-        return _lines(self.axes, self.ends)
+        return lines_of(self.axes, self.ends)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -105,32 +106,6 @@ class Group:
             if axis is not None:
                 product *= sizes(axis, index)
         return product
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """Boxes of window positions: ``lo[d] <= position < hi[d]`` along windowed dimension ``d``."""
-
-    lo: tuple[Ints, ...]
-    hi: tuple[Ints, ...]
-
-    @classmethod
-    def at(cls, positions: Ints) -> Boxes:
-        """Make a box of one position for each row of ``positions``, shape ``(n, num_dims)``."""
-        return cls(tuple(positions.T), tuple(positions.T + 1))
-
-    def __len__(self) -> int:
-        return len(self.lo[0])
-
-    @property
-    def num_samples(self) -> Ints:
-        """Number of positions in each box."""
-        sizes = [hi - lo for lo, hi in zip(self.lo, self.hi, strict=True)]
-        return np.asarray(np.prod(sizes, axis=0, dtype=np.int64))
-
-    def take(self, rows: Ints | slice) -> Boxes:
-        """The boxes at ``rows``."""
-        return Boxes(tuple(lo[rows] for lo in self.lo), tuple(hi[rows] for hi in self.hi))
 
 
 @dataclass(frozen=True)
@@ -430,17 +405,10 @@ def expand_ranges(lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
     return rows, np.arange(len(rows), dtype=np.int64) + np.repeat(shifts, counts)
 
 
-def _lines(axes: tuple[Axis | None, ...], ends: tuple[Ends, ...]) -> tuple[Line | None, ...]:
-    if not ends:
-        return axes
-    pairs = zip(axes, ends, strict=True)
-    return tuple(None if axis is None else line_of(axis, end) for axis, end in pairs)
-
-
 def _contiguous_accesses(demand: Demand, ends: tuple[Ends, ...]) -> tuple[Access, ...]:
     """The accesses of a variable, split so that none steps over a whole block."""
     found: set[Access] = set()
-    lines = _lines(demand.axes, ends)
+    lines = lines_of(demand.axes, ends)
     for access in demand.accesses:
         parts: list[list[tuple[int, int, int] | None]] = []
         for line, span in zip(lines, access, strict=True):

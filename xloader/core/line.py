@@ -19,6 +19,7 @@ is filled in later, so only the part inside counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -134,6 +135,14 @@ def line_of(axis: Axis, end: Ends) -> Line:
             return PaddedAxis(axis)
         case _:
             return axis
+
+
+def lines_of(axes: Sequence[Axis | None], ends: Sequence[Ends]) -> tuple[Line | None, ...]:
+    """The lines of some axes; with empty ``ends``, windows stay within all of them."""
+    if not ends:
+        return tuple(axes)
+    pairs = zip(axes, ends, strict=True)
+    return tuple(None if axis is None else line_of(axis, end) for axis, end in pairs)
 
 
 def fold_blocks(blocks: Ints, lines: tuple[Line | None, ...]) -> Ints:

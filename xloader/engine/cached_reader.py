@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes
+from xloader.core.boxes import Boxes
 from xloader.engine.assembly import EngineParts
 from xloader.engine.block_cache import BlockCache
 from xloader.engine.block_loads import MOST_REQUESTS

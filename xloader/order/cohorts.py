@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from xloader.core.axis import Axis, Ints, int_dtype
 from xloader.core.boxed_windows import BoxedWindows
-from xloader.core.footprint import Boxes, Footprint
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint
 from xloader.core.subset import count_occurrences
 from xloader.core.windows import Windows
 from xloader.order.tiles import Tiles

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints, int_dtype
+from xloader.core.boxes import Boxes
 from xloader.core.counter_rng import bijection, draw
-from xloader.core.footprint import Boxes, expand_ranges
+from xloader.core.footprint import expand_ranges
 from xloader.core.windows import Windows
 from xloader.order.cohorts import Cohorts, digit_order, distinct_near, spread_order
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes, Footprint
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint
 
 _SEGMENT_SIZE = 1 << 16
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes
+from xloader.core.boxes import Boxes
 
 
 class Entries(Protocol):

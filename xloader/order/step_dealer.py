@@ -101,7 +101,7 @@ def deal_ids(orders: Sequence[AnyOrder], share: int, num_steps: int) -> Iterator
     Examples
     --------
     >>> from xloader.order.listed import ListedOrder
-    >>> from xloader.core.footprint import Boxes
+    >>> from xloader.core.boxes import Boxes
     >>> order = ListedOrder(np.array([4, 7, 1]), np.array([0]), Boxes.at(np.zeros((1, 1), int)))
     >>> [ids.tolist() for ids in deal_ids([order], share=2, num_steps=2)]
     [[4, 7], [1]]

@@ -13,7 +13,8 @@ import math
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes, Footprint, Group
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint, Group
 from xloader.order.cohorts import Cohorts, is_first
 
 _PIECE_SIZE = 1 << 16

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes, Footprint
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint
 from xloader.core.row_numbers import number_rows
 from xloader.errors import MemoryBudgetError
 from xloader.planning.budget import Budget

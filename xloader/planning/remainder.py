@@ -16,7 +16,8 @@ from functools import cached_property
 from itertools import chain
 
 from xloader.core.axis import Ints
-from xloader.core.footprint import Boxes, Footprint
+from xloader.core.boxes import Boxes
+from xloader.core.footprint import Footprint
 from xloader.order.lane_spans import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
