@@ -314,12 +314,12 @@ def _fields(
 def _is_within(samples: Samples, dim: str, reach: int) -> bool:
     """Say whether windows are left where samples reach over so many elements of a dimension."""
     windows = samples.recipe.require_windows()
-    reaches = tuple(
+    extents = tuple(
         max(own, reach) if name == dim else own
-        for name, own in zip(windows.dims, windows.reaches, strict=True)
+        for name, own in zip(windows.dims, windows.extents, strict=True)
     )
     try:
-        replace(windows, reaches=reaches)
+        replace(windows, extents=extents)
     except (WindowError, EmptySamplesError):
         return False
     return True
@@ -374,7 +374,7 @@ def _points(
     everywhere = replace(spans, strides=dict.fromkeys(spans.sizes, 1))
     starts = {
         dim: everywhere.starts(dim, kept.sizes[dim], (reach - 1) // spans.dilations[dim])
-        for dim, reach in zip(spans.sizes, samples.recipe.require_windows().reaches, strict=True)
+        for dim, reach in zip(spans.sizes, samples.recipe.require_windows().extents, strict=True)
     }
     # Only the centre of a window that reaches beyond a padded border surely has a label.
     at = "center" if spans.pad else draw(st.sampled_from(["center", "start", "end"]))

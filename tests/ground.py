@@ -117,7 +117,7 @@ def slow_starts(windows: Windows, dim: int) -> list[int]:
     Along a circle, and where borders are padded, every window fits. At padded borders, it is
     centred on an element.
     """
-    own, reach = windows.segments[dim], windows.reaches[dim]
+    own, reach = windows.segments[dim], windows.extents[dim]
     if windows.ends[dim] != "stop":
         before = reach // 2 if windows.ends[dim] == "pad" else 0
         places = range(0, windows.dim_sizes[dim], windows.strides[dim])
@@ -175,10 +175,10 @@ def axes(draw: st.DrawFn, size: int) -> Axis:
 
 @st.composite
 def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
-    """Draw gaps, circles, padded borders and longer reaches, unless they leave no window."""
-    reaches = tuple(
+    """Draw gaps, circles, padded borders and longer extents, unless they leave no window."""
+    extents = tuple(
         min(reach + draw(st.sampled_from([0, 0, 2])), size)
-        for reach, size in zip(windows.reaches, windows.dim_sizes, strict=True)
+        for reach, size in zip(windows.extents, windows.dim_sizes, strict=True)
     )
     segments = tuple(
         Segments.between(
@@ -195,12 +195,12 @@ def with_gaps(draw: st.DrawFn, windows: Windows) -> Windows:
     )
     is_free = [not w and pad is None for w, pad in zip(wraps, pads, strict=True)]
     segments = tuple(own if free else None for free, own in zip(is_free, segments, strict=True))
-    reaches = tuple(
+    extents = tuple(
         span if pad else reach
-        for pad, span, reach in zip(pads, windows.spans, reaches, strict=True)
+        for pad, span, reach in zip(pads, windows.spans, extents, strict=True)
     )
     try:
-        return replace(windows, reaches=reaches, segments=segments, wraps=wraps, pads=pads)
+        return replace(windows, extents=extents, segments=segments, wraps=wraps, pads=pads)
     except EmptySamplesError:
         return windows
 

@@ -282,7 +282,7 @@ def test_splits_keep_labels_and_take_columns_as_groups() -> None:
 
 
 def test_the_closest_label_has_a_limit() -> None:
-    """Beyond the ends, half a step counts as on the grid, as the last cell reaches so far."""
+    """Beyond the ends, half a step counts as on the grid, as the last cell extents so far."""
     ds = xr.Dataset({"a": ("x", np.arange(5.0))}, {"x": np.array([8, 6, 4, 2, 0], np.uint8)})
     samples = ds.xloader.window(x=1)
     near = samples.at_points({"x": [8.9, 5.2, -1.0, 3.1]}, method="nearest")

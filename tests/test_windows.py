@@ -45,7 +45,7 @@ def test_dropped_windows(windows: Windows) -> None:
     for dim, size in enumerate(windows.dim_sizes):
         starts = slow_starts(without_gaps, dim)
         following = starts[-1] + windows.strides[dim]
-        is_covered = starts[-1] + windows.reaches[dim] == size or windows.ends[dim] != "stop"
+        is_covered = starts[-1] + windows.extents[dim] == size or windows.ends[dim] != "stop"
         complete.append(len(starts))
         begun.append(len(starts) + (not is_covered and following < size))
     num_complete = int(np.prod(complete))
@@ -78,7 +78,7 @@ def test_windows_without_gaps_keep_their_fingerprint() -> None:
     with_gap = replace(plain, segments=(Segments.between(10, np.array([4])),))
     assert with_gap != plain
     assert repr(with_gap) != repr(plain)
-    assert repr(replace(plain, reaches=(5,))) != repr(plain)
+    assert repr(replace(plain, extents=(5,))) != repr(plain)
     for other in (with_gap, replace(plain, wraps=(True,)), replace(plain, pads=(float("nan"),))):
         assert repr(other) != repr(plain)
         assert pickle.loads(pickle.dumps(other)) == other != plain
@@ -90,7 +90,7 @@ def test_windows_beyond_the_ends(windows: Windows) -> None:
     for end in ("wrap", "pad"):
         inside = [
             [
-                windows.ends[dim] != end or (start >= 0 and start + windows.reaches[dim] <= size)
+                windows.ends[dim] != end or (start >= 0 and start + windows.extents[dim] <= size)
                 for start in slow_starts(windows, dim)
             ]
             for dim, size in enumerate(windows.dim_sizes)
@@ -105,7 +105,7 @@ def test_gaps_that_leave_no_window() -> None:
     with pytest.raises(EmptySamplesError, match=r"every window crosses a gap along 't'.*allow"):
         Windows(("t",), (8,), (5,), (1,), (1,), segments=segments)
     with pytest.raises(WindowError, match=r"a lead beyond the window leaves .*'t'.*9.*at most 8"):
-        Windows(("t",), (8,), (2,), (1,), (1,), reaches=(9,))
+        Windows(("t",), (8,), (2,), (1,), (1,), extents=(9,))
 
 
 def test_a_window_that_ends_where_the_dimension_ends_drops_none() -> None:

@@ -117,8 +117,8 @@ def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
     marks = np.zeros(windows.num_positions, np.bool_)
     marks[tuple(others.T)] = True
     bounds = []
-    for dim, reach in enumerate(windows.reaches):
-        ranges = ElementRanges.of(windows, dim, (0, 1, reach))
+    for dim, extent in enumerate(windows.extents):
+        ranges = ElementRanges.of(windows, dim, (0, 1, extent))
         edges = np.unique(np.concatenate([ranges.lo, ranges.hi], axis=None))
         marks = ranges.cover(marks, dim, edges)
         bounds.append((np.searchsorted(edges, ranges.lo), np.searchsorted(edges, ranges.hi)))

@@ -73,7 +73,7 @@ class PartGrid:
                 edges = np.concatenate([edges[:-1] - turn, edges[:-1], edges + turn])
                 owners = np.concatenate([owners] * 3, axis=axis)
             starts = windows.starts_of(dim, np.arange(windows.num_positions[dim], dtype=np.int64))
-            last = starts + windows.reaches[dim] - 1
+            last = starts + windows.extents[dim] - 1
             # Along a single dimension it is enough to look back: of two windows that are too
             # close, one comes after the other.
             after = gap if len(self.dims) > 1 else 0

@@ -60,18 +60,18 @@ class Segments:
         cut = ((max(lo, begin) - begin, min(hi, end) - begin) for lo, hi in self.bounds)
         return Segments(tuple((lo, hi) for lo, hi in cut if lo < hi))
 
-    def runs(self, reach: int, stride: int) -> Runs:
+    def runs(self, extent: int, stride: int) -> Runs:
         """The runs of windows that lie within segments.
 
         Parameters
         ----------
-        reach : int
+        extent : int
             Number of elements from the first to the last one that a window needs.
         stride : int
             Distance between the starts of neighbouring windows.
         """
         lo, hi = np.array(self.bounds, np.int64).reshape(-1, 2).T
-        firsts, ends = -(-lo // stride), (hi - reach) // stride + 1
+        firsts, ends = -(-lo // stride), (hi - extent) // stride + 1
         is_kept = firsts < ends
         firsts, counts = firsts[is_kept] * stride, (ends - firsts)[is_kept]
         return Runs(firsts, np.concatenate([[0], np.cumsum(counts)]), stride)
@@ -92,7 +92,7 @@ class Runs:
 
     Examples
     --------
-    >>> runs = Segments.between(8, np.array([4])).runs(reach=3, stride=1)
+    >>> runs = Segments.between(8, np.array([4])).runs(extent=3, stride=1)
     >>> len(runs), runs.starts_of(np.arange(4)).tolist()
     (4, [0, 1, 4, 5])
     >>> runs.num_before(np.array([0, 1, 3, 5, 99])).tolist()

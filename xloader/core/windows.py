@@ -62,7 +62,7 @@ class Windows:
     default_dims : tuple of str
         Dimensions for which the user gave no stride, so that it is the window's size. They do not
         matter in comparisons.
-    reaches : tuple of int
+    extents : tuple of int
         Per dimension, number of elements from the first to the last one that a sample needs: more
         than the window's span where a field has a lead beyond the window. By default the spans.
     segments : tuple of (Segments or None)
@@ -100,13 +100,13 @@ class Windows:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     default_dims: tuple[str, ...] = field(default=(), compare=False)
-    reaches: tuple[int, ...] = ()
+    extents: tuple[int, ...] = ()
     segments: tuple[Segments | None, ...] = ()
     wraps: tuple[bool, ...] = ()
     pads: tuple[Pad | None, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reaches", self.reaches or self.spans)
+        object.__setattr__(self, "extents", self.extents or self.spans)
         object.__setattr__(self, "segments", self.segments or (None,) * len(self.dims))
         object.__setattr__(self, "wraps", self.wraps or (False,) * len(self.dims))
         # One NaN is as good as another, so that equal windows compare equal.
@@ -125,12 +125,12 @@ class Windows:
                         allowed="a whole number >= 1",
                         remedy=f"pass {word}={{{dim!r}: 1}} or more",
                     )
-        self._check_reaches()
+        self._check_extents()
         for dim, count in zip(self.dims, self.num_positions, strict=True):
             if not count:
                 raise EmptySamplesError(
                     f"every window crosses a gap along {dim!r}",
-                    given=f"samples that reach over {self.reaches[self.dims.index(dim)]} elements",
+                    given=f"samples that reach over {self.extents[self.dims.index(dim)]} elements",
                     allowed="windows that fit between two gaps",
                     remedy='take smaller windows or leads, or pass gaps="allow"',
                 )
@@ -143,17 +143,17 @@ class Windows:
                 remedy="pass a larger stride, or select less of the dimensions",
             )
 
-    def _check_reaches(self) -> None:
-        for dim, size, span, reach in zip(
-            self.dims, self.dim_sizes, self.spans, self.reaches, strict=True
+    def _check_extents(self) -> None:
+        for dim, size, span, extent in zip(
+            self.dims, self.dim_sizes, self.spans, self.extents, strict=True
         ):
-            if reach > size:
-                is_lead = reach > span
+            if extent > size:
+                is_lead = extent > span
                 raise WindowError(
                     f"a lead beyond the window leaves the dimension {dim!r}"
                     if is_lead
                     else f"the window is longer than the dimension {dim!r}",
-                    given=f"a {'sample' if is_lead else 'window'} that spans {reach} elements",
+                    given=f"a {'sample' if is_lead else 'window'} that spans {extent} elements",
                     allowed=f"at most {size}, the selected size of {dim!r}",
                     remedy="take a smaller window, lead or dilation, or select more of the "
                     "dimension",
@@ -167,8 +167,8 @@ class Windows:
         # Fingerprints are made from it, so what has its default value is left out: then samples
         # keep the fingerprint that earlier releases gave them.
         parts = [f"{name}={getattr(self, name)!r}" for name in _ALWAYS_SHOWN]
-        if self.reaches != self.spans:
-            parts.append(f"reaches={self.reaches!r}")
+        if self.extents != self.spans:
+            parts.append(f"extents={self.extents!r}")
         if any(self.segments):
             parts.append(f"segments={self.segments!r}")
         if any(self.wraps):
@@ -204,10 +204,10 @@ class Windows:
     @cached_property
     def _num_within(self) -> tuple[int, ...]:
         """Number of windows along each dimension that lie inside it, gaps or not."""
-        columns = zip(self.dim_sizes, self.reaches, self.strides, self.origins, strict=True)
+        columns = zip(self.dim_sizes, self.extents, self.strides, self.origins, strict=True)
         return tuple(
-            max((size - reach - origin) // stride - -(origin // stride) + 1, 0)
-            for size, reach, stride, origin in columns
+            max((size - extent - origin) // stride - -(origin // stride) + 1, 0)
+            for size, extent, stride, origin in columns
         )
 
     @cached_property
@@ -238,9 +238,9 @@ class Windows:
     @cached_property
     def _runs(self) -> tuple[Runs | None, ...]:
         """The runs of windows between the gaps of each dimension."""
-        triples = zip(self.segments, self.reaches, self.strides, strict=True)
+        triples = zip(self.segments, self.extents, self.strides, strict=True)
         return tuple(
-            None if own is None else own.runs(reach, stride) for own, reach, stride in triples
+            None if own is None else own.runs(extent, stride) for own, extent, stride in triples
         )
 
     def starts_of(self, dim: int, positions: Ints) -> Ints:
@@ -318,9 +318,9 @@ class Windows:
         padded, all windows are complete.
         """
         begun = [
-            count + ((count - 1) * stride + reach < size and count * stride < size)
-            for count, stride, reach, size in zip(
-                self._num_complete, self.strides, self.reaches, self.dim_sizes, strict=True
+            count + ((count - 1) * stride + extent < size and count * stride < size)
+            for count, stride, extent, size in zip(
+                self._num_complete, self.strides, self.extents, self.dim_sizes, strict=True
             )
         ]
         num_complete = math.prod(self._num_complete)

@@ -297,7 +297,7 @@ def _cut_out(
             begin, last = windows.starts_of(dim, np.array([begins[dim], position])).tolist()
             first = last + footprint.first_offsets[dim]
             end = int(edges[np.searchsorted(edges, first, side="right") - 1])
-            parts[dim] = slice(begin, max(end, begin + windows.reaches[dim]))
+            parts[dim] = slice(begin, max(end, begin + windows.extents[dim]))
         else:
             begins[dim] = 0
         left //= keep
@@ -329,7 +329,7 @@ def _cut_out(
 def _is_within(windows: Windows, dim: int, position: int) -> bool:
     """Whether the window at a position along a dimension reaches beyond neither of its ends."""
     begin = int(windows.starts_of(dim, np.array([position]))[0])
-    return begin >= 0 and begin + windows.reaches[dim] <= windows.dim_sizes[dim]
+    return begin >= 0 and begin + windows.extents[dim] <= windows.dim_sizes[dim]
 
 
 def _cut_subset(positions: Ints, windows: Windows) -> Subset:

@@ -260,7 +260,7 @@ def _window_accesses(recipe: Recipe, field: Field) -> tuple[tuple[int, int, int]
     offsets = dict(field.offsets)
     accesses = []
     for dim, size, dilation, reach in zip(
-        windows.dims, windows.window_sizes, windows.dilations, windows.reaches, strict=True
+        windows.dims, windows.window_sizes, windows.dilations, windows.extents, strict=True
     ):
         taken = offsets.pop(dim, range(size))
         positions = range(taken, taken + 1) if isinstance(taken, int) else taken

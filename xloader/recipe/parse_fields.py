@@ -81,12 +81,12 @@ def make_field(
 def _reaching(recipe: Recipe, field: Field) -> Windows:
     """The windows of a recipe, with samples that reach up to the leads of a field."""
     windows, offsets = recipe.require_windows(), dict(field.offsets)
-    reaches = []
-    for dim, dilation, reach in zip(windows.dims, windows.dilations, windows.reaches, strict=True):
+    extents = []
+    for dim, dilation, reach in zip(windows.dims, windows.dilations, windows.extents, strict=True):
         taken = offsets.get(dim, 0)
         last = taken if isinstance(taken, int) else taken[-1]
-        reaches.append(max(reach, last * dilation + 1))
-    if tuple(reaches) == windows.reaches:
+        extents.append(max(reach, last * dilation + 1))
+    if tuple(extents) == windows.extents:
         return windows
     if recipe.subset is not None:
         raise OptionError(
@@ -95,7 +95,7 @@ def _reaching(recipe: Recipe, field: Field) -> Windows:
             allowed="leads beyond the window before select and weighted",
             remedy="call .field, .inputs or .targets first, then .select",
         )
-    return replace(windows, reaches=tuple(reaches))
+    return replace(windows, extents=tuple(extents))
 
 
 def _unknown_variable(recipe: Recipe, name: object) -> UnknownNameError:

@@ -254,12 +254,12 @@ def _leaves_array(
     row = int(np.flatnonzero(~is_inside)[0])
     named = ", ".join(f"{dim}={labels[dim].iloc[row]}" for dim in windows.dims)
     places = dict(zip(windows.dims, elements[row].tolist(), strict=True))
-    reaches = dict(zip(windows.dims, windows.reaches, strict=True))
+    extents = dict(zip(windows.dims, windows.extents, strict=True))
     return WindowError(
         "the windows of some points leave the array, or cross a gap",
         given=f"{np.count_nonzero(~is_inside)} of {len(labels[windows.dims[0]])} points, first row "
         f"{row}: {named}, at the elements {places}",
-        allowed=f"windows that span {reaches} elements, without a gap, in an array of "
+        allowed=f"windows that span {extents} elements, without a gap, in an array of "
         f"{dict(zip(windows.dims, windows.dim_sizes, strict=True))}",
         remedy='pass outside="drop" to leave these points out, a smaller window, or another place '
         'of the point in it, such as at={"time": "end"}',

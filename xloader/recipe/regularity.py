@@ -44,7 +44,7 @@ def irregular_steps(recipe: Recipe) -> dict[str, str]:
     """
     windows = recipe.require_windows()
     found = {}
-    for dim, reach, segments in zip(windows.dims, windows.reaches, windows.segments, strict=True):
+    for dim, reach, segments in zip(windows.dims, windows.extents, windows.segments, strict=True):
         if reach > 1 and segments is None and (steps := find_steps(recipe, dim)) is not None:
             found[dim] = steps.describe()
     return {dim: text for dim, text in found.items() if text}
