@@ -250,6 +250,16 @@ BAD: dict[str, tuple[Callable[[Samples], Samples], type[XloaderError], str]] = {
         OptionError,
         "changes what ids mean.*first, then .select",
     ),
+    "beside an offset from the end": (
+        lambda s: s.window(time=4).inputs("sst", time=slice(-2, "+4D")),
+        OptionError,
+        "beside durations, an offset along 'time'.*Given: -2",
+    ),
+    "beside a part of a step": (
+        lambda s: s.window(time=4).inputs("sst", time=["+1D", 5.5]),
+        OptionError,
+        "beside durations, an offset along 'time'.*Given: 5.5",
+    ),
     "no time at all": (lambda s: s.window(time="0D"), WindowError, "too small"),
 }
 

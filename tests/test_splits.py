@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,33 @@ def test_leads_count() -> None:
     check_parts(samples, split)
 
 
+def test_a_split_is_a_value_and_takes_numbers_of_numpy() -> None:
+    samples = xloader.open(numbered(120, 2)).window(time=3, stride=1)
+    split = samples.split(
+        {"train": np.float32(0.5), "valid": np.float64(0.5)},
+        blocks={"time": np.int64(8)},
+        gap=np.int64(2),
+    )
+    again = pickle.loads(pickle.dumps(split))
+    assert {name: part.recipe for name, part in again.items()} == {
+        name: part.recipe for name, part in split.items()
+    }
+    assert repr(again) == repr(split)
+    halves = samples.split(time={"a": np.float32(0.5), "b": 0.5})
+    assert [len(part) for part in halves.values()] == [58, 58]
+
+
+def test_ranks_of_a_slab_make_the_same_parts() -> None:
+    samples = xloader.open(write_store(numbered(120, 4)[["v"]], {"v": (5, 2)})).window(time=3)
+    parts = [
+        samples.slab("lat", rank, 2).split({"a": 0.5, "b": 0.5}, blocks={"time": 6}, seed=1)
+        for rank in range(2)
+    ]
+    for name in ("a", "b"):
+        ids = [part[name].positions(np.arange(len(part[name])))["time"].values for part in parts]
+        np.testing.assert_array_equal(*ids)
+
+
 @pytest.mark.parametrize(("gap", "steps"), [("auto", 0), (7, 7), ("2W", 14), ({"time": "1D"}, 1)])
 def test_gap(gap: Any, steps: int) -> None:
     samples = xloader.open(numbered(120, 2)).window(time=3, stride=1)
@@ -195,6 +223,32 @@ def test_groups_by_name() -> None:
 
 
 BAD: dict[str, tuple[Callable[[Samples], Any], type[XloaderError], str]] = {
+    "no parts": (lambda s: s.split({}), OptionError, "one way to tell|needs names for its parts"),
+    "parts without names": (
+        lambda s: s.split(time=0.8),
+        OptionError,
+        "parts along 'time' have no names.*0.8.*a mapping",
+    ),
+    "blocks without dimensions": (
+        lambda s: s.split({"a": 1.0}, blocks=5),
+        OptionError,
+        "blocks is no mapping.*5",
+    ),
+    "a seed in words": (
+        lambda s: s.split({"a": 1.0}, blocks={"time": 5}, seed="x"),
+        OptionError,
+        "seed.*'x'",
+    ),
+    "groups that are missing": (
+        lambda s: s.split({"a": 1.0}, groups=np.r_[np.nan, np.zeros(len(s) - 1)]),
+        OptionError,
+        "some groups are missing.*1 of 116.*the first at 0",
+    ),
+    "no samples at all": (
+        lambda s: xloader.overlap(s, 5),
+        OptionError,
+        "overlap compares samples. Given: 5",
+    ),
     "nothing": (lambda s: s.split(), OptionError, "one way to tell its parts"),
     "two ways": (
         lambda s: s.split({"a": 1.0}, blocks={"time": 2}, time={"a": 1.0}),

@@ -57,6 +57,24 @@ def test_weights_do_not_matter_and_scores_choose() -> None:
     np.testing.assert_array_equal(slab.score(first_sum), scores)
 
 
+LEAST = 0.5
+
+
+def num_wet(batch: Batch) -> Any:
+    return (batch.rain > LEAST).sum(axis=(1, 2, 3))
+
+
+def test_scores_follow_what_the_function_refers_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_store(with_rain(), {"rain": (8, 6, 5)}, tmp_path / "s")
+    samples = xloader.open(tmp_path / "s").window(time=2)
+    before = samples.score(num_wet, cache=tmp_path / "own")
+    monkeypatch.setitem(globals(), "LEAST", 2.0)
+    assert before.any()
+    assert not samples.score(num_wet, cache=tmp_path / "own").any()
+
+
 def test_scores_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_store(with_rain(), {"rain": (8, 6, 5)}, tmp_path / "s")

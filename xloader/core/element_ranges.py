@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.prefix_sums import sums_before
 from xloader.core.windows import Windows
+from xloader.errors import OptionError
+
+MOST_PLACES: Final = 1 << 27
+"""Most places of windows, or cells, that are compared. Each takes about 10 bytes."""
 
 Span = tuple[int, int, int]
 """The part of a window that is needed: ``(first, step, count)``, in elements from its start."""
@@ -34,8 +42,10 @@ class ElementRanges:
     hi: Ints
 
     @classmethod
-    def of(cls, windows: Windows, dim: int, span: Span, *, is_split: bool = False) -> ElementRanges:
-        """The elements that a part of each window takes along a dimension.
+    def of(
+        cls, windows: Windows, dim: int, span: Span, positions: Ints, *, is_split: bool = False
+    ) -> ElementRanges:
+        """The elements that a part of windows takes along a dimension.
 
         Parameters
         ----------
@@ -45,6 +55,8 @@ class ElementRanges:
             Number of the dimension.
         span : (int, int, int)
             The part: ``(first, step, count)``, in elements from the window's start.
+        positions : numpy.ndarray of int64, shape (n,)
+            The positions of the windows, ascending.
         is_split : bool
             Whether each element is a range of its own.
 
@@ -55,7 +67,7 @@ class ElementRanges:
             beyond the end of a dimension that wraps are at its begin.
         """
         first, step, count = span
-        starts = windows.starts_of(dim, np.arange(windows.num_positions[dim], dtype=np.int64))
+        starts = windows.starts_of(dim, positions)
         if step == 1 and not is_split:
             lo, hi = (starts + first)[:, None], (starts + first + count)[:, None]
         else:
@@ -84,7 +96,7 @@ class ElementRanges:
         numpy.ndarray of bool
             Whether a marked window needs each cell.
         """
-        before = _sums_before(marks, axis, np.int32)
+        before = sums_before(marks, axis, np.int32)
         cells = edges[:-1]
         found = np.zeros([len(cells) if d == axis else n for d, n in enumerate(marks.shape)], bool)
         for lo, hi in zip(self.lo.T, self.hi.T, strict=True):
@@ -114,17 +126,24 @@ def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
     numpy.ndarray of bool, shape (m,)
         Whether each of them touches one of the others.
     """
-    marks = np.zeros(windows.num_positions, np.bool_)
+    used = [np.unique(both) for both in np.concatenate([others, own]).T]
+    # Only positions that occur take room.
+    others, own = (
+        np.stack([np.searchsorted(p, q) for p, q in zip(used, rows.T, strict=True)], axis=-1)
+        for rows in (others, own)
+    )
+    check_num_places([len(positions) for positions in used])
+    marks = np.zeros([len(positions) for positions in used], np.bool_)
     marks[tuple(others.T)] = True
     bounds = []
-    for dim, extent in enumerate(windows.extents):
-        ranges = ElementRanges.of(windows, dim, (0, 1, extent))
+    for dim, (extent, positions) in enumerate(zip(windows.extents, used, strict=True)):
+        ranges = ElementRanges.of(windows, dim, (0, 1, extent), positions)
         edges = np.unique(np.concatenate([ranges.lo, ranges.hi], axis=None))
         marks = ranges.cover(marks, dim, edges)
         bounds.append((np.searchsorted(edges, ranges.lo), np.searchsorted(edges, ranges.hi)))
     sums: Ints = marks.astype(np.int64)
     for dim in range(marks.ndim):
-        sums = _sums_before(sums, dim, np.int64)
+        sums = sums_before(sums, dim)
     found = np.zeros(len(own), np.int64)
     # A window that wraps is two ranges. The sum over a box of ranges is the alternating sum over
     # its corners.
@@ -135,8 +154,19 @@ def touching(windows: Windows, others: Ints, own: Ints) -> NDArray[np.bool_]:
     return found > 0
 
 
-def _sums_before(values: NDArray[np.generic], axis: int, dtype: type[np.signedinteger]) -> Ints:
-    """Sums of all values before each index along an axis; one longer than the axis."""
-    before = np.zeros([n + (d == axis) for d, n in enumerate(values.shape)], dtype)
-    np.cumsum(values, axis=axis, out=before[(slice(None),) * axis + (slice(1, None),)])
-    return before
+def check_num_places(shape: Sequence[int]) -> None:
+    """Refuse more places of windows, or cells, than can be compared in memory.
+
+    Raises
+    ------
+    OptionError
+        If there are more than `MOST_PLACES` of them.
+    """
+    if math.prod(shape) > MOST_PLACES:
+        raise OptionError(
+            "the samples are too many to compare their elements",
+            given=f"{math.prod(shape)} places of windows",
+            allowed=f"up to {MOST_PLACES}",
+            remedy="compare samples of a part of the data, chosen with .sel before .window; or "
+            "split by labels, fractions or blocks",
+        )

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
+from xloader.core.prefix_sums import sums_before
 from xloader.core.windows import Windows
 
 CROSSES: Final = -1
@@ -53,7 +54,7 @@ class PartGrid:
     owners: NDArray[np.int8]
 
     def boxes(self, windows: Windows, gaps: tuple[int, ...]) -> PartBoxes:
-        """The part of each box of cells that a window can touch.
+        """Find the part of each kind of window. Windows of a kind touch the same cells.
 
         A window belongs to a part if the part owns all its elements, from the first to the last
         one that a sample needs, and no other part owns an element within the gap around it.
@@ -72,19 +73,23 @@ class PartGrid:
                 turn = windows.dim_sizes[dim]
                 edges = np.concatenate([edges[:-1] - turn, edges[:-1], edges + turn])
                 owners = np.concatenate([owners] * 3, axis=axis)
-            starts = windows.starts_of(dim, np.arange(windows.num_positions[dim], dtype=np.int64))
-            last = starts + windows.extents[dim] - 1
             # Along a single dimension it is enough to look back: of two windows that are too
             # close, one comes after the other.
             after = gap if len(self.dims) > 1 else 0
-            columns = [
-                np.clip(np.searchsorted(edges, at, side="right") - 1, 0, len(edges) - 2)
-                for at in (starts, last, starts - gap, last + after)
+            last = windows.extents[dim] - 1
+            shifts = (0, last, -gap, last + after)
+            # Windows between two of these positions touch the same cells.
+            cuts = [windows.num_before(dim, edges[1:-1] - shift) for shift in shifts]
+            begins = np.unique(np.concatenate([np.zeros(1, np.int64), *cuts]))
+            begins = begins[begins < windows.num_positions[dim]]
+            starts = windows.starts_of(dim, begins)
+            cells = [
+                np.clip(np.searchsorted(edges, starts + shift, side="right") - 1, 0, len(edges) - 2)
+                for shift in shifts
             ]
-            found, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
-            kinds.append(kind.reshape(-1))
-            spans.append((found[0], found[1] + 1))
-            wider.append((found[2], found[3] + 1))
+            kinds.append(begins)
+            spans.append((cells[0], cells[1] + 1))
+            wider.append((cells[2], cells[3] + 1))
         inside, around = _CellBoxes.of(spans), _CellBoxes.of(wider)
         num_owned = around.sum(owners >= 0)
         parts = np.where(inside.sum(owners >= 0) > 0, CROSSES, APART).astype(np.int8)
@@ -104,7 +109,7 @@ class PartBoxes:
     dims : tuple of int
         Numbers of the cut dimensions.
     kinds : tuple of numpy.ndarray of int
-        Per cut dimension, the kind of each position.
+        Per cut dimension, the first position of each kind, ascending.
     parts : numpy.ndarray of int8
         The part of each combination of kinds; `CROSSES` or `APART` for none.
     """
@@ -116,7 +121,8 @@ class PartBoxes:
     def parts_of(self, positions: Ints) -> NDArray[np.int8]:
         """The part of each window by its positions, shape ``(n, num_dims)``."""
         at = tuple(
-            kinds[positions[:, dim]] for dim, kinds in zip(self.dims, self.kinds, strict=True)
+            np.searchsorted(begins, positions[:, dim], side="right") - 1
+            for dim, begins in zip(self.dims, self.kinds, strict=True)
         )
         return self.parts[at]
 
@@ -145,11 +151,6 @@ class _CellBoxes:
         """Number of flagged cells in each box, from sums over all cells before a corner."""
         found = flags.astype(np.int64)
         for axis, (lo, hi) in enumerate(zip(self.lo, self.hi, strict=True)):
-            before = np.zeros_like(found, shape=_longer(found.shape, axis))
-            np.cumsum(found, axis=axis, out=before[(slice(None),) * axis + (slice(1, None),)])
+            before = sums_before(found, axis)
             found = before.take(hi, axis) - before.take(lo, axis)
         return found
-
-
-def _longer(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return tuple(size + (number == axis) for number, size in enumerate(shape))

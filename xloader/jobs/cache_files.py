@@ -151,6 +151,7 @@ def cache_file(
             "cache is not a folder",
             given=repr(cache),
             allowed="a path, None for the user's cache folder, or False for no cache",
+            remedy="leave cache out to use the user's cache folder",
         )
     names = tuple(sorted(variables))
     if not names:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -122,11 +122,21 @@ def _digest_of(fn: object) -> str | None:
     """A hash of the code of a plain function; None if more than its code fixes what it does."""
     if not isinstance(fn, FunctionType) or fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__:
         return None
-    return hashlib.sha256(repr(_code_text(fn.__code__)).encode()).hexdigest()
-
-
-def _code_text(code: CodeType) -> tuple[object, ...]:
-    constants = [
-        _code_text(part) if isinstance(part, CodeType) else part for part in code.co_consts
+    codes = list(_codes_of(fn.__code__))
+    names = {name for code in codes for name in code.co_names}
+    if any(not isinstance(fn.__globals__.get(name, np), ModuleType) for name in names):
+        # A number or a function of the user's may change without a trace in the code.
+        return None
+    texts = [
+        (code.co_code, code.co_names, [c for c in code.co_consts if not isinstance(c, CodeType)])
+        for code in codes
     ]
-    return code.co_code, code.co_names, constants
+    return hashlib.sha256(repr(texts).encode()).hexdigest()
+
+
+def _codes_of(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of all functions within it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes_of(part)

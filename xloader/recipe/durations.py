@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import re
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
-from xloader.errors import OptionError
+from xloader.errors import OptionError, WindowError
 from xloader.recipe.label_steps import LabelSteps, find_steps
 from xloader.recipe.recipe import Recipe
 
@@ -25,6 +26,54 @@ _TOLERANCE: Final = 1e-6
 def is_duration(value: object) -> TypeGuard[Duration]:
     """Whether a value is given as a duration, not as a number of steps."""
     return isinstance(value, Duration)
+
+
+def num_elements(recipe: Recipe, word: str, dim: str, value: Any, least: int = 1) -> int:
+    """Convert a number of elements, or a duration, to a number of elements.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe with the selection.
+    word : str
+        The argument that is given, such as ``"stride"``, for error messages.
+    dim : str
+        The dimension.
+    value : int or duration
+        The number or the duration.
+    least : int
+        The smallest number that is allowed.
+
+    Raises
+    ------
+    OptionError
+        If the value is no whole number, or a duration is no whole number of steps.
+    WindowError
+        If the number is too small.
+    """
+    if is_duration(value):
+        value = num_steps(recipe, word, dim, value)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)
+    except TypeError:
+        raise OptionError(
+            f"the {word} along {dim!r} is not a whole number",
+            given=repr(value),
+            allowed=f"a whole number of elements >= {least}",
+            remedy='pass a number of elements, or a duration such as "3D", not a label',
+        ) from None
+    if count < least:
+        raise WindowError(
+            f"the {word} along {dim!r} is too small",
+            given=count,
+            allowed=f"a whole number of elements >= {least}",
+            remedy=f"pass 1 or more, or leave {dim!r} out to take all of it"
+            if word == "window"
+            else f"pass {word}={{{dim!r}: {least}}} or more",
+        )
+    return count
 
 
 def num_steps(recipe: Recipe, word: str, dim: str, duration: Duration) -> int:

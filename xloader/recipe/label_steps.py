@@ -45,6 +45,9 @@ _UNITS: Final = (
     ("microsecond", 1.0),
 )
 
+_MOST_KNOWN: Final = 64
+"""Most selections of a source whose steps are remembered."""
+
 _known: weakref.WeakKeyDictionary[Any, dict[tuple[str, Hashable], LabelSteps | None]] = (
     weakref.WeakKeyDictionary()
 )
@@ -142,6 +145,8 @@ def find_steps(recipe: Recipe, dim: str, *, only_times: bool = False) -> LabelSt
     labels = _label_variable(recipe, dim, kept)
     if labels is None or (only_times and labels.dtype.kind not in "mMO"):
         return None
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
     known[dim, kept] = _steps_of(_read(recipe, dim, labels, kept), dim)
     return known[dim, kept]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -182,7 +181,14 @@ def _leads(recipe: Recipe, dim: str, size: int, dilation: int, value: Any) -> An
 def _position(recipe: Recipe, dim: str, dilation: int, given: Any) -> int:
     """The position, in elements of the window, of a duration after its start."""
     if not is_duration(given):
-        return operator.index(given)
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
+            raise OptionError(
+                f"beside durations, an offset along {dim!r} is no number of steps",
+                given=repr(given),
+                allowed="whole numbers >= 0, counted from the window's start, and durations",
+                remedy='pass a duration for both ends, such as slice("6h", "1D")',
+            )
+        return int(given)
     lead = num_steps(recipe, "lead", dim, given)
     if lead % dilation:
         raise OptionError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
@@ -13,7 +12,7 @@ import numpy as np
 from xloader.core.segments import Segments
 from xloader.core.windows import Pad, Windows
 from xloader.errors import OptionError, UnknownNameError, WindowError
-from xloader.recipe.durations import Duration, is_duration, num_steps
+from xloader.recipe.durations import Duration, num_elements
 from xloader.recipe.label_steps import find_steps
 from xloader.recipe.recipe import Recipe, find
 
@@ -280,7 +279,9 @@ def _per_dim(
         values = [given.get(dim, default) for dim, default in zip(dims, defaults, strict=True)]
     else:
         values = list(defaults) if given is None else [given] * len(dims)
-    return tuple(_whole(recipe, word, dim, value) for dim, value in zip(dims, values, strict=True))
+    return tuple(
+        num_elements(recipe, word, dim, value) for dim, value in zip(dims, values, strict=True)
+    )
 
 
 def _no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
@@ -290,29 +291,3 @@ def _no_windows(what: str, dim: str, dims: tuple[str, ...]) -> UnknownNameError:
         allowed=list(dims),
         remedy=f"add {dim!r} to the sizes of .window(...)",
     )
-
-
-def _whole(recipe: Recipe, word: str, dim: str, value: Any) -> int:
-    if is_duration(value):
-        value = num_steps(recipe, word, dim, value)
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        count = operator.index(value)
-    except TypeError:
-        raise OptionError(
-            f"the {word} along {dim!r} is not a whole number",
-            given=repr(value),
-            allowed="a whole number of elements >= 1",
-            remedy='pass a number of elements, or a duration such as "3D", not a label',
-        ) from None
-    if count < 1:
-        raise WindowError(
-            f"the {word} along {dim!r} is too small",
-            given=count,
-            allowed="a whole number of elements >= 1",
-            remedy=f"pass 1 or more, or leave {dim!r} out to take all of it"
-            if word == "window"
-            else f"pass {word}={{{dim!r}: 1}} or more",
-        )
-    return count

@@ -10,7 +10,6 @@ Along each dimension, neighbouring elements that every window needs together, or
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.core.element_ranges import ElementRanges
+from xloader.core.element_ranges import ElementRanges, check_num_places
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldPart, make_layouts
 from xloader.recipe.recipe import Recipe
 
-_MOST_CELLS: Final = 1 << 28
 _PIECE_SIZE: Final = 1 << 20
 
 
@@ -74,19 +72,23 @@ Use = tuple[Recipe, list[FieldPart]]
 
 def _shared_of(name: str, first: Use, second: Use) -> int:
     shape = first[0].variable(name).shape
-    spans = [[_spans(recipe, name, part) for part in parts] for recipe, parts in (first, second)]
+    used = [_used(recipe) for recipe, _ in (first, second)]
+    spans = [
+        [_spans(recipe, name, part, positions) for part in parts]
+        for (recipe, parts), positions in zip((first, second), used, strict=True)
+    ]
     edges = []
     for dim, size in enumerate(shape):
         is_edge = np.zeros(size + 1, np.bool_)
         for span in (own[dim] for uses in spans for own in uses):
             is_edge[span.lo] = is_edge[span.hi] = True
         edges.append(np.flatnonzero(is_edge))
-    _check_size([len(own) for own in edges])
+    check_num_places([len(own) for own in edges])
     needed = []
-    for (recipe, parts), uses in zip((first, second), spans, strict=True):
+    for (recipe, _), uses, positions in zip((first, second), spans, used, strict=True):
         covered = np.zeros([max(len(own) - 1, 0) for own in edges], np.bool_)
-        for part, own in zip(parts, uses, strict=True):
-            covered |= _covered(recipe, name, part, own, edges)
+        for own in uses:
+            covered |= _covered(recipe, name, own, edges, positions)
         needed.append(covered)
     shared = (needed[0] & needed[1]).astype(np.int64)
     for along in reversed(edges):
@@ -94,7 +96,18 @@ def _shared_of(name: str, first: Use, second: Use) -> int:
     return int(shared)
 
 
-def _spans(recipe: Recipe, name: str, part: FieldPart) -> list[ElementRanges]:
+def _used(recipe: Recipe) -> list[Ints]:
+    """Per windowed dimension, the positions at which there are samples, ascending."""
+    windows = recipe.require_windows()
+    if recipe.subset is None:
+        return [np.arange(count, dtype=np.int64) for count in windows.num_positions]
+    found = [np.zeros(0, np.int64) for _ in windows.dims]
+    for positions in _positions(recipe):
+        found = [np.union1d(own, at) for own, at in zip(found, positions.T, strict=True)]
+    return found
+
+
+def _spans(recipe: Recipe, name: str, part: FieldPart, used: list[Ints]) -> list[ElementRanges]:
     """Per stored dimension of a variable, the elements that each position needs."""
     windows = recipe.require_windows()
     spans = []
@@ -106,7 +119,7 @@ def _spans(recipe: Recipe, name: str, part: FieldPart) -> list[ElementRanges]:
             axis = windows.dims.index(dim)
             access = part.accesses[axis]
             assert access is not None
-            ranges = ElementRanges.of(windows, axis, access, is_split=not is_line)
+            ranges = ElementRanges.of(windows, axis, access, used[axis], is_split=not is_line)
             # The end of the selection stands for the end of empty ranges, too.
             stored = np.append(elements, elements[-1] + 1)
             lo, is_empty = stored[ranges.lo], ranges.lo == ranges.hi
@@ -120,7 +133,7 @@ def _spans(recipe: Recipe, name: str, part: FieldPart) -> list[ElementRanges]:
 
 
 def _covered(
-    recipe: Recipe, name: str, part: FieldPart, spans: list[ElementRanges], edges: list[Ints]
+    recipe: Recipe, name: str, spans: list[ElementRanges], edges: list[Ints], used: list[Ints]
 ) -> NDArray[np.bool_]:
     """Whether the samples need each cell, with one axis for each stored dimension."""
     if recipe.subset is None:
@@ -130,34 +143,21 @@ def _covered(
             covered = covered[..., None] & line
         return np.asarray(covered)
     shape = [len(span.lo) for span in spans]
-    _check_size(shape)
+    check_num_places(shape)
     marks = np.zeros(shape, np.bool_)
-    for at in _places(recipe, name):
-        marks[at] = True
+    windowed = recipe.require_windows().dims
+    for positions in _positions(recipe):
+        ranks = dict(zip(windowed, map(np.searchsorted, used, positions.T), strict=True))
+        none = np.zeros(len(positions), np.int64)
+        marks[tuple(ranks.get(dim, none) for dim in recipe.variable(name).dims)] = True
     for axis, (span, own) in enumerate(zip(spans, edges, strict=True)):
         marks = span.cover(marks, axis, own)
     return marks
 
 
-def _places(recipe: Recipe, name: str) -> Iterator[tuple[Ints, ...]]:
-    """Per stored dimension, the positions of all samples, in pieces."""
-    windows, subset = recipe.require_windows(), recipe.subset
-    assert subset is not None
-    ids = subset.possible_ids
+def _positions(recipe: Recipe) -> Iterator[Ints]:
+    """The positions of all samples, shape ``(n, num_dims)``, in pieces."""
+    assert recipe.subset is not None
+    ids = recipe.subset.possible_ids
     for begin in range(0, len(ids), _PIECE_SIZE):
-        positions = recipe.positions_of(ids[begin : begin + _PIECE_SIZE])
-        none = np.zeros(len(positions), np.int64)
-        yield tuple(
-            positions[:, windows.dims.index(dim)] if dim in windows.dims else none
-            for dim in recipe.variable(name).dims
-        )
-
-
-def _check_size(shape: list[int]) -> None:
-    if math.prod(shape) > _MOST_CELLS:
-        raise OptionError(
-            "the samples are too many to compare their elements",
-            given=f"{math.prod(shape)} places of windows",
-            allowed=f"up to {_MOST_CELLS}",
-            remedy="compare samples of a part of the data, chosen with .sel before .window",
-        )
+        yield recipe.positions_of(ids[begin : begin + _PIECE_SIZE])

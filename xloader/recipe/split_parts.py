@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.core.counter_rng import derive_key, permutation
 from xloader.core.part_grid import PartGrid
 from xloader.errors import OptionError, UnknownNameError
-from xloader.recipe.durations import Duration, is_duration, num_steps
+from xloader.recipe.durations import Duration, num_elements
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import sel
 
@@ -55,7 +55,15 @@ def labelled_parts(
     UnknownNameError, EmptySamplesError
         If labels do not exist.
     """
-    names = tuple(next(iter(along.values())))
+    for dim, parts in along.items():
+        if not isinstance(parts, Mapping):
+            raise OptionError(
+                f"the parts along {dim!r} have no names",
+                given=repr(parts),
+                allowed="a mapping of names to labels or fractions",
+                remedy=f'pass for example {dim}={{"train": 0.8, "valid": 0.2}}',
+            )
+    names = tuple(next(iter(along.values()), ()))
     _check_names(names)
     dims = tuple(_windowed(recipe, dim) for dim in along)
     edges, members = [], []
@@ -109,7 +117,8 @@ def block_parts(
         The least size of a block along each dimension.
     chunk_edges : mapping of str to numpy.ndarray of int64
         Per dimension, the offset at which each chunk begins, then the dimension's size. Blocks
-        are made of whole chunks, so that no chunk belongs to two parts.
+        are made of whole chunks, so that no chunk belongs to two parts, unless one chunk holds the
+        whole dimension.
     seed : int
         Fixes which blocks belong to which part.
 
@@ -127,14 +136,7 @@ def block_parts(
     _check_names(names)
     dims, edges = tuple(_windowed(recipe, dim) for dim in blocks), []
     for dim, size in blocks.items():
-        least = num_steps(recipe, "block", dim, size) if is_duration(size) else size
-        if isinstance(least, bool) or not isinstance(least, int) or least < 1:
-            raise OptionError(
-                f"the block along {dim!r} is no number of elements",
-                given=repr(size),
-                allowed="a whole number >= 1, or a duration",
-            )
-        edges.append(_merge(chunk_edges[dim], least))
+        edges.append(_merge(chunk_edges[dim], num_elements(recipe, "blocks", dim, size)))
     _check_num_cells(edges)
     shape = [len(own) - 1 for own in edges]
     owners = np.full(math.prod(shape), -1, np.int8)
@@ -175,6 +177,15 @@ def group_parts(
     """
     names = tuple(parts)
     _check_names(names)
+    is_missing = pd.isna(groups)
+    if is_missing.any():
+        raise OptionError(
+            "some groups are missing",
+            given=f"{np.count_nonzero(is_missing)} of {len(groups)} groups are NaN or None, the "
+            f"first at {int(np.argmax(is_missing))}",
+            allowed="a group for each element or sample",
+            remedy="fill them, or select the others first",
+        )
     known, number_of = np.unique(groups, return_inverse=True)
     owner_of = np.full(len(known), -1, np.int8)
     if all(_is_fraction(part) for part in parts.values()):
@@ -235,7 +246,7 @@ def _members(recipe: Recipe, dim: str, parts: list[Part]) -> NDArray[np.bool_]:
 
 
 def _is_fraction(part: Part) -> bool:
-    return isinstance(part, Real) and isinstance(part, float)
+    return isinstance(part, float | np.floating)
 
 
 def _fractions(parts: Mapping[str, Part]) -> list[float]:
@@ -271,7 +282,12 @@ def _cuts(names: tuple[str, ...], fractions: list[float], count: int, what: str)
 
 
 def _merge(chunk_edges: Ints, least: int) -> Ints:
-    """Edges of blocks of whole chunks with at least ``least`` elements; the last may be longer."""
+    """Edges of blocks of whole chunks with at least ``least`` elements; the last may be longer.
+
+    If one chunk holds the whole dimension, it is cut all the same.
+    """
+    if len(chunk_edges) == 2:
+        chunk_edges = np.append(np.arange(0, chunk_edges[-1], least), chunk_edges[-1])
     edges = [0]
     for edge in chunk_edges[1:].tolist():
         if edge - edges[-1] >= least:

@@ -152,7 +152,8 @@ def overlap(first: Samples, second: Samples) -> int:
     Returns
     -------
     int
-        The number of elements, over all variables; 0 if nothing leaks from one to the other.
+        The number of elements, over all variables; 0 if nothing leaks from one to the other. A
+        variable that all samples share, such as a static mask, counts too.
 
     Raises
     ------
@@ -166,6 +167,14 @@ def overlap(first: Samples, second: Samples) -> int:
     >>> overlap(samples.select([0, 1]), samples.select([3, 6])), overlap(samples, samples)
     (4, 40)
     """
+    for samples in (first, second):
+        if not isinstance(samples, Samples):
+            raise OptionError(
+                "overlap compares samples",
+                given=repr(samples),
+                allowed="two Samples of one source",
+                remedy='pass for example split["train"], split["valid"]',
+            )
     return count_shared(first.recipe, second.recipe)
 
 
@@ -851,10 +860,10 @@ class Samples(RecordedMethods):
             Most samples that ``fn`` is given at a time; 256 by default.
         cache : path, None or False, optional
             Folder in which the scores are kept, as for :meth:`is_valid`. They are found again while
-            data, samples and the code of ``fn`` are the same. What ``fn`` calls or refers to does
-            not count: pass False, or another folder, if that changes. Only those of plain functions
-            are kept, without a closure and default arguments; and those after :meth:`map` only in
-            a folder of your own.
+            data, samples and the code of ``fn`` are the same. Only those of plain functions are
+            kept, without a closure, default arguments, and names of your own modules' numbers and
+            functions, because these may change unseen. Scores after :meth:`map` are kept only in a
+            folder of your own.
 
         Returns
         -------
@@ -988,7 +997,8 @@ class Samples(RecordedMethods):
 
         A sample belongs to a part if all its elements do, from the first to the last one that its
         fields need. Samples that reach over the edge of a part belong to none; the result counts
-        them.
+        them. Variables without the dimension that is split, such as a static mask, are the same in
+        all parts.
 
         Parameters
         ----------
@@ -1002,7 +1012,7 @@ class Samples(RecordedMethods):
             ``gap="10D"``. Elements that belong to no part may lie in the gap.
         blocks : mapping of str to (int or duration), optional
             Least size of random blocks, along dimensions with windows. A block is made of whole
-            chunks, and belongs to one part.
+            chunks, unless one chunk holds the whole dimension, and belongs to one part.
         groups : str or array-like, optional
             The name of a coordinate along a dimension with windows, such as ``"station"``, or of a
             column of :meth:`at_points`; or a group for each sample, such as the number of a storm.
@@ -1049,11 +1059,12 @@ class Samples(RecordedMethods):
         0
         """
         request = splits.SplitRequest(parts, along, gap, blocks, groups, seed)
-        names, part_of = splits.split_windows(self.recipe, request)
+        # All ranks of a group must make the same parts, so the whole of a slab counts.
+        names, part_of = splits.split_windows(self.recipe.planned, request)
         made = {}
         for number, name in enumerate(names):
             if not (part_of == number).any():
-                raise splits.empty_part(name, request)
+                raise splits.empty_part(self.recipe, name, request)
             made[name] = self.select(part_of == number)
         return splits.Split(made, *splits.count_parts(part_of))
 

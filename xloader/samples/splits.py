@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from xloader.core.element_ranges import touching
+from xloader.core.option_checks import check_whole
 from xloader.core.part_grid import APART, CROSSES, PartGrid
 from xloader.errors import EmptySamplesError, OptionError
 from xloader.order.cohorts import tile_edges
 from xloader.recipe.demands import make_footprint
-from xloader.recipe.durations import Duration, is_duration, num_steps
+from xloader.recipe.durations import Duration, num_elements
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.points import columns_by_name
 from xloader.recipe.recipe import Recipe, find
@@ -41,7 +41,7 @@ class Split(Mapping[str, _S], Generic[_S]):
     """
 
     def __init__(self, parts: Mapping[str, _S], num_crossing: int, num_apart: int) -> None:
-        self._parts = MappingProxyType(dict(parts))
+        self._parts = dict(parts)
         self.num_crossing = num_crossing
         self.num_apart = num_apart
 
@@ -115,6 +115,17 @@ def split_windows(
     OptionError, UnknownNameError, EmptySamplesError
         As for `Samples.split`.
     """
+    check_whole("seed", request.seed, -(2**63), 2**64 - 1)
+    for word, given in (("parts", request.parts), ("blocks", request.blocks)):
+        if given is not None and not isinstance(given, Mapping):
+            raise OptionError(
+                f"{word} is no mapping",
+                given=repr(given),
+                allowed="a mapping of names to parts"
+                if word == "parts"
+                else "a mapping of dimensions to sizes",
+                remedy='pass for example {"train": 0.8, "valid": 0.2}, blocks={"time": 30}',
+            )
     ways = {
         "labels or fractions along dimensions": bool(request.along),
         "parts with blocks=": request.parts is not None and request.blocks is not None,
@@ -145,7 +156,7 @@ def split_windows(
         grid = line_grid(recipe, dim, owners)
     else:
         assert request.parts is not None
-        names, grid = labelled_parts(recipe, _by_dim(recipe, request.parts))
+        names, grid = labelled_parts(recipe, _regions_by_dim(recipe, request.parts))
     return names, _parts_of(recipe, grid, request.gap)
 
 
@@ -191,20 +202,11 @@ def _gaps(recipe: Recipe, grid: PartGrid, gap: Gap | str) -> tuple[int, ...]:
         find(dim, dims, "dimension that is split")
     found = []
     for dim in dims:
-        size = by_dim.get(dim, 0)
-        steps = num_steps(recipe, "gap", dim, size) if is_duration(size) else size
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise OptionError(
-                f"the gap along {dim!r} is no number of elements",
-                given=repr(size),
-                allowed='"auto", a whole number >= 0, a duration, or a mapping of dimensions to '
-                "these",
-            )
-        found.append(steps)
+        found.append(num_elements(recipe, "gap", dim, by_dim.get(dim, 0), least=0))
     return tuple(found)
 
 
-def _by_dim(recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _regions_by_dim(recipe: Recipe, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Regions by dimension and then by part; a dimension that a region leaves out is whole."""
     for name, region in parts.items():
         if not isinstance(region, Mapping) or not region:
@@ -267,11 +269,13 @@ def count_parts(part_of: NDArray[np.int8]) -> tuple[int, int]:
     return int(np.count_nonzero(part_of == CROSSES)), int(np.count_nonzero(part_of == APART))
 
 
-def empty_part(name: str, request: SplitRequest) -> EmptySamplesError:
+def empty_part(recipe: Recipe, name: str, request: SplitRequest) -> EmptySamplesError:
     """The error for a part that no sample lies in."""
+    windows = recipe.require_windows()
+    extents = dict(zip(windows.dims, windows.extents, strict=True))
     return EmptySamplesError(
         f"no sample lies in the part {name!r} of the split",
-        given=f"gap={request.gap!r}",
+        given=f"samples that span {extents} elements, gap={request.gap!r}",
         allowed="parts that hold at least one window, from its first to its last element",
         remedy="make the part or its blocks larger, or the window, the lead or the gap smaller",
     )
