@@ -287,8 +287,10 @@ def _cut_out(
     parts = [slice(0, size) for size in windows.dim_sizes]
     for dim in sorted(range(len(parts)), key=lambda d: d != run_dim):
         pieces, edges = all_pieces[dim], all_pieces[dim].tile_edges
-        if drawn is None and windows.ends[dim] == "pad":
-            begins[dim] = int(windows.num_before(dim, np.zeros(1, np.int64))[0])
+        if footprint.subset is None and windows.ends[dim] == "pad":
+            first_within = int(windows.num_before(dim, np.zeros(1, np.int64))[0])
+            # In a small array, all windows may begin outside.
+            begins[dim] = min(first_within, windows.num_positions[dim] - 1)
         home = int(pieces.home[np.searchsorted(pieces.starts, begins[dim], side="right") - 1])
         # Tiles that no window begins in do not count.
         keep = min(max(left, 4), pieces.num_homes - home)
