@@ -312,3 +312,11 @@ def test_xbatcher_runs_across_gaps() -> None:
     ds = series(np.delete(HOURS, 50))
     generator = xbatcher.BatchGenerator(ds, {"time": 4}, {"time": 3})
     assert len(xloader.from_xbatcher(generator)) == len(list(generator)) == 396
+
+
+@pytest.mark.parametrize("months", [1, 2, 3, 4, 6, 12, 24])
+def test_steps_of_several_months(months: int) -> None:
+    first = np.arange(0, 40 * months, months).astype("M8[M]")
+    time = np.delete(first, 20).astype("M8[s]")
+    assert len(xloader.open(series(time)).window(time=4, stride=1)) == 17 + 16
+    assert len(xloader.open(series(time)).window(time=f"{4 * months}M", stride=1)) == 17 + 16

@@ -11,7 +11,7 @@ import xarray as xr
 
 import xloader
 from xloader import SampleMask
-from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
+from xloader.errors import EmptySamplesError, OptionError
 
 FLAGS = np.random.default_rng(0).random(300) < 0.4
 OTHERS = np.random.default_rng(1).random(300) < 0.4
@@ -47,8 +47,6 @@ def test_a_mask_is_frozen() -> None:
 def test_masks_of_other_samples_are_refused() -> None:
     with pytest.raises(OptionError, match=r"300 and 299.*same length"):
         SampleMask.of(FLAGS) & SampleMask.of(FLAGS[1:])
-    with pytest.raises(TypeError):
-        SampleMask.of(FLAGS) | FLAGS.tolist()  # type: ignore[operator]
     with pytest.raises(SampleIndexError, match="299 samples"):
         samples(299).select(SampleMask.of(FLAGS))
     with pytest.raises(EmptySamplesError, match="at_least"):
@@ -106,3 +104,17 @@ def test_planning_takes_bits_and_no_ids(shape: tuple[int, ...], shuffle: bool) -
     assert explained.num_samples == mask.num_valid
     # Without a shuffle, each stretch of samples along the last dimension is an entry of the order.
     assert peak < (75e6 if len(shape) > 1 and not shuffle else 30e6)
+
+
+def test_masks_are_combined_with_flags_and_have_no_truth() -> None:
+    mask = SampleMask.of([True, True, False])
+    flags = np.array([True, False, True])
+    for both in (mask & flags, flags & mask):
+        assert np.asarray(both).tolist() == [True, False, False]
+    assert np.asarray(flags | mask).tolist() == [True, True, True]
+    with pytest.raises(OptionError, match=r"neither true nor false.*mask & other"):
+        bool(mask)
+    with pytest.raises(OptionError, match="not the flags of a mask"):
+        mask & np.array([1, 0, 1])
+    with pytest.raises(OptionError, match="masks belong to different samples"):
+        mask | [True]

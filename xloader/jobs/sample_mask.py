@@ -72,17 +72,26 @@ class SampleMask:
         """Number of samples that are kept."""
         return len(self.bits)
 
-    def __and__(self, other: SampleMask) -> SampleMask:
-        if not isinstance(other, SampleMask):
-            return NotImplemented
-        self._require_same(other)
-        return SampleMask(self.bits & other.bits, f"{self.check} & {other.check}")
+    # Then NumPy leaves ``array & mask`` to the mask.
+    __array_ufunc__ = None
 
-    def __or__(self, other: SampleMask) -> SampleMask:
-        if not isinstance(other, SampleMask):
-            return NotImplemented
-        self._require_same(other)
-        return SampleMask(self.bits | other.bits, f"({self.check} | {other.check})")
+    def __and__(self, other: SampleMask | ArrayLike) -> SampleMask:
+        mask = self._same(other)
+        return SampleMask(self.bits & mask.bits, f"{self.check} & {mask.check}")
+
+    def __or__(self, other: SampleMask | ArrayLike) -> SampleMask:
+        mask = self._same(other)
+        return SampleMask(self.bits | mask.bits, f"({self.check} | {mask.check})")
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __bool__(self) -> bool:
+        raise OptionError(
+            "a mask is neither true nor false",
+            given=repr(self),
+            allowed="& for both masks, | for one of them, ~ for the opposite",
+            remedy="write mask & other in place of `mask and other`; mask.num_valid is a number",
+        )
 
     def __invert__(self) -> SampleMask:
         return SampleMask(~self.bits, f"~({self.check})")
@@ -104,7 +113,9 @@ class SampleMask:
     def __repr__(self) -> str:
         return f"<xloader.SampleMask, {self.num_valid:,} of {len(self):,} samples: {self.check}>"
 
-    def _require_same(self, other: SampleMask) -> None:
+    def _same(self, given: SampleMask | ArrayLike) -> SampleMask:
+        """The other mask, or one flag for each sample, as a mask of the same samples."""
+        other = given if isinstance(given, SampleMask) else SampleMask.of(given)
         if len(self) != len(other):
             raise OptionError(
                 "the masks belong to different samples",
@@ -112,3 +123,4 @@ class SampleMask:
                 allowed="masks of the same samples, which have the same length",
                 remedy="make both masks by is_valid of the same samples",
             )
+        return other

@@ -155,7 +155,7 @@ def _parse(word: str, dim: str, duration: Duration) -> tuple[float, str]:
     raise OptionError(
         f"the {word} along {dim!r} is not a duration",
         given=repr(duration),
-        allowed='a whole number and a unit, such as "3D"; units are Y, M (months), W, D, h, '
+        allowed='a whole number >= 0 and a unit, such as "3D"; units are Y, M (months), W, D, h, '
         "m (minutes) and s",
         remedy="pass such a text, a numpy.timedelta64, or a number of elements",
     )

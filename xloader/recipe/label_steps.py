@@ -30,9 +30,6 @@ _TOLERANCE: Final = 0.01
 _LEAST_MONTH: Final = 27.5 * 86_400e6
 """The shortest step that may be a calendar month, in microseconds."""
 
-_CALENDAR_MONTHS: Final = (1, 3, 12)
-"""The numbers of months that may be the common step: months, seasons and years."""
-
 _LEAST_SHARE: Final = 0.9
 """The share of steps that must equal the common one, so that all others count as gaps."""
 
@@ -66,7 +63,7 @@ class LabelSteps:
         The common step: in microseconds for times, else in the unit of the labels. NaN if only
         calendar months are a common step, or most labels are missing.
     months : int
-        The common step in calendar months, if months, seasons or years follow each other; else 0.
+        The common step in calendar months, as of months, seasons and years; 0 if there is none.
     gaps : numpy.ndarray of int64, shape (num_gaps,)
         Offsets of the labels that come right after a gap, ascending.
     num_steps : int
@@ -88,7 +85,7 @@ class LabelSteps:
     @property
     def is_regular(self) -> bool:
         """Whether the labels follow each other at the common step, but for a few gaps."""
-        is_step = self.months in _CALENDAR_MONTHS if np.isnan(self.span) else self.span != 0
+        is_step = self.months > 0 if np.isnan(self.span) else self.span != 0
         num_regular = self.num_steps - len(self.gaps)
         return is_step and num_regular >= _LEAST_SHARE * self.num_steps
 

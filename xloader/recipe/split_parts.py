@@ -236,6 +236,8 @@ def _members(recipe: Recipe, dim: str, parts: list[Part]) -> NDArray[np.bool_]:
         for number, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
             is_member[number, lo:hi] = True
         return is_member
+    if any(_is_fraction(part) for part in parts):
+        raise _bad_fractions(parts)
     kept = recipe.kept_of(dim)
     assert not isinstance(kept, int)
     for number, labels in enumerate(parts):

@@ -307,7 +307,7 @@ class Samples(RecordedMethods):
             Elements from one element of a window to the next.
         gaps : {"drop", "raise", "allow"} or mapping of str to these
             What to do about windows that cross a gap along a dimension of times. A gap is a step
-            that differs from the common one: a fixed duration, or 1, 3 or 12 calendar months.
+            that differs from the common one: a fixed duration, or some calendar months.
             ``"drop"`` leaves these windows out, if at least 90 % of the steps are equal.
             Otherwise it leaves out none, and ``explain()`` names the irregular steps. ``"raise"``
             is an error if there are gaps. ``"allow"`` lets windows run across them. All elements

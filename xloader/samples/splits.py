@@ -277,5 +277,8 @@ def empty_part(recipe: Recipe, name: str, request: SplitRequest) -> EmptySamples
         f"no sample lies in the part {name!r} of the split",
         given=f"samples that span {extents} elements, gap={request.gap!r}",
         allowed="parts that hold at least one window, from its first to its last element",
-        remedy="make the part or its blocks larger, or the window, the lead or the gap smaller",
+        remedy="make the part or its blocks larger, or the window, the lead or the gap smaller"
+        if request.groups is None
+        else "use a larger stride or groups that lie apart: samples that share elements with a "
+        "part named before are in no part",
     )
