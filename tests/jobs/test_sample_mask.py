@@ -11,7 +11,7 @@ import xarray as xr
 
 import xloader
 from xloader import SampleMask
-from xloader.errors import EmptySamplesError, OptionError
+from xloader.errors import EmptySamplesError, OptionError, SampleIndexError
 
 FLAGS = np.random.default_rng(0).random(300) < 0.4
 OTHERS = np.random.default_rng(1).random(300) < 0.4
