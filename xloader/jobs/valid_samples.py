@@ -58,7 +58,7 @@ def find_valid(
     found = None if file is None else file.load(WindowBits.words_nbytes(own.num_ids))
     if found is not None:
         bits = WindowBits(own.num_ids, np.frombuffer(found, "<u8"))
-        return SampleMask(bits & labels.valid(share), check, 0, time.monotonic() - begun)
+        return SampleMask(labels.among(bits, share), check, 0, time.monotonic() - begun)
     if set(own.require_windows().ends) != {"stop"}:
         _refuse_mask(argument)
         bits, num_reads = _count_in_batches(own, layouts, share, memory_nbytes, num_threads)
@@ -70,7 +70,7 @@ def find_valid(
         num_reads += 0 if wanted is None else wanted.num_reads
     if file is not None:
         file.save(bits.words.tobytes())
-    return SampleMask(bits & labels.valid(share), check, num_reads, time.monotonic() - begun)
+    return SampleMask(labels.among(bits, share), check, num_reads, time.monotonic() - begun)
 
 
 def _refuse_mask(argument: MaskArgument | None) -> None:
@@ -127,6 +127,11 @@ class _LabelFields:
     columns: tuple[LabelColumn, ...]
     others: frozenset[str]
     num_ids: int
+
+    def among(self, bits: WindowBits, at_least: float) -> WindowBits:
+        """The samples of ``bits`` that have no NaN in the columns."""
+        # Without columns, flags of all samples would take much memory for nothing.
+        return bits & self.valid(at_least) if self.columns else bits
 
     def valid(self, at_least: float) -> WindowBits:
         """Which samples have no NaN in the columns; all of them if NaN are allowed."""
