@@ -136,6 +136,7 @@ class _CellBoxes:
 
     @classmethod
     def of(cls, spans: list[tuple[Ints, Ints]]) -> _CellBoxes:
+        """The boxes of a half-open range of cells along each dimension."""
         lo, hi = zip(*spans, strict=True)
         return cls(tuple(lo), tuple(hi))
 

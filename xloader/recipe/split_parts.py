@@ -140,7 +140,7 @@ def block_parts(
     _check_num_cells(edges)
     shape = [len(own) - 1 for own in edges]
     owners = np.full(math.prod(shape), -1, np.int8)
-    cuts = _cuts(names, _fractions(fractions), len(owners), "blocks")
+    cuts = _cuts(fractions, len(owners), "blocks")
     order = permutation(derive_key(seed, 0, _BLOCKS), len(owners))
     for number, (lo, hi) in enumerate(itertools.pairwise(cuts)):
         owners[order[lo:hi]] = number
@@ -189,7 +189,7 @@ def group_parts(
     known, number_of = np.unique(groups, return_inverse=True)
     owner_of = np.full(len(known), -1, np.int8)
     if all(_is_fraction(part) for part in parts.values()):
-        cuts = _cuts(names, _fractions(parts), len(known), "groups")
+        cuts = _cuts(parts, len(known), "groups")
         order = permutation(derive_key(seed, 0, _GROUPS), len(known))
         for number, (lo, hi) in enumerate(itertools.pairwise(cuts)):
             owner_of[order[lo:hi]] = number
@@ -228,16 +228,10 @@ def _members(recipe: Recipe, dim: str, parts: list[Part]) -> NDArray[np.bool_]:
     """Whether each part has each element of a dimension; shape ``(num_parts, size)``."""
     size = recipe.dim_sizes[dim]
     is_member = np.zeros((len(parts), size), np.bool_)
-    if all(_is_fraction(part) for part in parts):
-        total = np.cumsum([0.0, *map(float, parts)])
-        if min(parts) <= 0 or total[-1] > 1 + 1e-9:
-            raise _bad_fractions(parts)
-        edges = np.round(total * size).astype(int)
-        for number, (lo, hi) in enumerate(itertools.pairwise(edges.tolist())):
+    if any(map(_is_fraction, parts)):
+        for number, (lo, hi) in enumerate(itertools.pairwise(_fraction_edges(parts, size))):
             is_member[number, lo:hi] = True
         return is_member
-    if any(_is_fraction(part) for part in parts):
-        raise _bad_fractions(parts)
     kept = recipe.kept_of(dim)
     assert not isinstance(kept, int)
     for number, labels in enumerate(parts):
@@ -251,26 +245,25 @@ def _is_fraction(part: Part) -> bool:
     return isinstance(part, float | np.floating)
 
 
-def _fractions(parts: Mapping[str, Part]) -> list[float]:
-    values = list(parts.values())
-    if not all(map(_is_fraction, values)) or min(values) <= 0 or sum(values) > 1 + 1e-9:
-        raise _bad_fractions(values)
-    return values
+def _fraction_edges(fractions: Sequence[Part], count: int) -> list[int]:
+    """Where each fraction of a line of ``count`` begins, then where the last one ends."""
+    is_number = all(map(_is_fraction, fractions))
+    if not is_number or min(fractions) <= 0 or sum(map(float, fractions)) > 1 + 1e-9:
+        raise OptionError(
+            "the fractions of a split do not fit",
+            given=list(fractions),
+            allowed="numbers above 0 whose sum is at most 1.0",
+            remedy="pass for example 0.8, 0.1 and 0.1",
+        )
+    edges = np.round(np.cumsum([0.0, *map(float, fractions)]) * count)
+    return list(map(int, edges))
 
 
-def _bad_fractions(values: Sequence[Part]) -> OptionError:
-    return OptionError(
-        "the fractions of a split do not fit",
-        given=list(values),
-        allowed="numbers above 0 whose sum is at most 1.0",
-        remedy="pass for example 0.8, 0.1 and 0.1",
-    )
-
-
-def _cuts(names: tuple[str, ...], fractions: list[float], count: int, what: str) -> list[int]:
+def _cuts(parts: Mapping[str, Part], count: int, what: str) -> list[int]:
     """Where each part begins in a line of ``count`` blocks or groups; each gets at least one."""
-    cuts = np.round(np.cumsum([0.0, *fractions]) * count).astype(int).tolist()
-    for name, (lo, hi) in zip(names, itertools.pairwise(cuts), strict=True):
+    fractions = list(parts.values())
+    cuts = _fraction_edges(fractions, count)
+    for name, (lo, hi) in zip(parts, itertools.pairwise(cuts), strict=True):
         if lo == hi:
             raise OptionError(
                 f"the part {name!r} of a split gets none of the {what}",
@@ -280,7 +273,7 @@ def _cuts(names: tuple[str, ...], fractions: list[float], count: int, what: str)
                 if what == "blocks"
                 else "pass a larger fraction, or name the groups of each part",
             )
-    return list(map(int, cuts))
+    return cuts
 
 
 def _merge(chunk_edges: Ints, least: int) -> Ints:
