@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from xloader import errors
+from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
@@ -41,6 +41,7 @@ __all__ = [
     "__version__",
     "concat",
     "errors",
+    "forcings",
     "from_xbatcher",
     "open",
     "overlap",
