@@ -8,7 +8,7 @@ They also take coordinates of xarray, and then give a DataArray:
 >>> time = xr.DataArray(np.arange("2000-03-20T00", "2000-03-21T00", 6, "M8[h]"), dims="time")
 >>> lat = xr.DataArray([-60.0, 0.0, 60.0], dims="lat")
 >>> insolation(time, lat, 0.0).round().values.astype(int).tolist()
-[[0, 0, 0], [0, 0, 0], [683, 1369, 688], [0, 0, 0]]
+[[0, 0, 0], [0, 0, 0], [684, 1371, 687], [18, 44, 25]]
 """
 
 from xloader.forcings.cycles import (

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.errors import OptionError, UnsupportedDataError
@@ -88,26 +87,6 @@ def moments_of(time: Any) -> Moments:
         remedy="open the data with decode_times=True, or name the coordinate with times, "
         'as in forcing(..., coords={"time": "valid_time"})',
     )
-
-
-def as_labels(time: Any, values: Floats) -> Any:
-    """Numbers with the dimensions of the times that they belong to.
-
-    Parameters
-    ----------
-    time : array-like
-        The times.
-    values : numpy.ndarray
-        One number for each time.
-
-    Returns
-    -------
-    xarray.DataArray or numpy.ndarray
-        A DataArray if the times are one.
-    """
-    if isinstance(time, xr.DataArray):
-        return xr.DataArray(values, time.coords, time.dims)
-    return values
 
 
 def _of_datetime64(labels: NDArray[Any]) -> Moments:

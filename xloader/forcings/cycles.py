@@ -6,12 +6,17 @@ A cosine and a sine together give a model a cycle without a jump: 31 December li
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
-from xloader.forcings.calendar import as_labels, moments_of
+from xloader.forcings.broadcasting import on_arrays
+from xloader.forcings.calendar import Floats, moments_of
+
+Cycle = Callable[[Floats], Floats]
+"""Cosine or sine."""
 
 
 def cos_day_of_year(time: Any) -> Any:
@@ -42,7 +47,7 @@ def cos_day_of_year(time: Any) -> Any:
     >>> cos_day_of_year(np.array(["2001-01-01", "2001-07-02T12"], "M8[h]")).tolist()
     [1.0, -1.0]
     """
-    return _described(np.cos(_year_angle(time)), "cosine of the time of the year")
+    return _of_year(np.cos, "cosine", time)
 
 
 def sin_day_of_year(time: Any) -> Any:
@@ -70,7 +75,7 @@ def sin_day_of_year(time: Any) -> Any:
     >>> sin_day_of_year(np.array(["2004-04-01T12"], "M8[h]")).round(9).tolist()
     [1.0]
     """
-    return _described(np.sin(_year_angle(time)), "sine of the time of the year")
+    return _of_year(np.sin, "sine", time)
 
 
 def cos_local_time(time: Any, lon: Any) -> Any:
@@ -101,7 +106,7 @@ def cos_local_time(time: Any, lon: Any) -> Any:
     >>> cos_local_time(np.array(["2001-01-01T06"], "M8[h]"), np.array([-90.0, 90.0])).tolist()
     [1.0, -1.0]
     """
-    return _described(np.cos(_day_angle(time, lon)), "cosine of the local mean solar time")
+    return _of_day(np.cos, "cosine", time, lon)
 
 
 def sin_local_time(time: Any, lon: Any) -> Any:
@@ -129,7 +134,7 @@ def sin_local_time(time: Any, lon: Any) -> Any:
     >>> sin_local_time(np.array(["2001-01-01T06"], "M8[h]"), np.array([0.0, 180.0])).tolist()
     [1.0, -1.0]
     """
-    return _described(np.sin(_day_angle(time, lon)), "sine of the local mean solar time")
+    return _of_day(np.sin, "sine", time, lon)
 
 
 def cos_longitude(lon: Any) -> Any:
@@ -150,7 +155,7 @@ def cos_longitude(lon: Any) -> Any:
     >>> cos_longitude(np.array([0.0, 180.0, -180.0])).tolist()
     [1.0, -1.0, -1.0]
     """
-    return _described(np.cos(np.deg2rad(_floats(lon))), "cosine of the longitude")
+    return _of_longitude(np.cos, "cosine", lon)
 
 
 def sin_longitude(lon: Any) -> Any:
@@ -171,7 +176,7 @@ def sin_longitude(lon: Any) -> Any:
     >>> sin_longitude(np.array([90.0, 270.0, -90.0])).tolist()
     [1.0, -1.0, -1.0]
     """
-    return _described(np.sin(np.deg2rad(_floats(lon))), "sine of the longitude")
+    return _of_longitude(np.sin, "sine", lon)
 
 
 def latitude(lat: Any) -> Any:
@@ -192,25 +197,28 @@ def latitude(lat: Any) -> Any:
     >>> latitude(np.array([-90.0, 45.5])).tolist()
     [-90.0, 45.5]
     """
-    return _described(_floats(lat) + 0.0, "latitude", "degrees_north")
+    attrs = {"long_name": "latitude", "units": "degrees_north"}
+    return on_arrays(partial(np.array, dtype=np.float64), attrs, lat)
 
 
-def _floats(values: Any) -> Any:
-    if isinstance(values, xr.DataArray):
-        return values.astype(np.float64)
-    return np.asarray(values, np.float64)
+def _of_year(cycle: Cycle, name: str, time: Any) -> Any:
+    def formula(times: Any) -> Floats:
+        return cycle(2 * np.pi * moments_of(times).year_fraction)
+
+    return on_arrays(formula, {"long_name": f"{name} of the time of the year", "units": "1"}, time)
 
 
-def _year_angle(time: Any) -> Any:
-    return as_labels(time, 2 * np.pi * moments_of(time).year_fraction)
+def _of_day(cycle: Cycle, name: str, time: Any, lon: Any) -> Any:
+    def formula(times: Any, east: Any) -> Floats:
+        turned = 2 * np.pi * moments_of(times).day_fraction
+        return cycle(turned + np.deg2rad(east, dtype=np.float64))
+
+    attrs = {"long_name": f"{name} of the local mean solar time", "units": "1"}
+    return on_arrays(formula, attrs, time, lon)
 
 
-def _day_angle(time: Any, lon: Any) -> Any:
-    return as_labels(time, 2 * np.pi * moments_of(time).day_fraction) + np.deg2rad(_floats(lon))
+def _of_longitude(cycle: Cycle, name: str, lon: Any) -> Any:
+    def formula(east: Any) -> Floats:
+        return cycle(np.deg2rad(east, dtype=np.float64))
 
-
-def _described(values: Any, long_name: str, units: str = "1") -> Any:
-    """Set the attributes of a DataArray. Those of its labels would be wrong."""
-    if isinstance(values, xr.DataArray):
-        values.attrs = {"long_name": long_name, "units": units}
-    return values
+    return on_arrays(formula, {"long_name": f"{name} of the longitude", "units": "1"}, lon)

