@@ -19,6 +19,7 @@ from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
+from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
@@ -28,6 +29,7 @@ from xloader.xbatcher.adopt import from_xbatcher
 
 __all__ = [
     "Batch",
+    "ClassSamples",
     "Explanation",
     "Loader",
     "Recipe",
@@ -44,6 +46,7 @@ __all__ = [
     "forcings",
     "from_xbatcher",
     "open",
+    "open_classes",
     "overlap",
 ]
 
