@@ -430,6 +430,53 @@ def test_functions_of_ones_own(tmp_path: Path) -> None:
     assert len(pickle.dumps(xloader.open(tmp_path / "a.zarr").forcing("insolation"))) < 8000
 
 
+def test_masks_look_at_what_is_stored(tmp_path: Path) -> None:
+    ds = weather()
+    ds["t2m"][:, 3, 5] = np.nan
+    store = CountingStore(write_store(ds, {"t2m": (7, 6, 8)}))
+    samples = xloader.open(store).forcing(holes=lambda lat: np.sqrt(lat), north="latitude")
+    samples = samples.window(time=2, lat=4, lon=4).inputs("t2m", "holes", "north")
+    alone = xloader.open(store).window(time=2, lat=4, lon=4).inputs("t2m")
+    assert num_chunks(store) == 0
+    mask = samples.is_valid(cache=False)
+    assert mask.num_reads == num_chunks(store) == 9 * 2 * 3
+    np.testing.assert_array_equal(np.asarray(mask), np.asarray(alone.is_valid(cache=False)))
+    # A function may change without changing its name, so nothing is kept of it.
+    north = xloader.open(store).forcing(mask=lambda lat: lat > 0, dtype=bool)
+    north = north.window(time=2, lat=4, lon=4).inputs("t2m")
+    kept = [north.is_valid(mask="mask", cache=tmp_path / name) for name in "ab"]
+    assert not list(tmp_path.rglob("*.mask"))
+    plainly = alone.is_valid(mask=ds.lat > 0, cache=False)
+    np.testing.assert_array_equal(np.asarray(kept[0]), np.asarray(plainly))
+
+
+@pytest.mark.parametrize("kind", ["zarr", "netcdf"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_workers_of_a_data_loader(kind: str, context: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ds = weather()
+    if kind == "zarr":
+        write_store(ds, {"t2m": (7, 6, 8)}, tmp_path / "a.zarr")
+    else:
+        ds.to_netcdf(tmp_path / "a.nc")
+    path = tmp_path / ("a.zarr" if kind == "zarr" else "a.nc")
+    samples = xloader.open(path).forcing("insolation", day=lambda time: time.dt.day)
+    samples = samples.window(time=2).inputs("t2m", "insolation", "day")
+    loader = xloader.torch.data_loader(
+        samples, batch_size=4, num_workers=1, memory="4MiB", multiprocessing_context=context
+    )
+    seen = []
+    for batch in loader:
+        for row, number in enumerate(batch.ids.tolist()):
+            seen.append(number)
+            part = ds.isel(time=slice(2 * number, 2 * number + 2))
+            sun = forcings.insolation(part.time, part.lat, part.lon)
+            np.testing.assert_array_equal(batch.inputs[row, 0], part.t2m)
+            np.testing.assert_allclose(batch.inputs[row, 1], sun, atol=1e-3)
+            np.testing.assert_array_equal(batch.inputs[row, 2, :, 0, 0], part.time.dt.day)
+    assert sorted(seen) == list(range(30))
+
+
 def test_fingerprints_tell_functions_apart() -> None:
     def of(**functions: Any) -> str:
         return weather().xloader.forcing(**functions).recipe.fingerprint

@@ -63,6 +63,7 @@ def add_computed(
         variables.append(_describe(name, formula, source, labels, kind))
         formulas[name] = formula
     computed = ComputedSource(source, variables, formulas)
+    computed.read_labels()
     owners = {**dict.fromkeys(source.variables, source), **dict.fromkeys(formulas, computed)}
     mixed = MixedSource(owners, source)
     return replace(recipe, source=mixed, variables=(*recipe.variables, *formulas))

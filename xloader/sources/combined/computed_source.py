@@ -115,6 +115,10 @@ class ComputedSource(Described):
         read = partial(_read_labels, base, tuple(sorted(needed)))
         self._labels = PerProcess(read, f"the labels of {base.name}", is_forkable=True)
 
+    def read_labels(self) -> None:
+        """Read the labels in this process, so that children that are forked have them."""
+        self._labels.get()
+
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """A bundle of its own for each chunk."""
         return "computed", variable, chunk
