@@ -376,6 +376,46 @@ def test_wrap_pad_points_and_selections() -> None:
     assert scaled.recipe.variable("insolation").attrs["units"] == "W m-2"
 
 
+def test_what_is_computed_does_not_leak() -> None:
+    samples = weather().xloader.forcing("latitude", "insolation").window(time=3, stride=1)
+    parts = samples.inputs("t2m", "latitude", "insolation").split(time={"a": 0.5, "b": 0.5})
+    assert xloader.overlap(parts["a"], parts["b"]) == 0
+    assert xloader.overlap(parts["a"], parts["a"]) == 30 * 12 * 24
+
+
+def test_slabs_and_restarts() -> None:
+    samples = weather().xloader.forcing("insolation", "latitude", "cos_day_of_year")
+    samples = samples.window(time=3, stride=1).inputs("t2m", "insolation", "latitude")
+    sun = plain(weather(), 0)
+    part = samples.slab("lat", rank=1, size=2)
+    np.testing.assert_allclose(part[5][0][1], sun[5:8, 6:], atol=1e-3)
+    options = {"batch_size": 4, "memory": "4MiB", "output": "numpy", "seed": 3}
+    with part.loader(**options) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        state = loader.state_dict()
+        rest = [(b.ids.tolist(), b.inputs) for b in batches]
+    with part.loader(**options) as loader:
+        loader.load_state_dict(state)
+        for (ids, values), batch in zip(rest, loader, strict=True):
+            assert batch.ids.tolist() == ids
+            np.testing.assert_array_equal(batch.inputs, values)
+
+
+def test_chunks_that_ranks_share() -> None:
+    """Computed chunks count among neither the shared reads nor the shared chunks."""
+    store = counted((8, 12, 24))
+    samples = xloader.open(store).forcing("cos_day_of_year", "insolation")
+    samples = samples.window(time=3, stride=1).inputs("t2m", "insolation", "cos_day_of_year")
+    loader = samples.loader(batch_size=4, rank=0, world_size=2, lanes=2, output="numpy")
+    told = loader.explain(scope="world")
+    assert told.num_shared_reads > 0
+    assert {name for name, _ in told.shared_chunks} == {"t2m"}
+    assert len(told.shared_chunks) == told.num_shared_reads
+    loader.close()
+
+
 def test_selection_of_scattered_elements() -> None:
     ds = weather()
     samples = ds.xloader.forcing("insolation").isel(

@@ -153,8 +153,8 @@ def overlap(first: Samples, second: Samples) -> int:
     Returns
     -------
     int
-        The number of elements, over all variables; 0 if nothing leaks from one to the other. A
-        variable that all samples share, such as a static mask, counts too.
+        The number of elements, over all stored variables; 0 if nothing leaks from one to the other.
+        A variable that all samples share, such as a static mask, counts too.
 
     Raises
     ------
