@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import xloader
-from xloader import Samples, forcings
+from xloader import Recipe, Samples, forcings
 from xloader.errors import (
     OptionError,
     StackError,
@@ -25,7 +27,7 @@ from xloader.errors import (
 )
 from xloader.forcings.coordinates import find_coordinate
 from xloader.sources.combined import computed_source
-from xloader.testing import CountingStore, write_store
+from xloader.testing import CountingStore, SourceRecorder, write_store
 
 SUNLIGHT = [
     ("1950-03-21T12:00", 0, 0, 1370.32),
@@ -325,6 +327,41 @@ def test_small_memory_reads_as_predicted() -> None:
         assert loader.report().peak_nbytes <= 300 * 1024
 
 
+@settings(max_examples=max(settings().max_examples // 3, 4))
+@given(st.data())
+def test_predicted_reads_are_counted(data: st.DataObject) -> None:
+    """Law 3 beside forcings of every kind, on any grid, window and budget."""
+    ds = weather(30)
+    chunks = tuple(data.draw(st.integers(1, size), label="chunk") for size in (12, 12, 24))
+    dims = data.draw(st.sets(st.sampled_from(["time", "lat", "lon"]), min_size=1), label="dims")
+    window = {dim: data.draw(st.integers(1, 4), label=dim) for dim in sorted(dims)}
+    stride = data.draw(st.integers(1, 3), label="stride")
+    names = data.draw(
+        st.lists(st.sampled_from(forcings.__all__), min_size=1, max_size=3, unique=True)
+    )
+    chunked = ds.chunk(dict(zip(ds.t2m.dims, chunks, strict=True)))
+    recorder = SourceRecorder(chunked.xloader.recipe.source)
+    samples = Samples(Recipe(recorder)).forcing(*names).window(window, stride=stride)
+    for name in ("t2m", *names):
+        samples = samples.field(name, name)
+    with samples.loader(
+        batch_size=4,
+        memory=data.draw(st.sampled_from(["3MiB", "16MiB"]), label="memory"),
+        lanes=data.draw(st.sampled_from([1, 2]), label="lanes"),
+        shuffle=data.draw(st.booleans(), label="shuffle"),
+        output="numpy",
+        on_nan="ignore",
+    ) as loader:
+        told = loader.explain()
+        ids = [number for batch in loader for number in batch.ids.tolist()]
+        report = loader.report()
+    assert sorted(ids) == list(range(len(samples)))
+    assert told.num_reads == report.num_reads == recorder.num_reads
+    assert told.read_nbytes == report.read_nbytes
+    assert report.peak_nbytes <= told.peak_nbytes
+    assert {name for name, _ in recorder.reads} == {"t2m"}
+
+
 def test_single_samples_and_caches_read_as_predicted() -> None:
     store = counted()
     samples = make_samples(store)
@@ -433,11 +470,11 @@ def test_grids_with_two_dimensions() -> None:
         {"t": (("time", "y", "x"), rng.random((8, 4, 5)).astype("f4"))},
         {"time": weather().time.values[:8], "lat": (("y", "x"), lat), "lon": (("y", "x"), lon)},
     )
-    for given, unit in ((ds, "degrees"), (ds.copy(), "radians")):
+    for grid, unit in ((ds, "degrees"), (ds.copy(), "radians")):
         if unit == "radians":
             for name in ("lat", "lon"):
-                given[name] = (("y", "x"), np.deg2rad(given[name].values), {"units": "radians"})
-        samples = given.xloader.forcing("insolation").window(time=2).inputs("t", "insolation")
+                grid[name] = (("y", "x"), np.deg2rad(grid[name].values), {"units": "radians"})
+        samples = grid.xloader.forcing("insolation").window(time=2).inputs("t", "insolation")
         assert samples.recipe.variable("insolation").dims == ("time", "y", "x")
         expected = forcings.insolation(ds.time, ds.lat, ds.lon)[2:4]
         np.testing.assert_allclose(samples[1][0][1], expected, atol=1e-3)

@@ -182,7 +182,7 @@ def _arguments(
 
 
 def _check_latitudes(coord: xr.DataArray, in_radians: bool) -> None:
-    most = float(np.abs(coord.values).max(initial=0.0))
+    most = float(np.nanmax(np.abs(coord.values), initial=0.0))
     if most > (np.pi / 2 if in_radians else 90.0) * 1.001:
         raise OptionError(
             f"the labels of {coord.name!r} are no latitudes",
