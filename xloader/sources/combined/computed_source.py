@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from xloader.errors import StackError, TransformError, UnsupportedDataError, XloaderError
 from xloader.sources import catalog
 from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
-from xloader.sources.chunk_sizes import each
 from xloader.sources.chunk_slices import shape_of, shift
 from xloader.sources.fetched import Deferred
 from xloader.sources.per_process import PerProcess
@@ -152,23 +151,30 @@ class ComputedSource(Described):
         return ComputedSource, (self._base, list(self._variables.values()), self._formulas)
 
     @cached_property
-    def _starts(self) -> dict[str, list[list[int]]]:
-        """Per variable and dimension, the first element of each chunk and the array's end."""
+    def _edges(self) -> dict[tuple[str, int], NDArray[np.int64]]:
+        """Where chunks of several sizes begin and end, by variable and number of the dimension."""
         return {
-            name: [
-                np.cumsum([0, *each(sizes, size)]).tolist()
-                for sizes, size in zip(variable.chunks, variable.shape, strict=True)
-            ]
+            (name, axis): np.cumsum([0, *sizes])
             for name, variable in self._variables.items()
+            for axis, sizes in enumerate(variable.chunks)
+            if isinstance(sizes, tuple)
         }
+
+    def _span(self, variable: Variable, axis: int, index: int) -> tuple[int, int]:
+        """The elements of a chunk along a dimension."""
+        sizes = variable.chunks[axis]
+        if isinstance(sizes, tuple):
+            edges = self._edges[variable.name, axis]
+            return int(edges[index]), int(edges[index + 1])
+        return index * sizes, min((index + 1) * sizes, variable.shape[axis])
 
     def _compute(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
         labels = self._labels.get()
         for read, out in zip(reads, outs, strict=True):
             variable, formula = self._variables[read.variable], self._formulas[read.variable]
-            starts = self._starts[read.variable]
-            begin = tuple(own[i] for own, i in zip(starts, read.chunk, strict=True))
-            shape = tuple(own[i + 1] - own[i] for own, i in zip(starts, read.chunk, strict=True))
+            spans = [self._span(variable, axis, i) for axis, i in enumerate(read.chunk)]
+            begin = tuple(begin for begin, _ in spans)
+            shape = tuple(end - begin for begin, end in spans)
             cut = shift(read.cut, begin, shape)
             where = dict(zip(variable.dims, cut, strict=True))
             own = {
