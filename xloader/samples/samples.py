@@ -1251,9 +1251,21 @@ class Samples(RecordedMethods):
         return {own.name: own.classes for own in columns if own.classes is not None}
 
     @property
+    def coords(self) -> xr.Coordinates:
+        """The source's coordinates, cut to the selection, as :attr:`xarray.Dataset.coords`.
+
+        Examples
+        --------
+        >>> grid = xr.Dataset({"sst": ("lat", np.zeros(3))}, {"lat": [-30.0, 0.0, 30.0]})
+        >>> grid.xloader.sel(lat=slice(0, 30)).coords["lat"].values.tolist()
+        [0.0, 30.0]
+        """
+        return single_samples.coords_of(self.recipe)
+
+    @property
     def coordinates(self) -> xr.Dataset:
-        """The source's coordinates, cut to the selection, without data variables."""
-        return single_samples.coordinates_of(self.recipe)
+        """The same as ``samples.coords.to_dataset()``. Use :attr:`coords` in new programs."""
+        return self.coords.to_dataset()
 
     def positions(self, ids: ArrayLike) -> xr.Dataset:
         """Positions in the store at which samples begin.
@@ -1318,9 +1330,9 @@ class Samples(RecordedMethods):
 
         Parameters
         ----------
-        index : int, slice or array-like of int
-            The sample's id, or several ids, as ``samples[...]`` takes them. Negative ids count
-            from the end.
+        index : int, slice, or array-like of int or bool
+            The sample's id, or several ids such as ``batch.ids``, or a mask, as ``samples[...]``
+            takes them. Negative ids count from the end.
 
         Returns
         -------
