@@ -48,7 +48,7 @@ from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
 from xloader.transforms.fillna import make_fillna
 from xloader.transforms.normalize import make_normalize
-from xloader.transforms.outputs import Output, make_outputs
+from xloader.transforms.outputs import Output, frame_of_zeros, make_outputs
 from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
@@ -626,6 +626,9 @@ class Samples(RecordedMethods):
         """
         self.recipe.require_windows()
         return self._but(steps=(*self.recipe.planned.steps, step))
+
+    def _batch_of_zeros(self) -> xr.Dataset:
+        return frame_of_zeros(self.recipe, self._layouts)
 
     # Samples around points
 
