@@ -18,6 +18,7 @@ import xarray as xr
 import xloader
 from xloader import Batch, Samples
 from xloader.errors import OptionError, SkippedWarning
+from xloader.loader.batch_origin import as_numpy
 from xloader.testing import CountingStore, FaultyStore, garble, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning")
@@ -331,3 +332,25 @@ def test_a_rollout_follows_its_epochs() -> None:
     for epoch in range(2):
         for batch in loader:
             check(batch, samples_of_epoch(epoch))
+
+
+class _Elsewhere:
+    """Looks like an array of CuPy, in the memory of a GPU."""
+
+    device, shape = "cuda:0", (2,)
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def get(self) -> np.ndarray:
+        return self.values.copy()
+
+    def __array__(self, *args: Any) -> np.ndarray:
+        raise TypeError("implicit copies are not allowed")
+
+
+def test_arrays_of_a_gpu_are_copied() -> None:
+    values = np.arange(2.0)
+    found = as_numpy(_Elsewhere(values))
+    np.testing.assert_array_equal(found, values)
+    assert as_numpy(values) is values
