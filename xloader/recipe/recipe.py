@@ -178,12 +178,12 @@ class Recipe:
         parts = (self.source, self.variables, self.selection)
         own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
         # A copy has the same token, so that batches of one are known to be of the other.
-        made = {"token": self.token} if "token" in self.__dict__ else None
+        made = {"_token": self.token} if "_token" in self.__dict__ else None
         return Recipe, (*parts, *own), made
 
     def __setstate__(self, state: dict[str, str]) -> None:
         self.__dict__.update(state)
-        remember(self.token, self)
+        remember(self)
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -315,12 +315,14 @@ class Recipe:
             digest.update(self.subset.digest.encode())
         return digest.hexdigest()
 
-    @cached_property
+    @property
     def token(self) -> str:
         """The name of this recipe and of its copies in other processes; see `recipe_tokens`."""
-        token = new_token()
-        remember(token, self)
-        return token
+        if "_token" not in self.__dict__:
+            # Two threads may ask at once, and must get the same.
+            self.__dict__.setdefault("_token", new_token())
+            remember(self)
+        return str(self.__dict__["_token"])
 
     def kept_of(self, dim: str) -> Kept:
         """The stored elements that are kept of a dimension.

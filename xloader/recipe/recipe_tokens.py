@@ -7,10 +7,20 @@ The recipes of a process are kept here by weak references, so none lives longer 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-_known: WeakValueDictionary[tuple[str, int], Any] = WeakValueDictionary()
+
+class HasToken(Protocol):
+    """A recipe, as far as it is found by its token."""
+
+    @property
+    def token(self) -> str:
+        """The token."""
+        ...
+
+
+_known: WeakValueDictionary[int, HasToken] = WeakValueDictionary()
 
 
 def new_token() -> str:
@@ -18,17 +28,15 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def remember(token: str, recipe: object) -> None:
-    """Let this process find a recipe by a token, as long as the recipe lives.
+def remember(recipe: HasToken) -> None:
+    """Let this process find a recipe by its token, as long as the recipe lives.
 
     Parameters
     ----------
-    token : str
-        The token.
     recipe : Recipe
         The recipe. Several recipes may have one token, as copies of a recipe do.
     """
-    _known[token, id(recipe)] = recipe
+    _known[id(recipe)] = recipe
 
 
 def recall(token: str) -> Any:
@@ -44,5 +52,9 @@ def recall(token: str) -> Any:
     Recipe or None
         One with this token; None if this process holds none.
     """
-    # A list, because other threads may make and drop recipes meanwhile.
-    return next((recipe for (own, _), recipe in list(_known.items()) if own == token), None)
+    # The list of references is made in one step, as other threads may make recipes meanwhile.
+    for reference in _known.valuerefs():
+        recipe = reference()
+        if recipe is not None and recipe.token == token:
+            return recipe
+    return None
