@@ -107,6 +107,9 @@ def test_samples_are_the_files(root: Path) -> None:
         assert wind.dtype == np.int16
         assert label.dtype == np.int64
         assert str(samples.positions([index])["file_label"].values[0]) == path
+    with samples.loader(batch_size=4, shuffle=False, output="numpy") as loader:
+        labelled = next(iter(loader)).to_xarray()
+    assert labelled["file_label"].values.tolist() == [path for path, _, _ in plain(root)[:4]]
     frame = samples.to_xarray(7)
     assert frame["file"].item() == plain(root)[7][0]
     assert frame["class"].item() == "front"
@@ -151,7 +154,7 @@ def test_kinds_of_files_are_mixed(tmp_path: Path, opened: Counter[str]) -> None:
     # Files of a folder come before those of the folders in it.
     assert listed == ["a/x.zarr", "a/deep/z.nc", "a/deep/er/y.h5", "b/bare", "b/x.nc"]
     assert samples.classes == ("a", "b")
-    text = "left out: 2 files of other kinds (1 .txt, 1 .png) and 1 files beside the class folders"
+    text = "left out: 2 files of other kinds (1 .txt, 1 .png) and 1 file beside the class folders"
     assert text in str(samples)
     assert text in str(samples.explain())
     assert opened == {"x.zarr": 1}

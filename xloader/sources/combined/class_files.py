@@ -190,14 +190,18 @@ def _in_words(unknown: Counter[str], outside: int) -> str:
     told = []
     if unknown:
         kinds = ", ".join(f"{num:,} {end}" for end, num in unknown.most_common(5))
-        told.append(f"{unknown.total():,} files of other kinds ({kinds})")
+        told.append(f"{_files(unknown.total())} of other kinds ({kinds})")
     if outside:
-        told.append(f"{outside:,} files beside the class folders")
+        told.append(f"{_files(outside)} beside the class folders")
     return " and ".join(told)
 
 
-def named(numbers: Sequence[str]) -> NDArray[Any]:
+def _files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number:,} files"
+
+
+def named(texts: Sequence[str]) -> NDArray[Any]:
     """Texts as an array of objects, which takes no room for the longest of them."""
-    found = np.empty(len(numbers), object)
-    found[:] = numbers
+    found = np.empty(len(texts), object)
+    found[:] = texts
     return found
