@@ -101,6 +101,39 @@ def transfer_in_words(
     return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
 
 
+def pinning_in_words(processes: int, is_mapped: bool, refusal: str = "") -> str:
+    """Say how batches come into memory that the device reads by itself.
+
+    Parameters
+    ----------
+    processes : int
+        Number of worker processes.
+    is_mapped : bool
+        Whether transforms make new arrays.
+    refusal : str
+        Why the system refused to pin the memory that batches are gathered into; empty if it did
+        not, or nobody has asked.
+
+    Returns
+    -------
+    str
+        Empty if they are gathered straight into it, on threads.
+
+    Examples
+    --------
+    >>> pinning_in_words(2, False, "error 2")
+    'copied into pinned memory from that of the processes, which could not be pinned (error 2)'
+    """
+    cause = f", which could not be pinned ({refusal})" if refusal else ""
+    if processes and refusal:
+        return f"copied into pinned memory from that of the processes{cause}"
+    if processes:
+        return "straight from the memory of the processes, which is pinned when they start"
+    if is_mapped:
+        return "copied into pinned memory after the transforms"
+    return f"from memory of this process{cause}" if refusal else ""
+
+
 def overlap_note(recipe: Recipe) -> str:
     """Say how many samples overlapping windows would give, if no stride was chosen.
 

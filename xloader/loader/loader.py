@@ -248,7 +248,8 @@ class Loader:
         """
         rank_plan = self._resolver.settle()
         expected = self._expected() if scope == "rank" else self._explain_all(scope)
-        return rank_plan.with_notes(expected, self._packed_fields)
+        refusal = "" if self._device_path is None else self._device_path.refusal
+        return rank_plan.with_notes(expected, self._packed_fields, refusal)
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -269,7 +270,8 @@ class Loader:
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        return self._progress.report()
+        refusal = "" if self._device_path is None else self._device_path.refusal
+        return replace(self._progress.report(), pinning_refusal=refusal)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.

@@ -192,6 +192,8 @@ class ProcessRun:
                 raise error
             sent = self._sent.pop(self._next, None)
             self._next += 1
+            if sent is not None:
+                self._grant()
             delivery = self._delivery(finished, sent)
         if delivery.first_error is not None and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
@@ -248,8 +250,10 @@ class ProcessRun:
         self._team.tell(self._begin, epoch)
 
     def _grant(self) -> None:
+        # Copies to a device free slots before anybody has asked for their batches.
+        most = min(self._next + self._table.num_slots, self._num_steps)
         for slot in self._table.take_free():
-            if self._num_granted == self._num_steps:
+            if self._num_granted == most:
                 self._table.free(slot)
                 continue
             self._num_granted += 1

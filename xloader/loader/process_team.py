@@ -40,6 +40,8 @@ class ProcessTeam:
         Converts an array into what ``collate_fn`` gets.
     packed_fields : sequence of PackedField
         Fields that are gathered as stored.
+    num_slots : int
+        Number of batches that the shared memory holds.
 
     Attributes
     ----------
@@ -64,6 +66,7 @@ class ProcessTeam:
         rank_plan: RankPlan,
         hand_over: Callable[[Any], Any],
         packed_fields: Sequence[PackedField],
+        num_slots: int,
     ) -> None:
         options = rank_plan.options
         self.num = options.processes
@@ -83,7 +86,6 @@ class ProcessTeam:
         layouts, size = stored_layouts(rank_plan.layouts, packed_fields), rank_plan.full_size
         self.fields = Fields(layouts, size, 1)
         self._slots = BatchSlots.of(layouts, size, self.num, rank_plan.extra_nbytes)
-        num_slots = min(options.prefetch + 2, max(rank_plan.num_steps, 1))
         self._memory = SharedMemory(num_slots * self._slots.slot_nbytes)
         self.buffers: list[Buffer] = list(self._memory.buffer.reshape(num_slots, -1))
         self._threads = Threads("xloader-processes")
@@ -120,6 +122,11 @@ class ProcessTeam:
     def pids(self) -> list[int]:
         """Ids of the processes."""
         return [process.pid or 0 for process in self._processes]
+
+    @property
+    def memory(self) -> Buffer:
+        """The memory of all slots, one after the other."""
+        return self._memory.buffer
 
     @property
     def slot_nbytes(self) -> int:
