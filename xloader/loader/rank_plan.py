@@ -197,6 +197,8 @@ class RankPlan:
         epoch: Epoch | Remainder,
         scope: Literal["rank", "world"] = "rank",
         cached: Sequence[Cached] = (),
+        *,
+        num_more: int = 0,
     ) -> Explanation:
         """Predict what an epoch will cost. Nothing is read.
 
@@ -209,6 +211,8 @@ class RankPlan:
         cached : sequence of (set of (int, int)), optional
             Per worker of this rank, the blocks in memory from earlier epochs, as (group, block).
             Ignored for all ranks.
+        num_more : int, default 0
+            Batches that each worker holds beside those of the plan.
 
         Returns
         -------
@@ -227,7 +231,7 @@ class RankPlan:
         known = () if scope == "world" else cached
         readers = [part for own in self.processes(scope) for part in self._divided(own)]
         num_sharing = max(self.options.processes, 1)
-        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing)
+        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing, num_more)
 
     @cached_property
     def extra_nbytes(self) -> int:
