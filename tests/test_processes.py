@@ -595,6 +595,45 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert 'put what starts the training under if __name__ == "__main__":' in done.stderr
+    # The process says it in one line, and only the program itself shows where it was.
+    (line,) = [line for line in done.stderr.splitlines() if "imports the script again" in line]
+    assert line.startswith("WorkersError: ")
+    assert done.stderr.count("Traceback") == 1
+
+
+FORK = """
+import os, sys
+import xloader
+
+def main():
+    samples = xloader.open(sys.argv[1]).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", processes=2, prefetch=0) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        pid = os.fork()
+        if not pid:
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert len(list(iterator)) == len(loader) - 1
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_that_exits_ends_no_process_of_its_parent(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FORK)
+    done = subprocess.run(
+        [sys.executable, str(script), write(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
 
 
 def test_a_program_from_standard_input(tmp_path: Path) -> None:
