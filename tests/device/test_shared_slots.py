@@ -149,6 +149,9 @@ def test_results_of_functions_cross_from_there_too(change: Any, use_device: UseD
             factor = 2 if change is double else 1
             assert (batch["k"].numpy().ravel() == -batch.ids * factor).all()
         assert len(hardware.registered) == 1
+        # A slot has room for what functions return; only the fields need memory of the device.
+        slot_nbytes = loader._carried._team.slot_nbytes  # type: ignore[union-attr]
+        assert max(one.numel() for one in hardware.staged) < slot_nbytes / 2
     assert_given_back(hardware)
 
 

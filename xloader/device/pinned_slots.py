@@ -19,7 +19,7 @@ from xloader.compiled.library import address_of
 from xloader.core.messages import warn_caller
 from xloader.device.hardware import Hardware
 from xloader.engine.buffers import Arrays, Buffer
-from xloader.engine.slot_layout import FieldBytes, find_fields
+from xloader.engine.slot_layout import ALIGNMENT, FieldBytes, find_fields
 from xloader.errors import PinningWarning
 
 _FROM_ORDINARY: Final = (
@@ -139,8 +139,8 @@ class PinnedSlots:
         Returns
         -------
         tuple or None
-            The memory of the slot, uint8, and the places of the fields in it; None if the arrays
-            lie elsewhere.
+            The part of the slot that holds the fields, uint8, and the places of the fields in
+            it; None if the arrays lie elsewhere.
         """
         # Another thread may close the slots meanwhile.
         block = self._block
@@ -150,10 +150,17 @@ class PinnedSlots:
         number = (min(map(address_of, arrays.values())) - first) // size
         if not 0 <= number < self._num_slots:
             return None
-        places = find_fields(arrays, first + number * size, first + (number + 1) * size)
+        slot = first + number * size
+        # What lies before and behind the fields needs no memory of the device.
+        begins = [address_of(array) - slot for array in arrays.values()]
+        begin = min(begins) // ALIGNMENT * ALIGNMENT
+        end = max(at + array.nbytes for at, array in zip(begins, arrays.values(), strict=True))
+        if end > size:
+            return None
+        places = find_fields(arrays, slot + begin, slot + end)
         if places is None:
             return None
-        return block.tensor[number * size : (number + 1) * size], places
+        return block.tensor[number * size + begin : number * size + end], places
 
     def on_room(self, wake: Callable[[], None]) -> None:
         """Choose the function that is called whenever a copy is done, in place of an earlier one.

@@ -195,7 +195,7 @@ class Transfer:
             self._hardware(),
             memory,
             "The memory is that of the worker processes. Each batch is copied into other pinned "
-            "memory first, by a thread of this process, which takes one batch more of memory.",
+            "memory first, by a thread of this process.",
         )
         self._shared = PinnedSlots(num_slots, memory.nbytes // num_slots, block)
         self._known_refusal = block.refusal

@@ -215,6 +215,7 @@ class ProcessEngine:
             self._end_team()
             if self._device_path is not None:
                 self._device_path.unpin_slots()
+            self._table.close()
         self._team = self._run = None
         self._loaded = self._nothing_loaded()
 

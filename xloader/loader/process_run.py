@@ -75,6 +75,12 @@ class SlotTable:
         held = set(self._held.values())
         self._free = deque(slot for slot in range(self.num_slots) if slot not in held)
 
+    def close(self) -> None:
+        """Let go of the memory: an iterator that the user has kept refers to the table."""
+        self._free.clear()
+        self._held.clear()
+        self.returned.clear()
+
     def _take_back(self) -> None:
         while self.returned:
             slot = self._held.pop(address_of(self.returned.popleft().buffer), None)
