@@ -20,6 +20,7 @@ from xloader.recipe.recipe import Recipe
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
+from xloader.samples.join import join
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
@@ -42,6 +43,7 @@ __all__ = [
     "concat",
     "errors",
     "from_xbatcher",
+    "join",
     "open",
     "overlap",
 ]
