@@ -195,7 +195,10 @@ def list_of(*ways: Way) -> Callable[[Path], Made]:
     parts = [whole[["t2m"]], whole[["oro"]], whole[["wind"]]]
 
     def make(folder: Path) -> Made:
-        opened = [way(part, folder / f"{n}") for n, (way, part) in enumerate(zip(ways, parts))]
+        opened = [
+            way(part, folder / f"{n}")
+            for n, (way, part) in enumerate(zip(ways, parts, strict=False))
+        ]
         kept = [name for part in parts[: len(ways)] for name in part.data_vars]
         return xloader.open(opened), whole[kept]
 

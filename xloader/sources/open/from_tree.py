@@ -65,7 +65,12 @@ def from_tree(
     for asked in _asked(variables, list(offered), name):
         path, own = offered[asked]
         chosen.setdefault(path, []).append(own)
-    sources = {path: from_dataset(groups[path], own, on_missing) for path, own in chosen.items()}
+    # The names of the root come first: only those of groups below can be told apart by a path.
+    sources = {
+        path: from_dataset(dataset, chosen[path], on_missing)
+        for path, dataset in groups.items()
+        if path in chosen
+    }
     return tree_source(sources, name)
 
 
