@@ -16,8 +16,10 @@ import xloader
 from xloader.core.element_list import ElementList, as_elements
 from xloader.errors import (
     EmptySamplesError,
+    MissingChunkError,
     OptionError,
     StackError,
+    StoreChangedError,
     UnknownNameError,
     UnsupportedDataError,
     XloaderError,
@@ -168,6 +170,56 @@ def test_worker_processes_and_pickles_read_the_same(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.ids, ids)
             np.testing.assert_array_equal(batch.inputs, inputs)
             np.testing.assert_array_equal(batch.targets, targets)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_forked_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:
+    doors = pytest.importorskip("xloader.torch")
+    write_store(era5(), {"t2m": CHUNKS["t2m"]}, tmp_path / "e.zarr")
+    write_store(radar(), {"rain": CHUNKS["rain"]}, tmp_path / "r.zarr")
+    sources = {"radar": tmp_path / "r.zarr", "era5": tmp_path / "e.zarr", "static": orography()}
+    samples = xloader.join(sources, method="ffill").window(time=8)
+    samples = samples.field("rain", "radar/rain").field("t2m", "era5/t2m", "static/oro")
+    samples[0]
+    loader = doors.data_loader(
+        samples, batch_size=8, memory="2MiB", num_workers=2, multiprocessing_context="fork"
+    )
+    seen = []
+    for batch in loader:
+        for index, rain, t2m in zip(batch.ids, batch.rain, batch.t2m, strict=True):
+            wanted = samples[int(index)]
+            np.testing.assert_array_equal(rain, wanted[0])
+            np.testing.assert_array_equal(t2m, wanted[1])
+            seen.append(int(index))
+    assert sorted(seen) == list(range(len(samples)))
+
+
+def test_a_store_that_changes_and_a_chunk_that_is_absent_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "r.zarr"
+    write_store(radar(), {"rain": CHUNKS["rain"]}, path)
+    strict = xloader.open(path, on_missing="raise")
+    samples = xloader.join({"radar": strict, "era5": era5()}, method="ffill").window(time=4)
+    samples[3]
+    (path / "rain/c/2/0/0").unlink()
+    with pytest.raises(MissingChunkError, match="rain"):
+        samples[14]
+    write_store(radar(), {"rain": (12, 5, 7)}, path)
+    with pytest.raises(StoreChangedError, match=r"variable 'rain'.*chunks"):
+        samples[3]
+
+
+def test_verbs_work_on_joined_samples() -> None:
+    holes = radar()
+    holes["rain"][100:130] = np.nan
+    samples = xloader.join({"radar": holes, "era5": era5()}, method="ffill").window(time=8)
+    kept = samples.dropna("radar/rain")
+    assert len(kept) == len(samples) - 5
+    split = samples.split(time={"train": 0.5, "valid": 0.5})
+    assert xloader.overlap(split["train"], split["valid"]) == 0
+    scaled = samples.normalize({"radar/rain": (1.0, 2.0), "era5/t2m": (0.0, 4.0)})
+    np.testing.assert_array_equal(scaled[0][1], samples[0][1] / 4)
+    clipped = samples.map(lambda batch: batch.assign(wet=batch["radar/rain"] > 5))
+    assert clipped[0][2].shape == (8, 5, 7)
 
 
 def test_a_million_times_pickle_small(tmp_path: Path) -> None:
