@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 
 import xloader
 from xloader.core.element_list import ElementList, as_elements
@@ -25,6 +27,12 @@ from xloader.errors import (
     XloaderError,
 )
 from xloader.testing import CountingStore, write_store
+
+# Budgets are as small as possible, so poor mixing and extra reads are normal here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
 
 CHUNKS = {"t2m": (8, 6, 4), "rain": (24, 5, 7), "oro": (6, 4)}
 
@@ -106,6 +114,48 @@ def test_predicted_reads_are_counted_reads(first: str, method: Any, world_size: 
     num_chunks = 2 * 20 + 40 + 2
     assert num_chunks <= num_reads + 40
     assert num_reads <= 1.25 * num_chunks
+
+
+@given(data=st.data())
+def test_laws_of_any_join(data: st.DataObject) -> None:
+    """Values equal those of `reindex`, and predicted reads are counted reads, for any labels."""
+    labels = st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True).map(sorted)
+    method = data.draw(st.sampled_from([None, "nearest", "ffill"]), label="method")
+    tolerance = None if method is None else data.draw(st.sampled_from([None, 0, 2, 9]))
+    parts, opened = {}, {}
+    for name in "abc"[: data.draw(st.integers(2, 3), label="sources")]:
+        own = np.array(data.draw(labels, label=f"labels of {name}"))
+        values = 100.0 * own[:, None] + np.arange(3) + ord(name)
+        parts[name] = xr.Dataset({"v": (("time", "x"), values)}, {"time": own})
+        chunks = data.draw(st.tuples(st.integers(1, len(own)), st.integers(1, 3)))
+        opened[name] = CountingStore(write_store(parts[name], {"v": chunks}))
+    first = parts["a"].time.values
+    found = [
+        pd.Index(part.time).get_indexer(first, method=method, tolerance=tolerance)
+        for part in parts.values()
+    ]
+    kept = np.all([elements >= 0 for elements in found], axis=0)
+    if not kept.any():
+        with pytest.raises(EmptySamplesError):
+            xloader.join(opened, method=method, tolerance=tolerance)
+        return
+    joined = xloader.join(opened, method=method, tolerance=tolerance)
+    size = data.draw(st.integers(1, int(kept.sum())), label="window")
+    samples = joined.window(time=size, stride=1, gaps="allow")
+    expected = [
+        part.v.values[elements[kept]] for part, elements in zip(parts.values(), found, strict=True)
+    ]
+    memory = data.draw(st.sampled_from(["16KiB", "64KiB"]), label="memory")
+    with samples.loader(batch_size=3, memory=memory, output="numpy", prefetch=0) as loader:
+        plan = loader.explain()
+        for store in opened.values():
+            store.reset()
+        for batch in loader:
+            for row, index in enumerate(batch.ids):
+                for array, wanted in zip(batch, expected, strict=True):
+                    np.testing.assert_array_equal(array[row], wanted[index : index + size])
+        assert sum(store.num_reads for store in opened.values()) == plan.num_reads
+        assert loader.report().peak_nbytes <= plan.peak_nbytes
 
 
 def test_repeated_elements_are_read_once_and_take_their_memory() -> None:
@@ -194,18 +244,29 @@ def test_forked_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:
     assert sorted(seen) == list(range(len(samples)))
 
 
-def test_a_store_that_changes_and_a_chunk_that_is_absent_are_errors(tmp_path: Path) -> None:
-    path = tmp_path / "r.zarr"
-    write_store(radar(), {"rain": CHUNKS["rain"]}, path)
-    strict = xloader.open(path, on_missing="raise")
-    samples = xloader.join({"radar": strict, "era5": era5()}, method="ffill").window(time=4)
+@pytest.mark.parametrize("changed", ["era5", "radar"])
+def test_a_store_that_changes_is_an_error(changed: str, tmp_path: Path) -> None:
+    """The new chunks have as many bytes and decode, so only a look at the metadata shows them."""
+    data = {"era5": ("t2m", era5(), (4, 12, 4)), "radar": ("rain", radar(), (12, 10, 7))}
+    for name, (variable, dataset, _) in data.items():
+        write_store(dataset, {variable: CHUNKS[variable]}, tmp_path / name)
+    paths = {name: tmp_path / name for name in ("radar", "era5")}
+    samples = xloader.join(paths, method="ffill").window(time=4)
     samples[3]
-    (path / "rain/c/2/0/0").unlink()
+    variable, dataset, chunks = data[changed]
+    write_store(dataset, {variable: chunks}, tmp_path / changed)
+    with pytest.raises(StoreChangedError, match=rf"variable '{variable}'.*chunks"):
+        samples[3]
+
+
+def test_a_chunk_that_is_absent_is_an_error(tmp_path: Path) -> None:
+    write_store(radar(), {"rain": CHUNKS["rain"]}, tmp_path / "r.zarr")
+    strict = xloader.open(tmp_path / "r.zarr", on_missing="raise")
+    samples = xloader.join({"radar": strict, "era5": era5()}, method="ffill").window(time=4)
+    (tmp_path / "r.zarr/rain/c/2/0/0").unlink()
+    samples[3]
     with pytest.raises(MissingChunkError, match="rain"):
         samples[14]
-    write_store(radar(), {"rain": (12, 5, 7)}, path)
-    with pytest.raises(StoreChangedError, match=r"variable 'rain'.*chunks"):
-        samples[3]
 
 
 def test_verbs_work_on_joined_samples() -> None:
