@@ -431,6 +431,8 @@ def test_a_list_of_other_variables_reads_each_store() -> None:
     assert all(path.startswith("direct") for path in plan.paths.values())
     assert xloader.open([era5()]).recipe == xloader.open(era5()).recipe
     assert xloader.open([era5(), orography()], variables="oro").recipe.variables == ("oro",)
+    joined = xloader.join({"era5": [era5(), orography()], "radar": radar()})
+    assert joined.recipe.variables == ("era5/t2m", "era5/oro", "radar/rain")
     # A name that occurs twice does no harm if it is not asked for.
     asked = xloader.open([era5(), era5().assign(u=era5().t2m)], variables=["u"])
     assert asked.recipe.variables == ("u",)
@@ -597,6 +599,11 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[XloaderError], str]] = {
         lambda: xloader.open([era5(4).assign_coords(run=1), orography().assign_coords(run=2)]),
         OptionError,
         r"different things of the name 'run'.*drop_vars\('run'\)",
+    ),
+    "a list with one name for a dim and a number": (
+        lambda: xloader.open([era5(4), orography().assign_coords(time=times(1, 1)[0])]),
+        OptionError,
+        r"different things of the name 'time'.*drop_vars\('time'\)",
     ),
     "a list without a variable": (
         lambda: xloader.open([era5(4), orography()], variables=["orog"]),

@@ -21,7 +21,8 @@ def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> So
     Parameters
     ----------
     value : object
-        Samples without windows, fields and transforms, or anything that ``open_one`` takes.
+        Samples without windows, fields and transforms; a list of what is offered together; or
+        anything that ``open_one`` takes.
     name : str
         Its name, for messages.
     open_one : callable
@@ -37,6 +38,8 @@ def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> So
     OptionError
         If samples have windows, or anything that comes after them.
     """
+    if isinstance(value, list | tuple):
+        return merged_source(value, None, open_one)
     recipe = recipe_of(value)
     if recipe is None:
         return open_one(value)

@@ -72,6 +72,7 @@ def match_labels(on: str, labels: Mapping[str, Labels], method: Method, toleranc
 
     Examples
     --------
+    >>> import pandas as pd
     >>> labels = {"a": Labels("a", pd.Index([0, 6, 12])), "b": Labels("b", pd.Index(range(4, 8)))}
     >>> match_labels("hour", labels, None, None).elements
     {'a': range(1, 2), 'b': range(2, 3)}
@@ -144,6 +145,7 @@ def are_same_labels(one: Any, other: Any) -> bool:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> fine = np.linspace(0, 1, 11)
     >>> are_same_labels(pd.Index(fine), pd.Index(fine.astype(np.float32)))
     True
