@@ -406,6 +406,19 @@ def test_samples_bring_their_selection_options_and_retries() -> None:
     assert xloader.join({"a": some, "b": orography()}).recipe.variables == ("a/u", "b/oro")
 
 
+def test_labels_of_several_levels_are_joined() -> None:
+    index = pd.MultiIndex.from_product([[1, 2], ["p", "q"]], names=["i", "j"])
+    data = xr.Dataset({"v": ("s", np.arange(4.0))}).assign_coords(
+        xr.Coordinates.from_pandas_multiindex(index, "s")
+    )
+    some = data.isel(s=[0, 2, 3])
+    samples = xloader.join({"a": data, "b": some + 10}, on="s").window(s=3)
+    assert [array.tolist() for array in samples[0]] == [[0, 2, 3], [10, 12, 13]]
+    assert samples.coordinates.j.values.tolist() == ["p", "p", "q"]
+    apart = xloader.join({"time": era5(4), "a": data, "b": some})
+    assert {"i", "j", "b/i", "b/j"} <= set(apart.coordinates.coords)
+
+
 def test_cftime_labels_are_joined() -> None:
     def data(name: str, start: str, freq: str, count: int) -> xr.Dataset:
         when = xr.date_range(start, periods=count, freq=freq, calendar="noleap", use_cftime=True)

@@ -173,8 +173,10 @@ def _dtype_kind(index: Any) -> str:
 def _check_order(on: str, owned: Labels, method: Method) -> None:
     """Refuse labels that occur twice, are missing or, where that matters, do not increase."""
     index = owned.index
-    if not index.is_unique or index.hasnans:
-        wrong = index[index.isna()] if index.hasnans else index[index.duplicated()]
+    # Labels of several levels cannot be asked for NaN.
+    has_missing = index.nlevels == 1 and index.hasnans
+    if not index.is_unique or has_missing:
+        wrong = index[index.isna()] if has_missing else index[index.duplicated()]
         raise OptionError(
             f"labels along {on!r} occur twice or are missing",
             given=f"{len(wrong)} labels of {owned.owner}, such as {wrong[0]}",
