@@ -283,6 +283,22 @@ def test_verbs_work_on_joined_samples() -> None:
     assert clipped[0][2].shape == (8, 5, 7)
 
 
+def test_forcings_of_a_source_and_of_the_join_are_no_reads() -> None:
+    opened = stores()
+    own = xloader.open(opened["era5"]).forcing("latitude", day=lambda time: time.dt.dayofyear)
+    joined = xloader.join({"radar": opened["radar"], "era5": own}, method="ffill")
+    samples = joined.forcing(hour=lambda time: time.dt.hour).window(time=2)
+    with samples.loader(batch_size=8, memory="1MiB", output="numpy") as loader:
+        expected = loader.explain()
+        for store in opened.values():
+            store.reset()
+        for batch in loader:
+            hours = 2 * batch.ids[:, None] + [0, 1]
+            np.testing.assert_array_equal(batch["hour"], hours % 24)
+            np.testing.assert_array_equal(batch["era5/day"], hours // 24 + 1)
+        assert sum(store.num_reads for store in opened.values()) == expected.num_reads == 80
+
+
 def test_a_million_times_pickle_small(tmp_path: Path) -> None:
     """Also where the elements are no range: repeated, and with holes."""
     hours = times(10**6, 1, "1900-01-01")

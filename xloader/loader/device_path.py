@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from xloader.engine.buffers import MakeMemory
+from xloader.engine.buffers import Buffer, MakeMemory
 from xloader.engine.job import Delivery, Outbox
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.transforms.outputs import Output
 from xloader.transforms.rng import Chance
 
@@ -64,11 +65,44 @@ class DevicePath(Protocol):
         """
         ...
 
+    @property
+    def copies_batches(self) -> bool:
+        """Whether batches are copied to a device, so that the user holds none of the gathered."""
+        ...
+
+    def pin_slots(self, memory: Buffer, num_slots: int) -> None:
+        """Let the device read the memory that worker processes share by itself.
+
+        If the system refuses, a warning says so, and batches are copied into other memory first.
+
+        Parameters
+        ----------
+        memory : numpy.ndarray
+            The memory, uint8. It begins with a page.
+        num_slots : int
+            Number of slots, of equal size, into which it is divided.
+        """
+        ...
+
+    def unpin_slots(self) -> None:
+        """Undo `pin_slots`, once no copy is under way. May be repeated."""
+        ...
+
+    @property
+    def refusal(self) -> str:
+        """Why the system refused to pin the memory of batches; empty if it did not."""
+        ...
+
+    @property
+    def has_lost_slots(self) -> bool:
+        """Whether slots of worker processes can never be used again, because a copy failed."""
+        ...
+
     def outbox(self) -> Outbox | None:
         """Sends the batches of one run; None if they are only handed over."""
         ...
 
-    def deliver(self, delivery: Delivery, chance: Chance) -> Batch:
+    def deliver(self, delivery: Delivery, chance: Chance, origin: BatchOrigin) -> Batch:
         """Make the batch that the user gets.
 
         Parameters
@@ -77,6 +111,8 @@ class DevicePath(Protocol):
             The batch as the engine delivers it.
         chance : Chance
             What the random numbers of the batch are derived from.
+        origin : BatchOrigin
+            The samples that the batch is of.
         """
         ...
 

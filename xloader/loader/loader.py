@@ -23,10 +23,12 @@ from xloader.core.options import LoaderOptions
 from xloader.engine.job import Delivery
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
+from xloader.loader.explain_notes import processes_note
 from xloader.loader.job_factory import name_chunks
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
@@ -109,6 +111,8 @@ class Loader:
         self._explained: dict[tuple[Position, int], Explanation] = {}
         self._carried: Engine | None = None
         self._locks: dict[int, threading.RLock] = {}
+        # Made before processes are, so that their batches refer to the recipe of this one.
+        _ = recipe.token
 
     @property
     def device_path(self) -> DevicePath | None:
@@ -248,7 +252,10 @@ class Loader:
         """
         rank_plan = self._resolver.settle()
         expected = self._expected() if scope == "rank" else self._explain_all(scope)
-        return rank_plan.with_notes(expected, self._packed_fields)
+        refusal = "" if self._device_path is None else self._device_path.refusal
+        noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
+        note = processes_note(self.recipe, rank_plan.options)
+        return replace(noted, notes=(*noted.notes, note)) if note else noted
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -269,7 +276,8 @@ class Loader:
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        return self._progress.report()
+        refusal = "" if self._device_path is None else self._device_path.refusal
+        return replace(self._progress.report(), pinning_refusal=refusal)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.
@@ -411,8 +419,9 @@ class Loader:
             return self.options.collate_fn(Rows(batch))
 
     def _batch(self, delivery: Delivery, epoch: int) -> Batch:
+        seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
+        origin = BatchOrigin.of(self.recipe, seed, epoch, times)
         if self._device_path is not None:
-            seed = self._resolver.rank_plan.options.seed
-            return self._device_path.deliver(delivery, Chance(seed, epoch, delivery.occurrences))
+            return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
-        return Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
+        return Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding, origin)

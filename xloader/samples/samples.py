@@ -39,6 +39,7 @@ from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
 from xloader.samples.balanced_weights import choose_weights
+from xloader.samples.computed_variables import add_computed
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
@@ -47,9 +48,10 @@ from xloader.samples.whole_sources import merged_source
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
+from xloader.transforms.denormalize import Denormalize, make_denormalize
 from xloader.transforms.fillna import make_fillna
 from xloader.transforms.normalize import make_normalize
-from xloader.transforms.outputs import Output, make_outputs
+from xloader.transforms.outputs import Output, frame_of_zeros, make_outputs
 from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
@@ -161,8 +163,8 @@ def overlap(first: Samples, second: Samples) -> int:
     Returns
     -------
     int
-        The number of elements, over all variables; 0 if nothing leaks from one to the other. A
-        variable that all samples share, such as a static mask, counts too.
+        The number of elements, over all stored variables; 0 if nothing leaks from one to the other.
+        A variable that all samples share, such as a static mask, counts too.
 
     Raises
     ------
@@ -282,6 +284,82 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "isel", self._has_windows)
         chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
         return self._but(selection=chosen)
+
+    def forcing(
+        self,
+        *names: str | Callable[..., Any],
+        coords: Mapping[str, str] | None = None,
+        dtype: DTypeLike = "float32",
+        **functions: str | Callable[..., Any],
+    ) -> Self:
+        """Add variables that are computed from labels, such as time, latitude and longitude.
+
+        They are variables like those that are stored: fields, windows, leads, :meth:`normalize` and
+        recorded methods take them. Nothing is read for them, so they count in no number of reads;
+        the memory that they take is counted. A variable has only the dimensions of its labels, and
+        is repeated along the others in a field with other variables.
+
+        Parameters
+        ----------
+        *names : str or callable
+            Names of functions in :mod:`xloader.forcings`: ``"insolation"``, ``"cos_day_of_year"``,
+            ``"sin_day_of_year"``, ``"cos_local_time"``, ``"sin_local_time"``, ``"cos_longitude"``,
+            ``"sin_longitude"`` and ``"latitude"``. Or functions of your own, which name their
+            variables.
+        coords : mapping of str to str, optional
+            For parameters of the functions, the coordinate whose labels they get. By default,
+            ``time``, ``lat`` and ``lon`` get the coordinates with these meanings by the CF
+            conventions or by common names, also those with two dimensions, and any other parameter
+            gets the coordinate of its own name. A parameter with a default value keeps it, unless
+            it is named here.
+        dtype : dtype-like, default "float32"
+            Dtype of the variables.
+        **functions : str or callable
+            The same under names of your choice: ``forcing(sun="insolation", tide=fn)``. A function
+            takes labels as :class:`xarray.DataArray`, without attributes, by the names of its
+            parameters: times as datetime64 or cftime objects, ``lat`` and ``lon`` in degrees. It
+            returns a DataArray or an array with one value for each element, or with fewer
+            dimensions. It gets a part of the labels at a time, on several threads, so each value
+            may depend on its own labels only. Attributes of a DataArray that it returns, such as
+            ``units``, become those of the variable.
+
+        Returns
+        -------
+        Samples
+            The samples with more variables.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such function or coordinate.
+        OptionError
+            If the name is taken, a function has no name or takes no labels, several coordinates
+            could be meant, latitudes lie beyond 90 degrees, or there are windows already.
+        StackError
+            If a function returns a wrong shape.
+        UnsupportedDataError
+            If a function returns no numbers, or ``dtype`` is not one of numbers.
+        TransformError
+            If a function raises an error.
+
+        See Also
+        --------
+        xloader.forcings : The functions, with their sources and units.
+
+        Examples
+        --------
+        >>> times = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]")
+        >>> t2m = xr.DataArray(np.zeros((4, 2)), {"time": times, "lat": [-45.0, 45.0]})
+        >>> ds = xr.Dataset({"t2m": t2m})
+        >>> samples = ds.xloader.forcing("latitude", is_north=lambda lat: lat > 0)
+        >>> samples = samples.window(time=2).inputs("t2m", "latitude", "is_north")
+        >>> samples[0][0][1:, 0].tolist()
+        [[-45.0, 45.0], [0.0, 1.0]]
+        """
+        require_before(self.recipe, "forcing", self._has_windows)
+        return replace(
+            self, recipe=add_computed(self.recipe, names, functions, coords or {}, dtype)
+        )
 
     # Windows and fields
 
@@ -491,6 +569,50 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
+    def denormalize(self, array: Any, field: str) -> Any:
+        """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
+
+        Parameters
+        ----------
+        array : array
+            Floating numbers of shape ``(n, *shapes[field])`` or ``shapes[field]``: a NumPy array,
+            a tensor of PyTorch, or an array of any library that knows ``*`` and ``+``.
+        field : str
+            Name of the field. Its variables say which numbers belong to which channel.
+
+        Returns
+        -------
+        array
+            A new array of the same kind, on the same device: each element times its standard
+            deviation, plus its mean. Variables that are not normalised stay as they are. The dtype
+            is that of ``array``, or float32 for float16 and bfloat16, in which values in their own
+            units may be too large.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        OptionError
+            If no variable of the field is normalised; if the shape or the dtype does not fit; if a
+            transform after :meth:`normalize` has changed a dimension along which the numbers vary.
+
+        Notes
+        -----
+        This is the inverse of :meth:`normalize` up to rounding. Transforms recorded after it are
+        not undone. Where they reorder channels, or keep some of them, labels say which numbers
+        belong to which.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": ("time", [270.0, 280.0, 290.0])})
+        >>> samples = ds.xloader.window(time=3).normalize({"t2m": (280.0, 10.0)})
+        >>> samples.denormalize(samples[0][0], "t2m").tolist()
+        [270.0, 280.0, 290.0]
+        """
+        if field not in self._inverses:
+            self._inverses[field] = make_denormalize(self.recipe, self._layouts, field)
+        return self._inverses[field].apply(array)
+
     def fillna(self, value: Any) -> Self:
         """Replace NaN by a number.
 
@@ -635,6 +757,9 @@ class Samples(RecordedMethods):
         """
         self.recipe.require_windows()
         return self._but(steps=(*self.recipe.planned.steps, step))
+
+    def _batch_of_zeros(self) -> xr.Dataset:
+        return frame_of_zeros(self.recipe, self._layouts)
 
     # Samples around points
 
@@ -1260,9 +1385,21 @@ class Samples(RecordedMethods):
         return {own.name: own.classes for own in columns if own.classes is not None}
 
     @property
+    def coords(self) -> xr.Coordinates:
+        """The source's coordinates, cut to the selection, as :attr:`xarray.Dataset.coords`.
+
+        Examples
+        --------
+        >>> grid = xr.Dataset({"sst": ("lat", np.zeros(3))}, {"lat": [-30.0, 0.0, 30.0]})
+        >>> grid.xloader.sel(lat=slice(0, 30)).coords["lat"].values.tolist()
+        [0.0, 30.0]
+        """
+        return single_samples.coords_of(self.recipe)
+
+    @property
     def coordinates(self) -> xr.Dataset:
-        """The source's coordinates, cut to the selection, without data variables."""
-        return single_samples.coordinates_of(self.recipe)
+        """The same as ``samples.coords.to_dataset()``. Use :attr:`coords` in new programs."""
+        return self.coords.to_dataset()
 
     def positions(self, ids: ArrayLike) -> xr.Dataset:
         """Positions in the store at which samples begin.
@@ -1327,9 +1464,9 @@ class Samples(RecordedMethods):
 
         Parameters
         ----------
-        index : int, slice or array-like of int
-            The sample's id, or several ids, as ``samples[...]`` takes them. Negative ids count
-            from the end.
+        index : int, slice, or array-like of int or bool
+            The sample's id, or several ids such as ``batch.ids``, or a mask, as ``samples[...]``
+            takes them. Negative ids count from the end.
 
         Returns
         -------
@@ -1653,6 +1790,10 @@ class Samples(RecordedMethods):
     @cached_property
     def _layouts(self) -> tuple[FieldLayout, ...]:
         return make_layouts(self.recipe)
+
+    @cached_property
+    def _inverses(self) -> dict[str, Denormalize]:
+        return {}
 
     @cached_property
     def _outputs(self) -> tuple[Output, ...]:

@@ -16,6 +16,7 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Position
 from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
@@ -26,7 +27,7 @@ from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
 from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedCursor, WorkerPass
-from xloader.torch.lent_tensors import memory_to_lend
+from xloader.torch.lent_tensors import MORE_SLOTS, memory_to_lend
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
@@ -126,6 +127,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._resolvers = {1: RankResolver(samples.recipe, self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
+        # Made before workers are, so that their batches refer to the samples of this process.
+        _ = samples.recipe.token
 
     @property
     def epoch(self) -> int:
@@ -221,7 +224,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         rank_plan = self._rank_plan(num_workers)
         start = self._cursor.start(Process())
         left = rank_plan.remainder(start.epoch, start.step)
-        return rank_plan.with_notes(rank_plan.explain(left, scope, kept))
+        num_more = MORE_SLOTS if num_workers else 0
+        return rank_plan.with_notes(rank_plan.explain(left, scope, kept, num_more=num_more))
 
     def __iter__(self) -> Iterator[Any]:
         """Iterator over the batches of an epoch; in a worker, over the worker's own part of them.
@@ -298,14 +302,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         seed = self._rank_plan(0).options.seed
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):
-                rows: Any = as_batch(delivery)
+                times = delivery.occurrences
+                origin = BatchOrigin.of(self.samples.recipe, seed, start.epoch, times)
+                rows: Any = as_batch(delivery, origin)
                 if self._transforms:
-                    keys = sample_keys(seed, start.epoch, rows.ids, delivery.occurrences)
+                    keys = sample_keys(seed, start.epoch, rows.ids, times)
                     rows = self._transforms.apply(rows, keys)
                 elif self.batch_size is None:
                     rows = Rows(rows)
                 yield rows
-                del delivery, rows
+                del delivery, rows, origin
 
     def _rank_plan(self, num_workers: int) -> RankPlan:
         key = check_whole("num_workers", max(num_workers, 1), 1, MOST)

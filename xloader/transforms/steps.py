@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import xarray as xr
@@ -63,7 +63,7 @@ class Map(_Pickled):
     def describe(self) -> str:
         """The function's name and partial arguments, as text. Its body is not looked at."""
         random = ", random=True" if self.random else ""
-        return f"map({_text_of(self.fn)}, per={self.per!r}{random})"
+        return f"map({text_of(self.fn)}, per={self.per!r}{random})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype, unchanged."""
@@ -135,13 +135,17 @@ class Method(_Pickled):
     kwargs : dict
         Its keyword arguments.
     over_rest : bool
-        Whether the method works over every dimension except ``sample``.
+        Whether the method works over every dimension except ``sample``; for ``squeeze``, over
+        those of size 1.
+    then : Method, optional
+        A method that is called on the result, as ``mean`` is in ``rolling(time=3).mean()``.
     """
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     over_rest: bool = False
+    then: Method | None = None
 
     @property
     def is_in_place(self) -> bool:
@@ -150,9 +154,10 @@ class Method(_Pickled):
 
     def describe(self) -> str:
         """The call, as text."""
-        given = [_text_of(value) for value in self.args]
-        given += [f"{key}={_text_of(value)}" for key, value in self.kwargs.items()]
-        return f"{self.name}({', '.join(given)})"
+        given = [text_of(value) for value in self.args]
+        given += [f"{key}={text_of(value)}" for key, value in self.kwargs.items()]
+        then = "" if self.then is None else f".{self.then.describe()}"
+        return f"{self.name}({', '.join(given)}){then}"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype, unchanged."""
@@ -179,25 +184,29 @@ class Method(_Pickled):
         if self.over_rest:
             dims = {dim for variable in frame.data_vars.values() for dim in variable.dims}
             kwargs["dim"] = [dim for dim in frame.dims if dim in dims - {SAMPLE}]
-        result: xr.Dataset = getattr(frame, self.name)(*self.args, **kwargs)
-        return result
+            if self.name == "squeeze":
+                kwargs["dim"] = [dim for dim in kwargs["dim"] if frame.sizes[dim] == 1]
+        result = getattr(frame, self.name)(*self.args, **kwargs)
+        if self.then is not None:
+            result = getattr(result, self.then.name)(*self.then.args, **self.then.kwargs)
+        return cast("xr.Dataset", result)
 
 
-def _text_of(value: object) -> str:
+def text_of(value: object) -> str:
     """A value as text that is the same in every process, without memory addresses."""
     if isinstance(value, np.ndarray | xr.DataArray | xr.Dataset | xr.Variable):
         plain = value.tolist() if isinstance(value, np.ndarray) else value.to_dict()
         digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
         return f"{type(value).__name__}({digest})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_text_of(k)}: {_text_of(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{text_of(k)}: {text_of(v)}' for k, v in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"({', '.join(map(_text_of, value))})"
+        return f"({', '.join(map(text_of, value))})"
     if isinstance(value, set | frozenset):
         # The order of a set of strings differs between processes.
-        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+        return f"{{{', '.join(sorted(map(text_of, value)))}}}"
     if isinstance(value, partial):
-        return f"partial{_text_of([value.func, value.args, value.keywords])}"
+        return f"partial{text_of([value.func, value.args, value.keywords])}"
     return _name_of(value) if callable(value) else repr(value)
 
 
