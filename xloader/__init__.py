@@ -21,6 +21,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.join import join
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
@@ -45,6 +46,7 @@ __all__ = [
     "errors",
     "forcings",
     "from_xbatcher",
+    "join",
     "open",
     "open_classes",
     "overlap",
