@@ -12,6 +12,8 @@ from xloader import errors
 from xloader.core.ranks import World
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
+from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
+from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
 from xloader.planning.explain import Explanation
@@ -20,6 +22,7 @@ from xloader.recipe.recipe import Recipe
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
+from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
@@ -29,6 +32,10 @@ from xloader.xbatcher.adopt import from_xbatcher
 __all__ = [
     "Batch",
     "Explanation",
+    "Interleaved",
+    "InterleavedExplanation",
+    "InterleavedLoader",
+    "InterleavedReport",
     "Loader",
     "Recipe",
     "Report",
@@ -42,6 +49,7 @@ __all__ = [
     "concat",
     "errors",
     "from_xbatcher",
+    "interleave",
     "open",
     "overlap",
 ]

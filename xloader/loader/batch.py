@@ -32,6 +32,8 @@ class Batch(tuple[Any, ...]):
         True where a row only repeats another sample, bool, shape ``(n,)``: to fill up a short
         batch, so that all ranks take the same steps, or in place of a sample that
         ``on_error="skip"`` leaves out. All False by default.
+    source : numpy.ndarray, optional
+        Name of the set that each row comes from, str, shape ``(n,)``, for batches of several sets.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class Batch(tuple[Any, ...]):
     _names: tuple[str, ...]
     _ids: Ints
     _is_padding: NDArray[np.bool_]
+    _source: NDArray[np.str_] | None
 
     def __new__(  # noqa: D102
         cls,
@@ -58,6 +61,7 @@ class Batch(tuple[Any, ...]):
         names: Iterable[str],
         ids: Ints,
         is_padding: NDArray[np.bool_] | None = None,
+        source: NDArray[np.str_] | None = None,
     ) -> Batch:
         batch = super().__new__(cls, arrays)
         batch._names = tuple(names)
@@ -65,6 +69,7 @@ class Batch(tuple[Any, ...]):
         if is_padding is None:
             is_padding = np.zeros(len(batch._ids), bool)
         batch._is_padding = np.asarray(is_padding, bool)
+        batch._source = source
         if len(batch._names) != len(batch) or len(batch._is_padding) != len(batch._ids):
             raise OptionError(
                 "the parts of a batch do not match",
@@ -90,6 +95,15 @@ class Batch(tuple[Any, ...]):
         return self._is_padding
 
     @property
+    def source(self) -> NDArray[np.str_] | None:
+        """Name of the set of each row, str, shape ``(n,)``; None if all are of one set.
+
+        :func:`xloader.interleave` makes batches of several sets. There, ``ids`` are the ids of a
+        row's own set.
+        """
+        return self._source
+
+    @property
     def num_samples(self) -> int:
         """Number of rows, padding included."""
         return len(self._ids)
@@ -112,7 +126,7 @@ class Batch(tuple[Any, ...]):
         return sorted({*super().__dir__(), *self._names})
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (tuple(self), self._names, self._ids, self._is_padding)
+        return type(self), (tuple(self), self._names, self._ids, self._is_padding, self._source)
 
     def __repr__(self) -> str:
         fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
@@ -142,7 +156,7 @@ class Batch(tuple[Any, ...]):
         OptionError
             If the numbers of arrays and names differ.
         """
-        return type(self)(arrays, self._names, self._ids, self._is_padding)
+        return type(self)(arrays, self._names, self._ids, self._is_padding, self._source)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.

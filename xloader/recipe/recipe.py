@@ -143,6 +143,9 @@ class Recipe:
     retry_policy : RetryPolicy, optional
         The time that reads may take and the number of retries, unless a loader sets its own. It
         is not compared.
+    num_taken : int, optional
+        Samples that an epoch takes, if that is fewer than there are. Successive epochs then take
+        successive parts of one pass over the samples; see `xloader.planning.epoch_parts`.
 
     Raises
     ------
@@ -159,6 +162,7 @@ class Recipe:
     subset: Subset | None = None
     slab: Slab | None = None
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy, compare=False)
+    num_taken: int | None = None
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -176,12 +180,13 @@ class Recipe:
         # The values cached by cached_property are left out, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
         own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
-        return Recipe, (*parts, *own)
+        return Recipe, (*parts, *own, self.num_taken)
 
     @property
     def _key(self) -> tuple[object, ...]:
         parts = (self.source.fingerprint, self.variables, self.selection)
-        return (*parts, self.windows, self.fields, self.steps, self.subset, self.slab)
+        own = (self.windows, self.fields, self.steps, self.subset, self.slab)
+        return (*parts, *own, self.num_taken)
 
     @property
     def whole(self) -> Recipe | None:
@@ -306,6 +311,8 @@ class Recipe:
         digest.update(repr(parts).encode())
         if self.subset is not None:
             digest.update(self.subset.digest.encode())
+        if self.num_taken is not None:
+            digest.update(repr(self.num_taken).encode())
         return digest.hexdigest()
 
     def kept_of(self, dim: str) -> Kept:
