@@ -87,7 +87,7 @@ def test_a_pass_has_each_sample_once_and_reads_are_predicted(
                 assert len(real) == expected.num_samples
                 own += real
     assert {len(own) for own in taken} == {each * lanes}
-    whole = sum(taken[:-1], [])
+    whole = [i for own in taken[:-1] for i in own]
     assert len(set(whole)) == len(whole)
     assert len(set(taken[-1])) == len(taken[-1])
     if not asked["shuffle"]:

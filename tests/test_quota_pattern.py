@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, floor
 
 import pytest
@@ -120,5 +121,5 @@ def test_memory_is_shared_within_needs(each: list[tuple[int, int, int]], more: i
         for need, share, most, weight in zip(needs, shares, enough, weights, strict=True)
         if need < share < most
     ]
-    for (one, own), (other, found) in zip(free, free[1:], strict=False):
+    for (one, own), (other, found) in pairwise(free):
         assert abs(own * other - found * one) <= one + other

@@ -235,10 +235,12 @@ def worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:
     if not waits or sum(waits.values()) < seconds / 10:
         return {"bottleneck": "consumer", "advice": "The training loop is slower than the loader."}
     name = max(waits, key=waits.__getitem__)
-    # A set that is waited for is its own consumer's bottleneck in part only.
-    busy = reports[name].busy_seconds
-    stage = reports[name].bottleneck
+    stage, busy = reports[name].bottleneck, reports[name].busy_seconds
     if stage == "consumer" and busy:
+        # While one set is waited for, the others have a slow consumer.
         stage = max(busy, key=busy.__getitem__)
-    advice = f"The set {name!r} was waited for longest: {reports[name].advice}"
+    advice = (
+        f"The set {name!r} was waited for longest, {waits[name]:.2f} s; "
+        f"report().sets[{name!r}] says more."
+    )
     return {"bottleneck": stage, "advice": advice}

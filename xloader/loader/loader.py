@@ -65,6 +65,11 @@ class Loader:
     device_path : DevicePath, optional
         Brings the batches to a device in place of ``hand_over``.
 
+    Attributes
+    ----------
+    label : str
+        Begins warnings: which of several sets of samples they are about. Empty for one set.
+
     Raises
     ------
     MemoryBudgetError
@@ -100,6 +105,7 @@ class Loader:
         self._hand_over = hand_over
         self._packed_fields = tuple(packed_fields)
         self._device_path = device_path
+        self.label = ""
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
@@ -345,7 +351,7 @@ class Loader:
             if self._device_path is not None:
                 rank_plan = self._resolver.rank_plan
                 self._device_path.check(rank_plan.batch_size, rank_plan.last_size)
-            self._resolver.rank_plan.warn(expected)
+            self._resolver.rank_plan.warn(expected, self.label)
             self._resolver.begin(expected, self._cursor.start)
             return EpochIterator(self._cursor, number, self._begin, self._deliver)
 

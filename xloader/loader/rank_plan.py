@@ -348,13 +348,15 @@ class RankPlan:
         workers = range(self.plan.workers)
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
-    def warn(self, expected: Explanation) -> None:
+    def warn(self, expected: Explanation, label: str = "") -> None:
         """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch.
 
         Parameters
         ----------
         expected : Explanation
             The prediction for the epoch.
+        label : str
+            Begins each warning: which of several sets of samples it is about.
         """
         self.warn_if_empty()
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
@@ -371,13 +373,13 @@ class RankPlan:
             remedy += f"; fewer lanes mix better too: {lanes}"
         if is_poor:
             warn_caller(
-                f"batches mix {expected.mixing:.1f} regions, those of a full shuffle "
+                f"{label}batches mix {expected.mixing:.1f} regions, those of a full shuffle "
                 f"{expected.full_mixing:.1f}: {remedy}",
                 MixingWarning,
             )
         if is_costly:
             warn_caller(
-                f"each chunk will be read {expected.read_amplification:.2f} times, more than "
+                f"{label}each chunk will be read {expected.read_amplification:.2f} times, more than "
                 f"max_amplification={self.options.max_amplification}: {remedy}",
                 AmplificationWarning,
             )

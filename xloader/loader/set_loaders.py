@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xloader.core.counter_rng import derive_key
-from xloader.core.options import LoaderOptions
+from xloader.core.nbytes import show_nbytes
+from xloader.core.options import LoaderOptions, usable_cores
 from xloader.core.output_dtypes import converted_dtype
 from xloader.core.ranks import World
 from xloader.errors import MemoryBudgetError
@@ -14,7 +16,7 @@ from xloader.loader.composed_run import NUM_HELD
 from xloader.loader.interleaved_figures import SetShare
 from xloader.loader.loader import Loader
 from xloader.loader.rank_plan import RankPlan
-from xloader.loader.sample_sets import SampleSets
+from xloader.loader.sample_sets import SampleSet, SampleSets
 from xloader.planning.interleaving import Interleaving
 from xloader.planning.make_plan import make_budget
 from xloader.planning.memory_shares import share_memory
@@ -86,7 +88,7 @@ class SetLoaders:
             taking(own.recipe, told.lanes * rows)
             for own, rows in zip(sets.sets, told.lane_rows, strict=True)
         ]
-        options = [_options_of(index, told, settled) for index in range(len(recipes))]
+        options = [_options_of(index, own, told, settled) for index, own in enumerate(sets.sets)]
         composed = _batch_nbytes(sets, settled) if is_on_host else 0
         shares = _divide(sets, settled, recipes, options, NUM_HELD * composed)
         loaders = {}
@@ -94,6 +96,7 @@ class SetLoaders:
             # The rank stays open: each loader finds it, and compares itself with other ranks.
             own = replace(own, memory=nbytes, rank=asked.rank, world_size=asked.world_size)
             loaders[name] = make_loader(recipe, own)
+            loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
         return cls(settled.world, told, loaders, composed)
 
     def shares(self, sets: SampleSets) -> dict[str, SetShare]:
@@ -107,10 +110,17 @@ class SetLoaders:
         }
 
 
-def _options_of(index: int, told: Interleaving, settled: LoaderOptions) -> LoaderOptions:
+def _options_of(
+    index: int, own: SampleSet, told: Interleaving, settled: LoaderOptions
+) -> LoaderOptions:
     """The options of a set's own loader, but for its memory."""
+    threads = settled.threads
+    if threads is None and not settled.processes:
+        # One more than its part: a set may have fewer rows, and each of them cost more.
+        threads = min(math.ceil(usable_cores() * own.weight) + 1, usable_cores())
     return replace(
         settled,
+        threads=threads,
         batch_size=told.share(index) * told.lanes // told.world_size,
         drop_last=False,
         collate_fn=None,

@@ -81,8 +81,8 @@ class Interleaved:
             As for :meth:`Samples.loader`. ``batch_size`` is that of the batches with rows of all
             sets. ``memory`` is divided among the sets: by weight, but each has at least what its
             smallest plan needs, and none more than what holds all its chunks. ``threads`` and
-            ``processes`` are those of each set. ``device_transform``, ``device_random`` and
-            ``out`` are not possible.
+            ``processes`` are those of each set; by default the cores are divided by weight.
+            ``device_transform``, ``device_random`` and ``out`` are not possible.
 
         Returns
         -------
@@ -122,6 +122,14 @@ class Interleaved:
         asked: LoaderKeywords = {"output": "numpy", **options}
         with self.loader(**asked) as loader:
             return loader.explain()
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Samples, name) and not name.startswith("_"):
+            raise AttributeError(
+                f"several sets together have no {name!r}: call it on the samples of each set, "
+                "before xloader.interleave"
+            )
+        raise AttributeError(f"'Interleaved' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         rows = [f"<xloader.Interleaved, {len(self):,} rows an epoch>"]
