@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
@@ -23,7 +24,9 @@ from xloader.errors import (
     EmptySamplesError,
     LanesError,
     MemoryBudgetError,
+    MixingWarning,
     OptionError,
+    RanksError,
     StackError,
     StateError,
 )
@@ -571,6 +574,51 @@ def test_what_is_left_out_is_shown() -> None:
     )
     assert "1 of 101 rows are left out" in str(uneven.explain())
     assert "era5  0.5 of the rows, 60 samples" in repr(both)
+
+
+def test_a_rank_that_becomes_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"batch_size": 6, "output": "numpy"}
+    loader = three().loader(**options)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with loader, three().loader(**options, rank=1, world_size=2) as other:
+        assert len(loader) == len(other)
+        assert [contents(a) for a in loader] == [contents(b) for b in other]
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        with pytest.raises(RanksError):
+            iter(loader)
+
+
+def test_copies_of_loaders_and_sets_are_small_and_alike() -> None:
+    both = pickle.loads(pickle.dumps(three()))
+    assert both.weights == three().weights
+    with (
+        three().loader(batch_size=8, output="numpy", collate_fn=rows_of_one) as loader,
+        pickle.loads(pickle.dumps(loader)) as other,
+    ):
+        assert list(loader) == list(other)
+
+
+def rows_of_one(rows: Any) -> list[tuple[str, int]]:
+    return rows_of([rows.batch])
+
+
+@pytest.mark.filterwarnings("default::xloader.errors.MixingWarning")
+def test_a_warning_names_the_set() -> None:
+    days = xloader.open(make_set(3, 2000, 8)).window(time=1)
+    pairs = {"era5": (days, 1), "cmip": (samples_of("cmip"), 1)}
+    with (
+        xloader.interleave(pairs).loader(batch_size=32, spread=0, output="numpy") as loader,
+        pytest.warns(MixingWarning, match=r"set 'era5', with .* of the memory: batches mix"),
+    ):
+        iter(loader)
+
+
+def test_verbs_come_before() -> None:
+    with pytest.raises(AttributeError, match=r"no 'select': call it on the samples of each set"):
+        three().select([1])
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        three().nothing  # noqa: B018
 
 
 def test_ranks_together_are_explained() -> None:

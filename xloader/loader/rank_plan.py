@@ -379,8 +379,8 @@ class RankPlan:
             )
         if is_costly:
             warn_caller(
-                f"{label}each chunk will be read {expected.read_amplification:.2f} times, more than "
-                f"max_amplification={self.options.max_amplification}: {remedy}",
+                f"{label}each chunk will be read {expected.read_amplification:.2f} times, more "
+                f"than max_amplification={self.options.max_amplification}: {remedy}",
                 AmplificationWarning,
             )
 

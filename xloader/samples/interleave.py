@@ -132,7 +132,12 @@ class Interleaved:
         raise AttributeError(f"'Interleaved' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        rows = [f"<xloader.Interleaved, {len(self):,} rows an epoch>"]
+        try:
+            size = f"{len(self):,} rows an epoch"
+        except OptionError:
+            # Users print samples to find a fault, so printing must not fail because of it.
+            size = "weights with too many digits"
+        rows = [f"<xloader.Interleaved, {size}>"]
         for own in self.sets.sets:
             size = num_samples_of(own.recipe)
             rows.append(f"    {own.name}  {float(own.weight):.4g} of the rows, {size:,} samples")
