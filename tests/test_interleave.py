@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -186,7 +188,8 @@ def test_an_epoch_is_the_longest_without_a_repeat(
     weights: list[Any], drop_last: bool, ranks: int
 ) -> None:
     both = three(weights)
-    options = {"batch_size": 4, "drop_last": drop_last, "world_size": ranks, "output": "numpy"}
+    options = {"batch_size": 4, "drop_last": drop_last, "world_size": ranks}
+    options |= {"output": "numpy", "memory": "64KiB"}
     loader = make_loader(both, options)
     if loader is None:
         return
@@ -619,6 +622,28 @@ def test_verbs_come_before() -> None:
         three().select([1])
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         three().nothing  # noqa: B018
+
+
+def test_other_doors_name_the_loader() -> None:
+    torch_doors = pytest.importorskip("xloader.torch")
+    with pytest.raises(OptionError, match=r"iterate over .loader\(...\) of the sets together"):
+        torch_doors.data_loader(three(), batch_size=4)
+
+
+def test_sets_of_many_samples_take_little_memory() -> None:
+    lazy = xr.Dataset({"t": ("time", da.zeros(10**8, chunks=10**6, dtype="f4"))})
+    one, other = (xloader.open(lazy).window(time=1) for _ in range(2))
+    tracemalloc.start()
+    try:
+        both = xloader.interleave({"one": (one, 0.7), "other": (other, 0.3)})
+        expected = both.explain(batch_size=64, memory="64MiB")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert expected.num_samples == 142_857_143
+    assert expected.read_amplification == 1.0
+    assert expected.sets["other"].num_reads < 50
+    assert peak < 32 << 20
 
 
 def test_ranks_together_are_explained() -> None:
