@@ -617,6 +617,17 @@ def test_a_warning_names_the_set() -> None:
         iter(loader)
 
 
+def test_labels_are_those_of_a_set() -> None:
+    with three().loader(batch_size=8, output="numpy") as loader:
+        batch = next(iter(loader))
+    for ask in (batch.to_xarray, lambda: batch.coords):
+        with pytest.raises(OptionError, match=r"several sets.*era5, cmip.*batch.source == name"):
+            ask()
+    ids = batch.ids[batch.source == "cmip"]
+    read = samples_of("cmip").to_xarray(ids)
+    np.testing.assert_array_equal(read.t, batch.t[batch.source == "cmip"])
+
+
 def test_verbs_come_before() -> None:
     with pytest.raises(AttributeError, match=r"no 'select': call it on the samples of each set"):
         three().select([1])

@@ -230,7 +230,8 @@ class ComposedRun:
             at += size
         self._step += 1
         source = np.repeat(np.array([feed.name for feed in self._feeds]), sizes)
-        return Batch(rows.stack.arrays(), self._names, rows.ids, rows.is_padding, source)
+        arrays = rows.stack.arrays()
+        return Batch(arrays, self._names, rows.ids, rows.is_padding, source=source)
 
     def close(self) -> None:
         """Stop the loaders of all sets."""

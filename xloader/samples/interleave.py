@@ -133,11 +133,11 @@ class Interleaved:
 
     def __repr__(self) -> str:
         try:
-            size = f"{len(self):,} rows an epoch"
+            length = f"{len(self):,} rows an epoch"
         except OptionError:
             # Users print samples to find a fault, so printing must not fail because of it.
-            size = "weights with too many digits"
-        rows = [f"<xloader.Interleaved, {size}>"]
+            length = "weights with too many digits"
+        rows = [f"<xloader.Interleaved, {length}>"]
         for own in self.sets.sets:
             size = num_samples_of(own.recipe)
             rows.append(f"    {own.name}  {float(own.weight):.4g} of the rows, {size:,} samples")
