@@ -363,7 +363,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "sel after window": (
         lambda s: s.window(time=2).sel(lat=0),
         OptionError,
-        "sel comes too late. Given: after window.*first sel and isel",
+        "sel comes too late. Given: after window.*first sel, isel and forcing",
     ),
     "isel after field": (
         lambda s: s.window(time=2).inputs("t2m").isel(lat=0),

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from xloader.planning.plan import Plan
+
 
 class EpochPart(NamedTuple):
     """The part of a pass over all samples that is one epoch.
@@ -70,6 +72,20 @@ class EpochParts:
     lanes: int
     share: int
     is_shuffled: bool
+
+    @classmethod
+    def of(cls, plan: Plan, num_samples: int, num_taken: int) -> EpochParts:
+        """The division of the passes of a plan.
+
+        Parameters
+        ----------
+        plan : Plan
+            The plan, for one worker.
+        num_samples, num_taken : int
+            Number of samples of a pass, and of an epoch.
+        """
+        pace = plan.pace
+        return cls(num_samples, num_taken, pace.lanes, plan.lane_share, pace.is_shuffled)
 
     @property
     def num_steps(self) -> int:
