@@ -12,6 +12,8 @@ from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
+from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
+from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
 from xloader.planning.explain import Explanation
@@ -21,6 +23,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
@@ -32,6 +35,10 @@ __all__ = [
     "Batch",
     "ClassSamples",
     "Explanation",
+    "Interleaved",
+    "InterleavedExplanation",
+    "InterleavedLoader",
+    "InterleavedReport",
     "Loader",
     "Recipe",
     "Report",
@@ -46,6 +53,7 @@ __all__ = [
     "errors",
     "forcings",
     "from_xbatcher",
+    "interleave",
     "join",
     "open",
     "open_classes",
