@@ -23,7 +23,7 @@ TOWER = (
     ("xbatcher",),
     ("torch",),
     ("samples",),
-    ("jobs",),
+    ("jobs", "mosaic"),
     ("tensors", "device"),
     ("loader",),
     ("engine",),
@@ -65,7 +65,8 @@ ONLY_UNDER = {
     ),
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),
-    "zarr": ("xloader.sources", "xloader.testing", "xloader.demo"),
+    # A mosaic writes a store.
+    "zarr": ("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
     "matplotlib": ("xloader.demo",),
 }
 """Libraries that only some rooms may import, and these rooms."""

@@ -14,12 +14,15 @@ from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
+from xloader.mosaic.merge_boxes import MosaicSummary
+from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
+from xloader.samples.merge import merge
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
@@ -30,6 +33,8 @@ __all__ = [
     "Batch",
     "Explanation",
     "Loader",
+    "Mosaic",
+    "MosaicSummary",
     "Recipe",
     "Report",
     "Rng",
@@ -42,6 +47,7 @@ __all__ = [
     "concat",
     "errors",
     "from_xbatcher",
+    "merge",
     "open",
     "overlap",
 ]
