@@ -61,7 +61,8 @@ def run(folder: Path, num_cells: int, memory: str) -> dict[str, Any]:
     out.close()
     merged = time.perf_counter()
     summary = out.summary
-    assert summary is not None and summary.is_complete
+    assert summary is not None
+    assert summary.is_complete
     found = xr.open_zarr(folder / "forecast.zarr").t2m.isel(time=0, lat=128, lon=128)
     return {
         "target_nbytes": 4 * summary.num_cells,

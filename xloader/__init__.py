@@ -14,7 +14,7 @@ from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
-from xloader.mosaic.merge_boxes import MosaicSummary
+from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
@@ -22,7 +22,7 @@ from xloader.recipe.recipe import Recipe
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
 from xloader.samples.concat import concat
-from xloader.samples.merge import merge
+from xloader.samples.partial_results import merge
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split

@@ -151,7 +151,7 @@ def merge(target: Path, memory: str, overwrite: bool) -> None:
     """
     try:
         # Importing it takes a second, which --help does not need.
-        from xloader.samples.merge import merge as merge_target
+        from xloader.samples.partial_results import merge as merge_target
 
         summary = merge_target(target, memory=memory, overwrite=overwrite)
     except XloaderError as error:

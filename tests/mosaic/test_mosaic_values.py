@@ -167,9 +167,7 @@ def test_infinity_outweighs_numbers_in_any_order() -> None:
     step=st.integers(1, 2),
     seed=st.integers(0, 5),
 )
-def test_leads_are_kept_apart(
-    taken: tuple[int, int], stride: int, step: int, seed: int
-) -> None:
+def test_leads_are_kept_apart(taken: tuple[int, int], stride: int, step: int, seed: int) -> None:
     offsets = slice(taken[0], min(taken[0] + taken[1] + 1, 6), step)
     leads = range(*offsets.indices(6))
     samples = (
@@ -294,7 +292,8 @@ def test_a_variable_without_time_is_predicted_at_each_time() -> None:
         out.write(np.arange(len(samples)), samples[:].targets)
     found = out.dataset["orography"]
     assert found.dims == ("time", "lat", "lon")
-    assert (found == ds["orography"]).all() and found.sizes["time"] == 11
+    assert (found == ds["orography"]).all()
+    assert found.sizes["time"] == 11
     xr.testing.assert_equal(out.dataset["t"], ds["t"].isel(time=slice(1, None)))
 
 
@@ -345,7 +344,8 @@ def test_sea_surface_temperature_comes_back(blend: Any, data_folder: Path, tmp_p
             out.write(batch, batch.targets)
     found = xr.open_zarr(tmp_path / "sst.zarr").sst.load()
     counts = xr.open_zarr(tmp_path / "sst.zarr", group="_coverage").sst.values
-    assert found.dtype == np.float32 and counts.max() == 8
+    assert found.dtype == np.float32
+    assert counts.max() == 8
     covered = (counts > 0).any(axis=0)
     assert covered.mean() > 0.9
     np.testing.assert_array_equal(

@@ -15,7 +15,7 @@ VALID: Final = "valid"
 """Prefix of the coordinate with the labels that predictions are for, along windows and leads."""
 
 
-def grid_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:
+def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:
     """The coordinates of a mosaic, in memory.
 
     Parameters

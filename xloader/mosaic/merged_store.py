@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 from xloader.errors import MosaicError, SourceNotFoundError, XloaderWarning
-from xloader.mosaic.merge_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
+from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.parts import LABELS, FolderParts, differences, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.target_grid import TargetGrid

@@ -22,8 +22,8 @@ from xloader.core.ranks import resolve_world
 from xloader.errors import ClosedError, MosaicError, OptionError, XloaderWarning
 from xloader.loader.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
-from xloader.mosaic.grid_labels import grid_labels
-from xloader.mosaic.merge_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
+from xloader.mosaic.grid_labels import make_labels
+from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
 from xloader.mosaic.merged_store import COVERAGE, check_target, merge_store
 from xloader.mosaic.parts import (
     FolderParts,
@@ -98,7 +98,7 @@ class Mosaic:
         check_choice("blend", blend, BLENDS)
         parse_nbytes(memory)
         self._grid = FieldGrid(recipe, field, blend, leads, chunks, keep_units)
-        self._labels = grid_labels(recipe, self._grid)
+        self._labels = make_labels(recipe, self._grid)
         self._memory, self._overwrite = memory, overwrite
         self._world = resolve_world(rank, world_size)
         self.target = _as_path(target)

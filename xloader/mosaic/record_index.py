@@ -14,7 +14,7 @@ from xloader.mosaic.target_grid import Box, GridVariable, PlacedAxis, TargetGrid
 
 
 class RecordIndex:
-    """Finds the predictions of a box of cells. Keeps about 32 bytes for each sample.
+    """Finds the predictions of a box of cells. Takes about 100 bytes for each sample.
 
     Parameters
     ----------
@@ -36,19 +36,18 @@ class RecordIndex:
         starts = np.concatenate(
             [np.zeros((0, len(grid.axes)), np.int64), *(record.starts for record in records)]
         )
-        numbers = np.repeat(np.arange(len(records), dtype=np.int32), num_rows)
-        rows = np.concatenate([np.zeros(0, np.int64), *map(np.arange, num_rows)])
+        # The rows of all records are counted through. Each record begins at one of these numbers.
+        self._begins = np.concatenate([[0], np.cumsum(num_rows, dtype=np.int64)[:-1]])
         # Equal ids stay in the order of the records.
         order = np.argsort(ids, kind="stable")
         is_new = np.diff(ids[order], prepend=-1) > 0
         if not is_new.all():
-            _check_twice(grid, records, ids[order], numbers[order], rows[order], is_new)
-        order = order[is_new]
+            self._check_twice(records, ids, order, is_new)
+            order = order[is_new]
         # By place along the dimension with the most cells, because most boxes are cut there.
         self._lead = int(np.argmax([axis.size for axis in grid.axes]))
         order = order[np.argsort(starts[order, self._lead], kind="stable")]
-        self.ids, self._starts = ids[order], starts[order]
-        self._numbers, self._rows = numbers[order], rows[order]
+        self.ids, self._starts, self._rows = ids[order], starts[order], order
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,7 +75,34 @@ class RecordIndex:
             if number != self._lead:
                 found = found[_touches(axis, self._starts[found, number], *bounds[axis.dim])]
         found = found[np.argsort(self.ids[found])]
-        return self._numbers[found].astype(np.int64), self._rows[found], self._starts[found]
+        return *self._places(self._rows[found]), self._starts[found]
+
+    def _places(self, rows: Ints) -> tuple[Ints, Ints]:
+        """The record of each row, and its number within the record."""
+        numbers = np.searchsorted(self._begins, rows, side="right") - 1
+        return numbers, rows - self._begins[numbers]
+
+    def _check_twice(
+        self, records: Sequence[Record], ids: Ints, order: Ints, is_new: NDArray[np.bool_]
+    ) -> None:
+        """Check that samples that were written twice have the same predictions both times."""
+        shapes = [self._grid.row_shape(variable) for variable in self._grid.variables]
+        with RecordReader(records, shapes) as reader:
+            for again in np.flatnonzero(~is_new):
+                numbers, rows = self._places(order[again - 1 : again + 1])
+                pair = list(zip(numbers.tolist(), rows.tolist(), strict=True))
+                is_same = len({records[number].dtype for number, _ in pair}) == 1 and all(
+                    _is_same(reader, pair, variable, shape) for variable, shape in enumerate(shapes)
+                )
+                if not is_same:
+                    paths = [str(records[number].path) for number, _ in pair]
+                    raise MosaicError(
+                        "a sample was written twice, with different predictions",
+                        given=f"id {ids[order[again]]} in {paths[0]} and {paths[1]}",
+                        allowed="each id once, or the same bits each time",
+                        remedy="write(batch, prediction) leaves padding rows out; to go on, delete "
+                        "one of these two files, write its samples again, and merge",
+                    )
 
     def _near(self, axis: PlacedAxis, begin: int, end: int) -> Ints:
         """Numbers of the predictions that may touch ``[begin, end)`` along the sorted dimension."""
@@ -96,34 +122,6 @@ def _touches(axis: PlacedAxis, starts: Ints, begin: int, end: int) -> NDArray[np
     if axis.wraps:
         is_near |= starts + axis.reach > begin + axis.size
     return is_near
-
-
-def _check_twice(
-    grid: TargetGrid,
-    records: Sequence[Record],
-    ids: Ints,
-    numbers: Ints,
-    rows: Ints,
-    is_new: NDArray[np.bool_],
-) -> None:
-    """Check that the samples that were written twice have the same predictions both times."""
-    shapes = [grid.row_shape(variable) for variable in grid.variables]
-    with RecordReader(records, shapes) as reader:
-        for again in np.flatnonzero(~is_new).tolist():
-            pair = [(int(numbers[at]), int(rows[at])) for at in (again - 1, again)]
-            dtypes = {records[number].dtype for number, _ in pair}
-            is_same = len(dtypes) == 1 and all(
-                _is_same(reader, pair, variable, shape) for variable, shape in enumerate(shapes)
-            )
-            if not is_same:
-                paths = [str(records[number].path) for number, _ in pair]
-                raise MosaicError(
-                    "a sample was written twice, with different predictions",
-                    given=f"id {ids[again]} in {paths[0]} and {paths[1]}",
-                    allowed="each id once, or the same bits each time",
-                    remedy="write(batch, prediction) leaves padding rows out; to go on, delete one "
-                    "of these two files, write its samples again, and merge",
-                )
 
 
 def _is_same(

@@ -1616,7 +1616,7 @@ class Samples(RecordedMethods):
             Whether variables keep the units of the source although :meth:`normalize` changes them:
             for predictions that you have converted back.
         memory : int or str
-            Bytes that merging may take, besides about 32 for each sample.
+            Bytes that merging may take, besides about 100 for each sample.
         overwrite : bool
             Whether to remove what lies at the target, and what earlier runs have written for it.
         rank, world_size : int, optional

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.axis import Ints
 from xloader.core.nbytes import parse_nbytes
 from xloader.errors import MemoryBudgetError
 from xloader.mosaic.blends import CELL_NBYTES, make_blend
@@ -110,7 +111,7 @@ def merge_boxes(
     arrays : sequence of MergeArrays
         The arrays of each variable. Cells that nothing covers must be NaN and 0 already.
     memory : int or str
-        Bytes that merging may take, besides 32 bytes for each sample.
+        Bytes that merging may take, besides 100 bytes for each sample.
 
     Returns
     -------
@@ -186,7 +187,7 @@ def _blend_box(
     placed = [
         (dim, axis) for dim, axis in enumerate(map(grid.axis_of, variable.dims)) if axis is not None
     ]
-    for record, row, starts in zip(*(own.tolist() for own in found), strict=True):
+    for record, row, starts in _rows(*found):
         for elements, cells in _pieces(grid, variable, starts, box):
             weights = [(dim, blend.weights(axis, elements[dim])) for dim, axis in placed]
             for part, values in reader.slabs(record, row, number, elements):
@@ -194,6 +195,14 @@ def _blend_box(
                 at = tuple(map(_cut, cells, part))
                 blend.add(at, values, functools.reduce(blend.combine, own))
     return blend.values, blend.counts
+
+
+def _rows(numbers: Ints, rows: Ints, starts: Ints) -> Iterator[tuple[int, int, list[int]]]:
+    """The predictions one by one, as Python's numbers, which take far more memory than arrays."""
+    for begin in range(0, len(rows), 4096):
+        part = slice(begin, begin + 4096)
+        columns = (numbers[part].tolist(), rows[part].tolist(), starts[part].tolist())
+        yield from zip(*columns, strict=True)
 
 
 def _pieces(

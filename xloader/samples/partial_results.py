@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from xloader.errors import UnsupportedDataError
-from xloader.mosaic.merge_boxes import MosaicSummary
+from xloader.mosaic.merged_boxes import MosaicSummary
 from xloader.mosaic.merged_store import merge_store
 
 
@@ -21,7 +21,7 @@ def merge(
     target : path
         The target that was passed to :meth:`Samples.mosaic`.
     memory : int or str
-        Bytes that merging may take, besides about 32 for each sample.
+        Bytes that merging may take, besides about 100 for each sample.
     overwrite : bool
         Whether the store may replace something else that lies at the target.
 
