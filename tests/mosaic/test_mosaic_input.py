@@ -120,6 +120,12 @@ def test_transforms_may_change_values_but_not_shapes() -> None:
         samples.map(lambda ds: ds.isel(lon=slice(0, 3))).mosaic()
     with pytest.raises(OptionError, match="changes the shape"):
         samples.inputs("t").map(lambda ds: ds.drop_vars("targets")).mosaic(field="targets")
+    square = weather().xloader.window(time=2, lat=2).targets("t")
+    with pytest.raises(OptionError, match="changes the shape"):
+        square.transpose("sample", "channel", "lat", "time", "lon").mosaic()
+    # Both fields have leads, which a transform sees as `inputs_time` and `targets_time`.
+    two = weather().xloader.window(time=4).inputs("t", time=slice(0, 2)).targets("t", time=3)
+    assert two.map(lambda ds: ds).mosaic(field="inputs").num_done == 0
     doubled = samples.map(lambda ds: 2 * ds)
     with doubled.mosaic() as out:
         out.write(range(8), doubled[:].targets)

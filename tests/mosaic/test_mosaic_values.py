@@ -353,3 +353,24 @@ def test_sea_surface_temperature_comes_back(blend: Any, data_folder: Path, tmp_p
     )
     for dim in ("time", "lat", "lon"):
         xr.testing.assert_equal(found[dim], expected[dim])
+
+
+def test_labels_that_zarr_has_no_words_for_are_stored(tmp_path: Path) -> None:
+    values = np.arange(24.0).reshape(6, 4)
+    days = xr.date_range("2001-01-01", periods=6, calendar="noleap", use_cftime=True)
+    pairs = pd.MultiIndex.from_product([[1, 2], [1, 2, 3]], names=["p", "q"])
+    stations: list[dict[str, Any]] = [
+        {"time": days},
+        {"time": ["a", "bc", "d", "e", "f", "g"]},
+        dict(xr.Coordinates.from_pandas_multiindex(pairs, "time")),
+    ]
+    for number, coords in enumerate(stations):
+        ds = xr.Dataset({"a": (("time", "x"), values)}, coords)
+        samples = ds.xloader.window(x=2)
+        with samples.mosaic(tmp_path / f"{number}.zarr") as out:
+            out.write(range(2), samples[:].a)
+        expected = ds.reset_index("time") if number == 2 else ds
+        xr.testing.assert_equal(out.dataset.load(), expected)
+        with samples.mosaic() as out:
+            out.write(range(2), samples[:].a)
+        xr.testing.assert_identical(out.dataset, ds)

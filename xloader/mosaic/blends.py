@@ -38,11 +38,11 @@ class MeanBlend:
     --------
     >>> axis = PlacedAxis("x", size=4, count=3)
     >>> blend = MeanBlend((4,), is_linear=True)
-    >>> for first, value in [(0, 1.0), (1, 5.0)]:
+    >>> for first, value in [(0, 1.0), (1, 4.0)]:
     ...     cells = (slice(first, first + 3),)
     ...     blend.add(cells, np.full(3, value), blend.weights(axis, slice(0, 3)))
     >>> blend.values.tolist(), blend.counts.tolist()
-    ([1.0, 2.333333333333333, 3.666666666666667, 5.0], [1, 2, 2, 1])
+    ([1.0, 2.0, 3.0, 4.0], [1, 2, 2, 1])
     """
 
     def __init__(self, shape: Shape, is_linear: bool) -> None:

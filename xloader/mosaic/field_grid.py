@@ -275,8 +275,12 @@ def _check_transforms(
 ) -> None:
     """Check that the transforms leave the shape of the field as it is."""
     found = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
-    shape = None if found is None else (found.shape, found.channels)
-    if shape != (layout.shape, layout.channels):
+    shape = None
+    if found is not None:
+        # Where fields differ in a dimension, a transform sees it under the name of its field.
+        dims = tuple(dim.removeprefix(f"{layout.name}_") for dim in found.dims)
+        shape = (dims, found.shape, found.channels)
+    if shape != (layout.dims, layout.shape, layout.channels):
         raise OptionError(
             f"a transform changes the shape of the field {layout.name!r}, so that its elements "
             "have no known place",

@@ -14,7 +14,7 @@ import zarr
 
 from xloader.errors import MosaicError, SourceNotFoundError, XloaderWarning
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import LABELS, FolderParts, differences, parts_folder
+from xloader.mosaic.parts import LABELS, FolderParts, differences, parts_folder, storable
 from xloader.mosaic.records import Record
 from xloader.mosaic.target_grid import TargetGrid
 
@@ -150,7 +150,7 @@ def _make_arrays(
     with xr.open_zarr(path, consolidated=False) as labels:
         indexes = xr.Dataset(coords={dim: labels[dim] for dim in labels.xindexes})
         indexes = indexes.load().drop_encoding()
-    indexes.to_zarr(path, group=COVERAGE, mode="w-", zarr_format=3, consolidated=False)
+    storable(indexes).to_zarr(path, group=COVERAGE, mode="w-", zarr_format=3, consolidated=False)
     counts = zarr.open_group(str(path / COVERAGE), mode="r+")
     dtype = merged_dtype(records)
     made = []

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
@@ -33,6 +34,8 @@ from xloader.mosaic.target_grid import TargetGrid
 
 GRID_FILE: Final = "mosaic.json"
 LABELS: Final = "labels.zarr"
+
+_NO_LEVELS: Final = pd.RangeIndex(0)
 
 
 class Parts(Protocol):
@@ -171,7 +174,7 @@ def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = uuid.uuid4().hex[:8]
     partial = folder / f"{own}.partial"
-    labels.to_zarr(partial, mode="w-", zarr_format=3, consolidated=False)
+    storable(labels).to_zarr(partial, mode="w-", zarr_format=3, consolidated=False)
     try:
         os.rename(partial, folder / LABELS)
     except OSError:
@@ -180,6 +183,16 @@ def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     text = folder / f"{own}.json.partial"
     text.write_text(grid.to_json(), "utf-8")
     os.replace(text, folder / GRID_FILE)
+
+
+def storable(labels: xr.Dataset) -> xr.Dataset:
+    """Coordinates as Zarr can hold them: text of any length, and levels of an index one by one."""
+    several = [dim for dim in labels.dims if labels.indexes.get(dim, _NO_LEVELS).nlevels > 1]
+    plain = labels.reset_index(several)
+    texts = {
+        name: own.astype(object) for name, own in plain.coords.items() if own.dtype.kind == "U"
+    }
+    return plain.assign_coords(texts)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:
