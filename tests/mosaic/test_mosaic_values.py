@@ -374,3 +374,57 @@ def test_labels_that_zarr_has_no_words_for_are_stored(tmp_path: Path) -> None:
         with samples.mosaic() as out:
             out.write(range(2), samples[:].a)
         xr.testing.assert_identical(out.dataset, ds)
+
+
+def test_names_that_are_paths_become_groups(tmp_path: Path) -> None:
+    """The names of joined samples."""
+    rng = np.random.default_rng(0)
+    ds = xr.Dataset(
+        {
+            "radar/rain": (("time", "radar/y", "lon"), rng.normal(size=(6, 5, 4))),
+            "era5/rain": (("time", "era5/y", "lon"), rng.normal(size=(6, 5, 4))),
+        },
+        {
+            "time": range(6),
+            "radar/y": np.arange(5.0),
+            "radar/height": ("radar/y", np.ones(5)),
+            "lon": np.arange(4.0),
+        },
+    )
+    both = ds.xloader.window(time=2)
+    for name in ds.data_vars:
+        samples = both.field("rain", name)
+        path = tmp_path / f"{str(name)[:4]}.zarr"
+        with samples.mosaic(path) as out:
+            out.write(range(3), samples[:].rain)
+        with samples.mosaic() as in_memory:
+            in_memory.write(range(3), samples[:].rain)
+        expected = ds[[name]]
+        xr.testing.assert_identical(in_memory.dataset, expected)
+        xr.testing.assert_identical(out.dataset.load(), expected)
+        xr.testing.assert_identical(out.coverage.load().drop_attrs(), in_memory.coverage)
+        group = str(name).partition("/")[0]
+        assert "rain" in xr.open_zarr(path, group=group)
+        found = xr.open_datatree(path, engine="zarr")[group]
+        assert found["rain"].dims == ("time", "y", "lon")
+        assert (found["rain"].values == ds[name].values).all()
+        tree = xr.open_datatree(path, engine="zarr")
+        assert (tree["_coverage"][group]["rain"] == 1).all()
+
+
+def test_variables_of_several_groups_lie_in_one_store(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ds = xr.Dataset(
+        {
+            name: (("time", "x"), rng.normal(size=(6, 5)))
+            for name in ("era5/t2m", "radar/rain", "z")
+        },
+        {"time": range(6), "x": np.arange(5.0)},
+    )
+    samples = ds.xloader.window(time=2).targets(*map(str, ds.data_vars))
+    with samples.mosaic(tmp_path / "a.zarr") as out:
+        out.write(range(3), samples[:].targets)
+    xr.testing.assert_identical(out.dataset.load(), ds)
+    tree = xr.open_datatree(tmp_path / "a.zarr", engine="zarr")
+    assert set(tree.children) == {"era5", "radar", "_coverage"}
+    assert set(tree.data_vars) == {"z"}

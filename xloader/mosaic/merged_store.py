@@ -14,8 +14,9 @@ import zarr
 
 from xloader.errors import MosaicError, SourceNotFoundError, XloaderWarning
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import LABELS, FolderParts, differences, parts_folder, storable
+from xloader.mosaic.parts import LABELS, FolderParts, differences, parts_folder
 from xloader.mosaic.records import Record
+from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import TargetGrid
 
 COVERAGE: Final = "_coverage"
@@ -124,10 +125,9 @@ def known_mosaic(target: Path) -> dict[str, str] | None:
 def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
     grid, records = parts.grid, parts.records()
     shutil.copytree(parts.folder / LABELS, path)
-    group = zarr.open_group(str(path), mode="r+")
-    arrays = _make_arrays(group, path, grid, records)
+    arrays = _make_arrays(path, grid, records)
     summary = merge_boxes(grid, records, arrays, memory)
-    group[COVERAGE].attrs.update(
+    zarr.open_group(str(path / COVERAGE), mode="r+").attrs.update(
         {
             _ATTRIBUTE: dict(grid.fingerprint),
             "blend": grid.blend,
@@ -139,43 +139,68 @@ def _write(parts: FolderParts, path: Path, memory: int | str) -> MosaicSummary:
     with warnings.catch_warnings():
         # zarr says that consolidated metadata are no part of the format yet. xarray looks for them.
         warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(str(path), path=COVERAGE)
-        zarr.consolidate_metadata(str(path))
+        groups = {"", COVERAGE, *groups_of(grid), *(f"{COVERAGE}/{own}" for own in groups_of(grid))}
+        # The groups within come first, because a group also lists what lies below it.
+        for group in sorted((own.strip("/") for own in groups), key=len, reverse=True):
+            zarr.consolidate_metadata(str(path), path=group or None)
     return summary
 
 
-def _make_arrays(
-    group: zarr.Group, path: Path, grid: TargetGrid, records: list[Record]
-) -> list[MergeArrays]:
-    with xr.open_zarr(path, consolidated=False) as labels:
-        indexes = xr.Dataset(coords={dim: labels[dim] for dim in labels.xindexes})
-        indexes = indexes.load().drop_encoding()
-    storable(indexes).to_zarr(path, group=COVERAGE, mode="w-", zarr_format=3, consolidated=False)
-    counts = zarr.open_group(str(path / COVERAGE), mode="r+")
+def _make_arrays(path: Path, grid: TargetGrid, records: list[Record]) -> list[MergeArrays]:
+    """Make the arrays of all variables, which are NaN, and of their coverage, which is 0."""
     dtype = merged_dtype(records)
-    made = []
-    for variable in grid.variables:
-        shared: dict[str, Any] = {
-            "shape": variable.shape,
-            "chunks": variable.chunks,
-            "dimension_names": variable.dims,
-        }
-        attrs: dict[str, Any] = {"long_name": f"number of windows that cover {variable.name}"}
-        made.append(
-            MergeArrays(
-                group.create_array(
-                    variable.name,
-                    dtype=dtype,
-                    fill_value=np.nan,
-                    attributes=dict(variable.attrs),
-                    **shared,
-                ),
-                counts.create_array(
-                    variable.name, dtype=np.int32, fill_value=0, attributes=attrs, **shared
-                ),
+    made: dict[str, MergeArrays] = {}
+    zarr.create_group(str(path / COVERAGE), zarr_format=3)
+    for group, variables in groups_of(grid).items():
+        with xr.open_zarr(path, group=group or None, consolidated=False) as labels:
+            indexes = xr.Dataset(coords={dim: labels[dim].variable for dim in labels.xindexes})
+            indexes = indexes.load().drop_encoding()
+        counted = path / COVERAGE / group
+        indexes.to_zarr(counted, mode="a", zarr_format=3, consolidated=False)
+        values = zarr.open_group(str(path / group), mode="r+")
+        counts = zarr.open_group(str(counted), mode="r+")
+        for variable in variables:
+            shared: dict[str, Any] = {
+                "name": name_within(group, variable.name),
+                "shape": variable.shape,
+                "chunks": variable.chunks,
+                "dimension_names": [name_within(group, dim) for dim in variable.dims],
+            }
+            attrs: dict[str, Any] = {"long_name": f"number of windows that cover {variable.name}"}
+            own = dict(variable.attrs)
+            made[variable.name] = MergeArrays(
+                values.create_array(dtype=dtype, fill_value=np.nan, attributes=own, **shared),
+                counts.create_array(dtype=np.int32, fill_value=0, attributes=attrs, **shared),
             )
-        )
-    return made
+    return [made[variable.name] for variable in grid.variables]
+
+
+def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str = "") -> xr.Dataset:
+    """The merged store as one Dataset, opened lazily, in which everything has its own name.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The store.
+    grid : TargetGrid
+        The grid.
+    labels : xarray.Dataset
+        The coordinates, for their names.
+    group : str
+        The group that holds it: the root, or `COVERAGE`.
+    """
+    parts = []
+    for own, variables in groups_of(grid).items():
+        opened = xr.open_zarr(target, group=f"{group}/{own}".strip("/") or None)
+        names = {name for variable in variables for name in (variable.name, *variable.dims)}
+        names |= set(map(str, labels.variables))
+        here = {*opened.variables, *opened.dims}
+        within = {name_within(own, name): name for name in names if own and group_of(name) == own}
+        parts.append(opened.rename({new: old for new, old in within.items() if new in here}))
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part, compat="no_conflicts", join="exact")
+    return merged
 
 
 def _replace(made: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from xloader.loader.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.merged_store import COVERAGE, check_target, merge_store
+from xloader.mosaic.merged_store import COVERAGE, check_target, merge_store, open_merged
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
@@ -168,7 +168,7 @@ class Mosaic:
             If the mosaic is not merged yet.
         """
         self._require_summary()
-        return self._opened(None) if self._merged is None else self._merged[0]
+        return self._opened("") if self._merged is None else self._merged[0]
 
     @property
     def coverage(self) -> xr.Dataset:
@@ -337,7 +337,9 @@ class Mosaic:
         pairs = list(zip(grid.variables, arrays, strict=True))
         values = {own.name: (own.dims, out.values, dict(own.attrs)) for own, out in pairs}
         counts = {own.name: (own.dims, out.coverage) for own, out in pairs}
-        indexes = {dim: self._labels[dim] for dim in self._labels.xindexes}
+        indexes = xr.Coordinates(
+            {dim: self._labels[dim] for dim in self._labels.dims if dim in self._labels.xindexes}
+        )
         self._merged = (
             xr.Dataset(values, self._labels.coords),
             xr.Dataset(counts, indexes),
@@ -405,9 +407,9 @@ class Mosaic:
                 remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
             )
 
-    def _opened(self, group: str | None) -> xr.Dataset:
-        opened: xr.Dataset = xr.open_zarr(self.target, group=group)
-        return opened
+    def _opened(self, group: str) -> xr.Dataset:
+        assert self.target is not None
+        return open_merged(self.target, self._grid.target, self._labels, group)
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -23,19 +23,18 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
-import pandas as pd
 import xarray as xr
+import zarr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import MosaicError
 from xloader.mosaic.records import Record, read_record, write_record
+from xloader.mosaic.stored_groups import label_groups
 from xloader.mosaic.target_grid import TargetGrid
 
 GRID_FILE: Final = "mosaic.json"
 LABELS: Final = "labels.zarr"
-
-_NO_LEVELS: Final = pd.RangeIndex(0)
 
 
 class Parts(Protocol):
@@ -174,7 +173,11 @@ def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = uuid.uuid4().hex[:8]
     partial = folder / f"{own}.partial"
-    storable(labels).to_zarr(partial, mode="w-", zarr_format=3, consolidated=False)
+    zarr.create_group(str(partial), zarr_format=3)
+    for group, own_labels in label_groups(grid, labels):
+        own_labels.to_zarr(
+            partial, group=group or None, mode="a", zarr_format=3, consolidated=False
+        )
     try:
         os.rename(partial, folder / LABELS)
     except OSError:
@@ -183,16 +186,6 @@ def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     text = folder / f"{own}.json.partial"
     text.write_text(grid.to_json(), "utf-8")
     os.replace(text, folder / GRID_FILE)
-
-
-def storable(labels: xr.Dataset) -> xr.Dataset:
-    """Coordinates as Zarr can hold them: text of any length, and levels of an index one by one."""
-    several = [dim for dim in labels.dims if labels.indexes.get(dim, _NO_LEVELS).nlevels > 1]
-    plain = labels.reset_index(several)
-    texts = {
-        name: own.astype(object) for name, own in plain.coords.items() if own.dtype.kind == "U"
-    }
-    return plain.assign_coords(texts)
 
 
 def done_ids(records: Sequence[Record]) -> Ints:
