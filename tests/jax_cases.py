@@ -159,3 +159,21 @@ def the_page_trains() -> None:
     assert len(names["fields"]["inputs"].sharding.device_set) == 2
     losses = names["losses"]
     assert losses[-1] < 0.05 * losses[0], losses
+
+
+def batches_have_labels_and_can_be_denormalized() -> None:
+    plain = make_samples().window(time=3)
+    samples = plain.normalize({"t": (280.0, 10.0)})
+    for dtype in (None, "bfloat16"):
+        with samples.loader(output="jax", batch_size=4, output_dtype=dtype) as loader:
+            batch = next(iter(loader))
+        frame, wanted = batch.to_xarray(), samples.to_xarray(batch.ids)
+        assert frame.t.dtype == np.float32
+        xr.testing.assert_identical(frame.coords.to_dataset(), wanted.coords.to_dataset())
+        np.testing.assert_allclose(frame.t, wanted.t, rtol=1e-2 if dtype else 0)
+        found = samples.denormalize(batch.t, "t")
+        assert isinstance(found, jax.Array)
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(
+            np.asarray(found), plain[batch.ids].t, rtol=1e-2 if dtype else 1e-6
+        )

@@ -354,12 +354,81 @@ def far_lead(after_start: int) -> Callable[[xr.Dataset, int], xr.Dataset]:
     return plain
 
 
+def fluent(
+    call: Callable[[Any], Any], size: int, stride: int = 1
+) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """Return what a chain of xarray's methods makes of the windowed variables."""
+    return lambda d, i: call(labels_only(steps(size, stride)(d, i)))
+
+
+def smooth(x: Any) -> Any:
+    return x.rolling(time=3, center=True, min_periods=1).mean()
+
+
+def coarse(x: Any) -> Any:
+    return x.coarsen(lat=4, lon=2, boundary="trim").max()
+
+
+def by_day_pairs(x: Any) -> Any:
+    return x.coarsen(time=2, coord_func="min").mean()
+
+
+def between(x: Any) -> Any:
+    return x.interp(lat=[60.0, 12.5, -75.0])
+
+
+def nearest_level(x: Any) -> Any:
+    return x.interp(level=[600.0], method="nearest").squeeze("level")
+
+
+def south_first(x: Any) -> Any:
+    return x.sortby("lat").reindex(lat=[-75.0, -45.0, 0.0])
+
+
+def slope(x: Any) -> Any:
+    return x.differentiate("lat").pad(lon=1, mode="wrap")
+
+
+def gapless(x: Any) -> Any:
+    return x.interpolate_na("time", use_coordinate=False).integrate("level")
+
+
+def lagged(x: Any) -> Any:
+    return x.rolling(time=2).construct("lag", stride=2)
+
+
+def with_borders(x: Any) -> Any:
+    return x.pad(time=(2, 0), mode="edge").rolling(time=2).sum().max("level")
+
+
+FLUENT: dict[str, tuple[Callable[[Path], Made], Callable[[Any], Any], int, int]] = {
+    "zarr v3: a rolling mean": (zarr_v3, smooth, 4, 1),
+    "dask: blocks of the grid": (dask_backed, coarse, 2, 2),
+    "zarr v2: pairs of days": (zarr_v2, by_day_pairs, 4, 3),
+    "packed: between latitudes": (packed, between, 2, 2),
+    "netCDF: the nearest level": (netcdf, nearest_level, 3, 2),
+    "concat of years: sorted and reindexed": (concat_of_years, south_first, 3, 1),
+    "sharded: a slope around the globe": (sharded, slope, 2, 1),
+    "zarr in memory: holes closed along time": (zarr_in_memory, gapless, 5, 2),
+    "a lazy selection of zarr: lags": (lazy_zarr, lagged, 4, 2),
+    "numpy: a running sum from the border on": (numpy_backed, with_borders, 3, 3),
+}
+
+
 def part(name: str, **options: Any) -> Callable[[Samples], Samples]:
     """Return three steps that lie in one part of a split."""
     return lambda s: s.window(time=3, stride=1).split(**options)[name]
 
 
 ROWS: dict[str, Row] = {
+    **{
+        name: Row(
+            source,
+            lambda s, call=call, size=size, stride=stride: call(s.window(time=size, stride=stride)),
+            fluent(call, size, stride),
+        )
+        for name, (source, call, size, stride) in FLUENT.items()
+    },
     **{
         f"{source.__name__}: windows between gaps": Row(
             source, lambda s: holes(s).window(time=4, stride=1), between_gaps(4)
@@ -747,6 +816,8 @@ def test_samples_equal_plain_xarray(row: Row, tmp_path: Path) -> None:
             for name, array in zip(samples.fields, batch, strict=True):
                 wanted = np.stack([expected[index][name].values for index in batch.ids])
                 np.testing.assert_array_equal(array, wanted, strict=True)
+        # The labels of a batch are those that are read with the samples.
+        xr.testing.assert_identical(batch.to_xarray(), samples.to_xarray(batch.ids))
         assert seen.total() == loader.num_samples
     if samples.recipe.subset is None or samples.recipe.subset.weights is None:
         assert set(seen.values()) == {1}

@@ -31,6 +31,7 @@ from xloader.engine.job import Delivery
 from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import ForkError, OptionError
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.loader import HandOver
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
@@ -172,7 +173,7 @@ class Transfer:
             self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
         return RunCopies(hardware, self._ring, self._scratch, self._pool)
 
-    def deliver(self, delivery: Delivery, chance: Chance) -> Batch:
+    def deliver(self, delivery: Delivery, chance: Chance, origin: BatchOrigin) -> Batch:
         """Make the user's batch; see `DevicePath.deliver`."""
         sent = delivery.sent
         if sent is None:
@@ -181,7 +182,7 @@ class Transfer:
         else:
             assert isinstance(sent, SentBatch)
             names, tensors = sent.names, sent.receive(self._unpack)
-        batch = Batch(tensors, names, delivery.ids, delivery.is_padding)
+        batch = Batch(tensors, names, delivery.ids, delivery.is_padding, origin)
         if self._transform is not None:
             batch = self._transform.apply(batch, self.device, chance)
         if self._out is None:

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnsupportedDataError
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.recipe.recipe import unknown
 
 
@@ -32,6 +34,8 @@ class Batch(tuple[Any, ...]):
         True where a row only repeats another sample, bool, shape ``(n,)``: to fill up a short
         batch, so that all ranks take the same steps, or in place of a sample that
         ``on_error="skip"`` leaves out. All False by default.
+    origin : BatchOrigin, optional
+        The samples that the batch is of, for its labels. Loaders and datasets of xloader give it.
 
     Raises
     ------
@@ -51,6 +55,7 @@ class Batch(tuple[Any, ...]):
     _names: tuple[str, ...]
     _ids: Ints
     _is_padding: NDArray[np.bool_]
+    _origin: BatchOrigin | None
 
     def __new__(  # noqa: D102
         cls,
@@ -58,6 +63,7 @@ class Batch(tuple[Any, ...]):
         names: Iterable[str],
         ids: Ints,
         is_padding: NDArray[np.bool_] | None = None,
+        origin: BatchOrigin | None = None,
     ) -> Batch:
         batch = super().__new__(cls, arrays)
         batch._names = tuple(names)
@@ -65,6 +71,7 @@ class Batch(tuple[Any, ...]):
         if is_padding is None:
             is_padding = np.zeros(len(batch._ids), bool)
         batch._is_padding = np.asarray(is_padding, bool)
+        batch._origin = origin
         if len(batch._names) != len(batch) or len(batch._is_padding) != len(batch._ids):
             raise OptionError(
                 "the parts of a batch do not match",
@@ -94,6 +101,35 @@ class Batch(tuple[Any, ...]):
         """Number of rows, padding included."""
         return len(self._ids)
 
+    @property
+    def origin(self) -> BatchOrigin | None:
+        """The samples that the batch is of; None for a batch that no loader has made."""
+        return self._origin
+
+    @property
+    def coords(self) -> xr.Coordinates:
+        """The labels of the batch, as :attr:`xarray.Dataset.coords`. No value is read.
+
+        They are found when they are asked for: a batch whose labels nobody asks for costs nothing.
+        Labels that all samples share, such as ``lat`` of a whole map, are indexes. Labels that
+        differ from sample to sample are coordinates ``<dim>_label`` along ``sample``. Padded rows
+        have the labels of the sample that they repeat.
+
+        Raises
+        ------
+        OptionError
+            As :meth:`to_xarray` does, but whatever the shapes of the fields.
+
+        Examples
+        --------
+        >>> import xarray as xr, xloader
+        >>> series = xr.Dataset({"sst": ("time", np.arange(6.0))}, {"time": np.arange(6) * 10})
+        >>> loader = series.xloader.window(time=2).loader(shuffle=False, output="numpy")
+        >>> next(iter(loader)).coords["time_label"].values.tolist()
+        [[0, 10], [20, 30], [40, 50]]
+        """
+        return self._require_origin().coords(self._ids)
+
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             if key not in self._names:
@@ -112,7 +148,8 @@ class Batch(tuple[Any, ...]):
         return sorted({*super().__dir__(), *self._names})
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (tuple(self), self._names, self._ids, self._is_padding)
+        parts = (tuple(self), self._names, self._ids, self._is_padding, self._origin)
+        return type(self), parts
 
     def __repr__(self) -> str:
         fields = [f"{name}={_look(array)}" for name, array in self.as_dict().items()]
@@ -124,8 +161,58 @@ class Batch(tuple[Any, ...]):
 
     _asdict = as_dict
 
+    def to_xarray(self) -> xr.Dataset:
+        """The batch as a Dataset with labels, channel names and attributes. No value is read.
+
+        It is the Dataset that ``samples.to_xarray(batch.ids)`` would read, with the arrays of the
+        batch.
+
+        Returns
+        -------
+        xarray.Dataset
+            The fields, along ``sample`` and the dimensions of a sample. It shares the memory of
+            arrays and of tensors on the CPU; tensors on another device are copied. bfloat16
+            becomes float32.
+
+        Raises
+        ------
+        OptionError
+            If the samples of the batch are not known, because no loader has made the batch, or
+            another process has pickled it. If the fields do not have the names and shapes of the
+            samples, because a function of single samples, a function on the device or a
+            ``collate_fn`` has changed them. If a function of :meth:`Samples.map` makes labels from
+            values.
+
+        Notes
+        -----
+        Functions that were recorded with :meth:`Samples.map` are called again on made-up values,
+        with the random numbers of the batch, to find what they do to the labels. What a function
+        on the device or a ``collate_fn`` does to the order of elements is not known: the labels
+        are those from before it.
+
+        Examples
+        --------
+        >>> import xarray as xr, xloader
+        >>> series = xr.Dataset({"sst": ("time", np.arange(6.0))}, {"time": np.arange(6) * 10})
+        >>> samples = series.xloader.window(time=2)
+        >>> batch = next(iter(samples.loader(output="numpy")))
+        >>> batch.to_xarray().identical(samples.to_xarray(batch.ids))
+        True
+        """
+        return self._require_origin().to_xarray(self.as_dict(), self._ids)
+
+    def _require_origin(self) -> BatchOrigin:
+        if self._origin is None:
+            raise OptionError(
+                "the samples of this batch are not known",
+                given="a batch that was made from arrays",
+                allowed="batches of loaders and datasets of xloader",
+                remedy="call samples.to_xarray(batch.ids), or make it with batch.with_arrays(...)",
+            )
+        return self._origin
+
     def with_arrays(self, arrays: Iterable[Any]) -> Batch:
-        """Replace the arrays of the fields. Names, ids and flags stay the same.
+        """Replace the arrays of the fields. Names, ids, flags and labels stay the same.
 
         Parameters
         ----------
@@ -142,7 +229,7 @@ class Batch(tuple[Any, ...]):
         OptionError
             If the numbers of arrays and names differ.
         """
-        return type(self)(arrays, self._names, self._ids, self._is_padding)
+        return type(self)(arrays, self._names, self._ids, self._is_padding, self._origin)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.

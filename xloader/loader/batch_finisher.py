@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from xloader.engine.buffers import Arrays, Fields
 from xloader.engine.parcels import Parcel, pack
 from xloader.engine.skipped_rows import good_rows_for
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.process_messages import FinishedRows, SentError
 from xloader.loader.row_list import Rows
 
@@ -102,6 +103,8 @@ class BatchFinisher:
         Makes the delivered value of a list of samples.
     hand_over : callable
         Converts an array into what ``collate_fn`` gets.
+    origin_of : callable
+        Gives the origin of a batch, from the occurrences of its rows or None.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class BatchFinisher:
         is_padded: bool,
         collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None,
         hand_over: Callable[[Any], Any],
+        origin_of: Callable[[Ints | None], BatchOrigin],
     ) -> None:
         self._fields = fields
         self._finish = finish
@@ -120,6 +124,7 @@ class BatchFinisher:
         self._is_padded = is_padded
         self._collate_fn = collate_fn
         self._hand_over = hand_over
+        self._origin_of = origin_of
         self._last_row: _ClosedRows | None = None
 
     def finish(self, step: int, slot: Slot) -> FinishedRows:
@@ -159,7 +164,8 @@ class BatchFinisher:
             self._last_row = batch.last_row()
         ids, is_padding, times = batch.ids, batch.is_padding, batch.occurrences
         arrays, nans = self._finish.apply(step, batch.arrays, ids, times, len(rows))
-        parcel = self._leave(slot, fields, arrays, ids, is_padding)
+        batch = replace(batch, arrays=arrays)
+        parcel = self._leave(slot, fields, batch)
         is_plain = is_whole and first_error is None
         return FinishedRows(
             len(ids),
@@ -174,14 +180,15 @@ class BatchFinisher:
             first_error,
         )
 
-    def _leave(
-        self, slot: Slot, gathered: Arrays, arrays: Arrays, ids: Ints, is_padding: Flags
-    ) -> Parcel | None:
+    def _leave(self, slot: Slot, gathered: Arrays, rows: _ClosedRows) -> Parcel | None:
         """Leave a finished batch in its slot, in place of the gathered fields where they fit."""
+        arrays = rows.arrays
         if self._collate_fn is not None:
             made = [self._hand_over(array) for array in arrays.values()]
-            with names_function(f"collate_fn on a batch of {len(ids)} samples"):
-                value = self._collate_fn(Rows(Batch(made, arrays, ids, is_padding)))
+            origin = self._origin_of(rows.occurrences)
+            batch = Batch(made, arrays, rows.ids, rows.is_padding, origin)
+            with names_function(f"collate_fn on a batch of {len(rows.ids)} samples"):
+                value = self._collate_fn(Rows(batch))
                 return pack(value, slot.extra, self._hand_over)
         if not _fits(arrays, gathered):
             return pack(arrays, slot.extra, self._hand_over)

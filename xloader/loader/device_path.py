@@ -11,6 +11,7 @@ from typing import Protocol
 from xloader.engine.buffers import MakeMemory
 from xloader.engine.job import Delivery, Outbox
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.transforms.outputs import Output
 from xloader.transforms.rng import Chance
 
@@ -68,7 +69,7 @@ class DevicePath(Protocol):
         """Sends the batches of one run; None if they are only handed over."""
         ...
 
-    def deliver(self, delivery: Delivery, chance: Chance) -> Batch:
+    def deliver(self, delivery: Delivery, chance: Chance, origin: BatchOrigin) -> Batch:
         """Make the batch that the user gets.
 
         Parameters
@@ -77,6 +78,8 @@ class DevicePath(Protocol):
             The batch as the engine delivers it.
         chance : Chance
             What the random numbers of the batch are derived from.
+        origin : BatchOrigin
+            The samples that the batch is of.
         """
         ...
 

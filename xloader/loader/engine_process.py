@@ -23,6 +23,7 @@ from collections import Counter, defaultdict, deque
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from xloader.engine.tally import Tally
 from xloader.engine.work_clock import WorkTime
 from xloader.errors import ChunkError, ClosedError
 from xloader.loader.batch_finisher import BatchFinisher
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.job_factory import JobFactory, Share
 from xloader.loader.process_messages import (
     BeginRun,
@@ -313,6 +315,7 @@ class EngineProcess:
             is_padded=job.is_padded,
             collate_fn=setup.options.collate_fn,
             hand_over=setup.hand_over,
+            origin_of=partial(BatchOrigin.of, setup.recipe, setup.options.seed, begin.epoch),
         )
         self._rows.begin(ours.granted)
         # Transforms need whole batches, and so does filling them up.

@@ -23,6 +23,7 @@ from xloader.core.options import LoaderOptions
 from xloader.engine.job import Delivery
 from xloader.errors import ClosedError, OptionError
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
@@ -109,6 +110,8 @@ class Loader:
         self._explained: dict[tuple[Position, int], Explanation] = {}
         self._carried: Engine | None = None
         self._locks: dict[int, threading.RLock] = {}
+        # Made before processes are, so that their batches refer to the recipe of this one.
+        _ = recipe.token
 
     @property
     def device_path(self) -> DevicePath | None:
@@ -411,8 +414,9 @@ class Loader:
             return self.options.collate_fn(Rows(batch))
 
     def _batch(self, delivery: Delivery, epoch: int) -> Batch:
+        seed, times = self._resolver.rank_plan.options.seed, delivery.occurrences
+        origin = BatchOrigin.of(self.recipe, seed, epoch, times)
         if self._device_path is not None:
-            seed = self._resolver.rank_plan.options.seed
-            return self._device_path.deliver(delivery, Chance(seed, epoch, delivery.occurrences))
+            return self._device_path.deliver(delivery, Chance(seed, epoch, times), origin)
         arrays = [self._hand_over(array) for array in delivery.arrays.values()]
-        return Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding)
+        return Batch(arrays, delivery.arrays, delivery.ids, delivery.is_padding, origin)

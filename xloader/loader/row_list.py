@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 
 
 class Rows(list[tuple[Any, ...]]):
     """Samples as PyTorch's collate functions take them: a list with one tuple for each sample.
 
     If the samples were cut from stacked arrays, :attr:`batch` holds these arrays, so that they
-    need not be stacked again. Names, ids and flags are kept in any case. Once items of the list
-    are replaced, added, moved or removed, it is an ordinary list: ``batch``, ``names``, ``ids``
-    and ``is_padding`` are then None, as they may no longer match the items.
+    need not be stacked again. Names, ids, flags and origin are kept in any case. Once items of the
+    list are replaced, added, moved or removed, it is an ordinary list: ``batch``, ``names``,
+    ``ids``, ``is_padding`` and ``origin`` are then None, as they may no longer match the items.
 
     Parameters
     ----------
@@ -46,11 +47,13 @@ class Rows(list[tuple[Any, ...]]):
     _names: tuple[str, ...]
     _ids: Ints
     _is_padding: NDArray[np.bool_]
+    _origin: BatchOrigin | None
     _kept: tuple[tuple[Any, ...], ...]
 
     def __init__(self, batch: Batch) -> None:
         columns = [_items(array, batch.num_samples) for array in batch]
-        self._keep(zip(*columns, strict=True), batch.names, batch.ids, batch.is_padding)
+        parts = batch.names, batch.ids, batch.is_padding, batch.origin
+        self._keep(zip(*columns, strict=True), *parts)
         self._batch = batch
 
     @classmethod
@@ -60,6 +63,7 @@ class Rows(list[tuple[Any, ...]]):
         names: Iterable[str],
         ids: Ints,
         is_padding: NDArray[np.bool_] | None = None,
+        origin: BatchOrigin | None = None,
     ) -> Rows:
         """Make a list of samples that are not stacked, and perhaps cannot be.
 
@@ -74,7 +78,7 @@ class Rows(list[tuple[Any, ...]]):
             Names of the fields.
         ids : numpy.ndarray
             Ids of the samples, int64, shape ``(n,)``.
-        is_padding : numpy.ndarray, optional
+        is_padding, origin : optional
             As for :class:`Batch`.
 
         Returns
@@ -94,7 +98,7 @@ class Rows(list[tuple[Any, ...]]):
         (('x',), [4, 1], True)
         """
         rows = cls.__new__(cls)
-        rows._keep(samples, names, ids, is_padding)
+        rows._keep(samples, names, ids, is_padding, origin)
         return rows
 
     @property
@@ -118,6 +122,11 @@ class Rows(list[tuple[Any, ...]]):
         return self._is_padding if self.is_whole else None
 
     @property
+    def origin(self) -> BatchOrigin | None:
+        """The samples that the items are of; None if they are not known or the list was changed."""
+        return self._origin if self.is_whole else None
+
+    @property
     def is_whole(self) -> bool:
         """Whether the items are those that the list was made with, in the same order."""
         # By identity: comparing arrays with == gives arrays, not booleans.
@@ -129,7 +138,7 @@ class Rows(list[tuple[Any, ...]]):
         if self._batch is not None:
             # Only the batch is pickled, as pickling many views one by one is slow.
             return Rows, (self._batch,)
-        return Rows.of, (list(self), self._names, self._ids, self._is_padding)
+        return Rows.of, (list(self), self._names, self._ids, self._is_padding, self._origin)
 
     def _keep(
         self,
@@ -137,6 +146,7 @@ class Rows(list[tuple[Any, ...]]):
         names: Iterable[str],
         ids: Ints,
         is_padding: NDArray[np.bool_] | None,
+        origin: BatchOrigin | None,
     ) -> None:
         super().__init__(samples)
         self._batch = None
@@ -145,6 +155,7 @@ class Rows(list[tuple[Any, ...]]):
         if is_padding is None:
             is_padding = np.zeros(len(self._ids), bool)
         self._is_padding = np.asarray(is_padding, bool)
+        self._origin = origin
         self._kept = tuple(self)
         counts = {len(sample) for sample in self} or {len(self._names)}
         if len(self) != len(self._ids) or counts != {len(self._names)}:

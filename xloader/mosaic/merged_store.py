@@ -197,7 +197,7 @@ def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str =
         here = {*opened.variables, *opened.dims}
         within = {name_within(own, name): name for name in names if own and group_of(name) == own}
         parts.append(opened.rename({new: old for new, old in within.items() if new in here}))
-    merged = parts[0]
+    merged: xr.Dataset = parts[0]
     for part in parts[1:]:
         merged = merged.merge(part, compat="no_conflicts", join="exact")
     return merged

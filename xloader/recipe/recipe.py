@@ -21,6 +21,7 @@ from xloader.core.retry_policy import RetryPolicy
 from xloader.core.subset import Subset
 from xloader.core.windows import Windows
 from xloader.errors import EmptySamplesError, OptionError, StackError, UnknownNameError
+from xloader.recipe.recipe_tokens import new_token, remember
 from xloader.sources.base import Source, Variable
 
 Kept = range | tuple[int, ...] | int
@@ -176,7 +177,13 @@ class Recipe:
         # The values cached by cached_property are left out, which keeps pickles small.
         parts = (self.source, self.variables, self.selection)
         own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
-        return Recipe, (*parts, *own)
+        # A copy has the same token, so that batches of one are known to be of the other.
+        made = {"_token": self.token} if "_token" in self.__dict__ else None
+        return Recipe, (*parts, *own), made
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__dict__.update(state)
+        remember(self)
 
     @property
     def _key(self) -> tuple[object, ...]:
@@ -307,6 +314,15 @@ class Recipe:
         if self.subset is not None:
             digest.update(self.subset.digest.encode())
         return digest.hexdigest()
+
+    @property
+    def token(self) -> str:
+        """The name of this recipe and of its copies in other processes; see `recipe_tokens`."""
+        if "_token" not in self.__dict__:
+            # Two threads may ask at once, and must get the same.
+            self.__dict__.setdefault("_token", new_token())
+            remember(self)
+        return str(self.__dict__["_token"])
 
     def kept_of(self, dim: str) -> Kept:
         """The stored elements that are kept of a dimension.

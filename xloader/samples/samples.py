@@ -48,9 +48,10 @@ from xloader.samples.verb_order import require_before
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
+from xloader.transforms.denormalize import Denormalize, make_denormalize
 from xloader.transforms.fillna import make_fillna
 from xloader.transforms.normalize import make_normalize
-from xloader.transforms.outputs import Output, make_outputs
+from xloader.transforms.outputs import Output, frame_of_zeros, make_outputs
 from xloader.transforms.steps import Map
 from xloader.transforms.xarray_methods import RecordedMethods, make_method
 
@@ -484,6 +485,50 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
+    def denormalize(self, array: Any, field: str) -> Any:
+        """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
+
+        Parameters
+        ----------
+        array : array
+            Floating numbers of shape ``(n, *shapes[field])`` or ``shapes[field]``: a NumPy array,
+            a tensor of PyTorch, or an array of any library that knows ``*`` and ``+``.
+        field : str
+            Name of the field. Its variables say which numbers belong to which channel.
+
+        Returns
+        -------
+        array
+            A new array of the same kind, on the same device: each element times its standard
+            deviation, plus its mean. Variables that are not normalised stay as they are. The dtype
+            is that of ``array``, or float32 for float16 and bfloat16, in which values in their own
+            units may be too large.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        OptionError
+            If no variable of the field is normalised; if the shape or the dtype does not fit; if a
+            transform after :meth:`normalize` has changed a dimension along which the numbers vary.
+
+        Notes
+        -----
+        This is the inverse of :meth:`normalize` up to rounding. Transforms recorded after it are
+        not undone. Where they reorder channels, or keep some of them, labels say which numbers
+        belong to which.
+
+        Examples
+        --------
+        >>> ds = xr.Dataset({"t2m": ("time", [270.0, 280.0, 290.0])})
+        >>> samples = ds.xloader.window(time=3).normalize({"t2m": (280.0, 10.0)})
+        >>> samples.denormalize(samples[0][0], "t2m").tolist()
+        [270.0, 280.0, 290.0]
+        """
+        if field not in self._inverses:
+            self._inverses[field] = make_denormalize(self.recipe, self._layouts, field)
+        return self._inverses[field].apply(array)
+
     def fillna(self, value: Any) -> Self:
         """Replace NaN by a number.
 
@@ -628,6 +673,9 @@ class Samples(RecordedMethods):
         """
         self.recipe.require_windows()
         return self._but(steps=(*self.recipe.planned.steps, step))
+
+    def _batch_of_zeros(self) -> xr.Dataset:
+        return frame_of_zeros(self.recipe, self._layouts)
 
     # Samples around points
 
@@ -1253,9 +1301,21 @@ class Samples(RecordedMethods):
         return {own.name: own.classes for own in columns if own.classes is not None}
 
     @property
+    def coords(self) -> xr.Coordinates:
+        """The source's coordinates, cut to the selection, as :attr:`xarray.Dataset.coords`.
+
+        Examples
+        --------
+        >>> grid = xr.Dataset({"sst": ("lat", np.zeros(3))}, {"lat": [-30.0, 0.0, 30.0]})
+        >>> grid.xloader.sel(lat=slice(0, 30)).coords["lat"].values.tolist()
+        [0.0, 30.0]
+        """
+        return single_samples.coords_of(self.recipe)
+
+    @property
     def coordinates(self) -> xr.Dataset:
-        """The source's coordinates, cut to the selection, without data variables."""
-        return single_samples.coordinates_of(self.recipe)
+        """The same as ``samples.coords.to_dataset()``. Use :attr:`coords` in new programs."""
+        return self.coords.to_dataset()
 
     def positions(self, ids: ArrayLike) -> xr.Dataset:
         """Positions in the store at which samples begin.
@@ -1320,9 +1380,9 @@ class Samples(RecordedMethods):
 
         Parameters
         ----------
-        index : int, slice or array-like of int
-            The sample's id, or several ids, as ``samples[...]`` takes them. Negative ids count
-            from the end.
+        index : int, slice, or array-like of int or bool
+            The sample's id, or several ids such as ``batch.ids``, or a mask, as ``samples[...]``
+            takes them. Negative ids count from the end.
 
         Returns
         -------
@@ -1726,6 +1786,10 @@ class Samples(RecordedMethods):
     @cached_property
     def _layouts(self) -> tuple[FieldLayout, ...]:
         return make_layouts(self.recipe)
+
+    @cached_property
+    def _inverses(self) -> dict[str, Denormalize]:
+        return {}
 
     @cached_property
     def _outputs(self) -> tuple[Output, ...]:

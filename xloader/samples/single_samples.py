@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.engine.sample_reader import read_samples
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.names import LABEL, SAMPLE
@@ -29,7 +30,7 @@ def read(
     arrays = read_samples(recipe, layouts, checked)
     arrays = finish(recipe, layouts, arrays, checked)
     if np.ndim(ids):
-        return Batch(arrays.values(), arrays, checked)
+        return Batch(arrays.values(), arrays, checked, origin=BatchOrigin(recipe))
     # Also a field of one number for each sample gives an array.
     return tuple(array[0, ...] for array in arrays.values())
 
@@ -47,8 +48,8 @@ def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> x
     return frame
 
 
-def coordinates_of(recipe: Recipe) -> xr.Dataset:
-    """The source's coordinates, as selected; see `Samples.coordinates`."""
+def coords_of(recipe: Recipe) -> xr.Coordinates:
+    """The source's coordinates, as selected; see `Samples.coords`."""
     coords = recipe.source.coordinates()
     indexers: dict[str, Any] = {}
     for dim, kept in recipe.selection:
@@ -57,7 +58,7 @@ def coordinates_of(recipe: Recipe) -> xr.Dataset:
                 indexers[dim] = slice(kept.start, kept.stop, kept.step)
             else:
                 indexers[dim] = kept if isinstance(kept, int) else list(kept)
-    return coords.isel(indexers)
+    return coords.isel(indexers).coords
 
 
 def positions_of(recipe: Recipe, ids: Ints) -> xr.Dataset:

@@ -186,7 +186,8 @@ def _as_batch(samples: Any, tensors: list[Any], more_names: Iterable[str] = ()) 
         return tuple(tensors)
     assert samples.names is not None
     assert samples.ids is not None
-    return Batch(tensors, (*samples.names, *more_names), samples.ids, samples.is_padding)
+    names = (*samples.names, *more_names)
+    return Batch(tensors, names, samples.ids, samples.is_padding, samples.origin)
 
 
 def _pad(

@@ -140,7 +140,9 @@ class ItemTransforms:
                 with names_function(f"{self._names()} of sample {batch.ids[row]}"):
                     changed.append(self._call(sample))
         is_plain = all(type(one) is tuple and len(one) == len(batch) for one in changed)
-        return Rows.of(changed, batch.names, batch.ids, batch.is_padding) if is_plain else changed
+        if not is_plain:
+            return changed
+        return Rows.of(changed, batch.names, batch.ids, batch.is_padding, batch.origin)
 
     def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle

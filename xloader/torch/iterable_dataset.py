@@ -16,6 +16,7 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.options import make_options
 from xloader.core.ranks import resolve_world
 from xloader.errors import OptionError, WorkersWarning
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.cursor import Position
 from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
@@ -126,6 +127,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._resolvers = {1: RankResolver(samples.recipe, self._options)}
         self._worker: Worker | None = None
         self._last_epoch: int | None = None
+        # Made before workers are, so that their batches refer to the samples of this process.
+        _ = samples.recipe.token
 
     @property
     def epoch(self) -> int:
@@ -298,14 +301,16 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         seed = self._rank_plan(0).options.seed
         with sendable_errors():
             for delivery in worker.steps(start.epoch, start.step):
-                rows: Any = as_batch(delivery)
+                times = delivery.occurrences
+                origin = BatchOrigin.of(self.samples.recipe, seed, start.epoch, times)
+                rows: Any = as_batch(delivery, origin)
                 if self._transforms:
-                    keys = sample_keys(seed, start.epoch, rows.ids, delivery.occurrences)
+                    keys = sample_keys(seed, start.epoch, rows.ids, times)
                     rows = self._transforms.apply(rows, keys)
                 elif self.batch_size is None:
                     rows = Rows(rows)
                 yield rows
-                del delivery, rows
+                del delivery, rows, origin
 
     def _rank_plan(self, num_workers: int) -> RankPlan:
         key = check_whole("num_workers", max(num_workers, 1), 1, MOST)

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from xloader.core.nans import OnNan, check_on_nan
 from xloader.core.options import LoaderOptions
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.samples.sample_ids import listed_ids, normal_ids
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.misuse import require_samples
@@ -94,6 +95,8 @@ class MapDataset(Dataset[Any]):
         self._transforms = ItemTransforms(transform, target_transform, transforms)
         self._transforms.check(samples.fields)
         self._reader: WorkerReader | None = None
+        # Made before workers are, so that their batches refer to the samples of this process.
+        _ = samples.recipe.token
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -170,9 +173,13 @@ class MapDataset(Dataset[Any]):
         step_tag = step_tag_of(ids)
         delivery = None if step_tag is None else self._reader.step(step_tag, ids)
         if delivery is None:
-            batch = self._reader.read(normal_ids(len(self), np.asarray(ids)))
+            origin = BatchOrigin(self.samples.recipe)
+            batch = self._reader.read(normal_ids(len(self), np.asarray(ids)), origin)
         else:
-            batch = as_batch(delivery)
+            assert step_tag is not None
+            seed, times = step_tag.plan_tag.options.seed, delivery.occurrences
+            origin = BatchOrigin.of(self.samples.recipe, seed, step_tag.epoch, times)
+            batch = as_batch(delivery, origin)
         keys = None
         if step_tag is not None and step_tag.is_of(ids):
             # Random numbers belong to the step, also if it is read out of turn or elsewhere.

@@ -21,6 +21,7 @@ from xloader.engine.cached_reader import CachedReader
 from xloader.engine.job import Delivery
 from xloader.errors import MemoryBudgetError, OptionError, WorkersWarning
 from xloader.loader.batch import Batch
+from xloader.loader.batch_origin import BatchOrigin
 from xloader.loader.dataloader_worker import Worker
 from xloader.loader.rank_plan import RankPlan
 from xloader.recipe.layout import make_layouts
@@ -148,13 +149,15 @@ class WorkerReader:
         self._ways[number] = way
         return delivery
 
-    def read(self, ids: Ints) -> Batch:
+    def read(self, ids: Ints, origin: BatchOrigin) -> Batch:
         """Read any samples through a cache of decoded chunks.
 
         Parameters
         ----------
         ids : numpy.ndarray of int64
             Sample ids in ``[0, num_samples)``, shape ``(n,)``.
+        origin : BatchOrigin
+            The samples that the batch is of.
 
         Returns
         -------
@@ -166,7 +169,7 @@ class WorkerReader:
         nans = look_for_nans(self._on_nan, self._num_read, arrays, ids)
         self._num_read += 1
         self._nan_warner.warn(nans)
-        return Batch(arrays.values(), arrays, ids)
+        return Batch(arrays.values(), arrays, ids, origin=origin)
 
     def close(self) -> None:
         """Stop the threads and free the memory. It can be called more than once."""
@@ -306,13 +309,15 @@ def num_cores(num_workers: int) -> int:
     return max(usable_cores() // max(num_workers, 1), 1)
 
 
-def as_batch(delivery: Delivery) -> Batch:
+def as_batch(delivery: Delivery, origin: BatchOrigin) -> Batch:
     """A batch of arrays, from what the engine delivers.
 
     Parameters
     ----------
     delivery : Delivery
         One delivered step.
+    origin : BatchOrigin
+        The samples that the batch is of.
     """
     arrays: dict[str, Any] = delivery.arrays
-    return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding))
+    return Batch(arrays.values(), arrays, delivery.ids, np.asarray(delivery.is_padding), origin)

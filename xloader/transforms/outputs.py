@@ -75,10 +75,34 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
     """
     if not recipe.is_mapped:
         return tuple(Output(x.name, x.dims, x.shape, x.dtype, x.channels) for x in layouts)
+    frame = frame_of_zeros(recipe, layouts)
+    arrays = from_frame(frame, 1)
+    return tuple(_output(frame, name, array) for name, array in arrays.items())
+
+
+def frame_of_zeros(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> xr.Dataset:
+    """Run the transforms on one sample of zeros.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe of the samples.
+    layouts : tuple of FieldLayout
+        The layouts of its fields.
+
+    Returns
+    -------
+    xarray.Dataset
+        A batch of one sample, with the labels of the first sample.
+
+    Raises
+    ------
+    OptionError
+        If a transform fails on the sample of zeros.
+    """
     zeros = {layout.name: np.zeros((1, *layout.shape), layout.dtype) for layout in layouts}
     try:
-        frame = finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))
-        arrays = from_frame(frame, 1)
+        return finish_frame(recipe, layouts, zeros, np.zeros(1, np.int64))
     except TransformError as error:
         raise OptionError(
             f"a transform failed on a sample of zeros: {error.what}",
@@ -86,7 +110,6 @@ def make_outputs(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> tuple[Outp
             remedy="correct the function: to try it, call it on samples.to_xarray(0), with the "
             "samples as they were before the transform",
         ) from error.__cause__
-    return tuple(_output(frame, name, array) for name, array in arrays.items())
 
 
 def _output(frame: xr.Dataset, name: str, array: NDArray[Any]) -> Output:

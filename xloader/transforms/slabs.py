@@ -28,7 +28,7 @@ from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, Slab, Transform
 from xloader.transforms.normalize import Normalize
 from xloader.transforms.steps import Method
-from xloader.transforms.xarray_methods import ELEMENTWISE, REDUCING
+from xloader.transforms.xarray_methods import RECORDED
 
 _WITH_ARRAYS: Final = frozenset({"clip", "fillna", "where"})
 """Methods whose arguments may be arrays that are combined with the fields element by element."""
@@ -38,7 +38,7 @@ _WITHOUT_PLACES: Final = frozenset(
 )
 """Methods that treat every element alike, wherever it lies and whatever their arguments."""
 
-_KNOWN: Final = frozenset({*ELEMENTWISE, *REDUCING, "fillna"}) - {"assign"}
+_KNOWN: Final = frozenset({*RECORDED, "fillna"}) - {"assign"}
 """Methods that can be judged by their arguments; ``assign`` mostly takes functions."""
 
 
@@ -147,7 +147,9 @@ def _works_apart(step: Transform, dim: str, names: frozenset[str]) -> bool:
         return False
     takes_arrays = step.name in _WITH_ARRAYS
     beside = names - {dim} if takes_arrays else names
-    given = (*step.args, step.kwargs)
+    given = [*step.args, step.kwargs]
+    if step.then is not None:
+        given += [*step.then.args, step.then.kwargs]
     return not any(_speaks_of(value, names, beside, takes_arrays) for value in given)
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import xarray as xr
@@ -135,13 +135,17 @@ class Method(_Pickled):
     kwargs : dict
         Its keyword arguments.
     over_rest : bool
-        Whether the method works over every dimension except ``sample``.
+        Whether the method works over every dimension except ``sample``; for ``squeeze``, over
+        those of size 1.
+    then : Method, optional
+        A method that is called on the result, as ``mean`` is in ``rolling(time=3).mean()``.
     """
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     over_rest: bool = False
+    then: Method | None = None
 
     @property
     def is_in_place(self) -> bool:
@@ -152,7 +156,8 @@ class Method(_Pickled):
         """The call, as text."""
         given = [_text_of(value) for value in self.args]
         given += [f"{key}={_text_of(value)}" for key, value in self.kwargs.items()]
-        return f"{self.name}({', '.join(given)})"
+        then = "" if self.then is None else f".{self.then.describe()}"
+        return f"{self.name}({', '.join(given)}){then}"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype, unchanged."""
@@ -179,8 +184,12 @@ class Method(_Pickled):
         if self.over_rest:
             dims = {dim for variable in frame.data_vars.values() for dim in variable.dims}
             kwargs["dim"] = [dim for dim in frame.dims if dim in dims - {SAMPLE}]
-        result: xr.Dataset = getattr(frame, self.name)(*self.args, **kwargs)
-        return result
+            if self.name == "squeeze":
+                kwargs["dim"] = [dim for dim in kwargs["dim"] if frame.sizes[dim] == 1]
+        result = getattr(frame, self.name)(*self.args, **kwargs)
+        if self.then is not None:
+            result = getattr(result, self.then.name)(*self.then.args, **self.then.kwargs)
+        return cast("xr.Dataset", result)
 
 
 def _text_of(value: object) -> str:

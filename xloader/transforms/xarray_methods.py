@@ -9,26 +9,36 @@ from typing import Any, NoReturn, Self
 import xarray as xr
 
 from xloader.errors import OptionError
-from xloader.recipe.names import SAMPLE
 from xloader.recipe.recipe import Transform
+from xloader.transforms.method_arguments import bind_arguments, require_shared_labels, try_on_zeros
+from xloader.transforms.method_windows import MethodWindows, open_windows
 from xloader.transforms.steps import Method
 
 ELEMENTWISE = (
-    *("assign", "astype", "clip", "diff", "drop_vars", "expand_dims", "isin", "isnull"),
-    *("notnull", "rename", "roll", "round", "shift", "transpose", "where"),
+    *("assign", "astype", "bfill", "clip", "diff", "drop_vars", "expand_dims", "ffill", "isin"),
+    *("isnull", "notnull", "pad", "rank", "rename", "roll", "round", "shift", "transpose"),
+    "where",
 )
 """Methods that work on each element, or along a dimension that their arguments name."""
 
 REDUCING = (
     *("all", "any", "count", "cumprod", "cumsum", "max", "mean", "median", "min", "prod"),
-    *("quantile", "std", "sum", "var"),
+    *("quantile", "squeeze", "std", "sum", "var"),
 )
 """Methods that work over dimensions; without ``dim``, over all except ``sample``."""
 
+BY_LABEL = ("differentiate", "integrate", "interp", "interpolate_na", "reindex", "sortby")
+"""Methods that work by the labels of dimensions, which all samples must share."""
+
+WINDOWED = ("coarsen", "rolling")
+"""Methods that give windows over dimensions; a method of these, such as ``mean``, is recorded."""
+
+RECORDED = (*ELEMENTWISE, *REDUCING, *BY_LABEL, *WINDOWED)
+"""All methods that are recorded."""
+
 REFUSED = (
-    *("coarsen", "differentiate", "groupby", "groupby_bins", "integrate", "interp"),
-    *("interp_like", "interpolate_na", "polyfit", "reindex", "reindex_like", "resample"),
-    *("rolling", "rolling_exp", "sortby", "squeeze", "stack", "unstack"),
+    *("groupby", "groupby_bins", "interp_like", "polyfit", "reindex_like", "resample"),
+    *("rolling_exp", "stack", "unstack"),
 )
 """Methods that raise an error, as they need an index, give no Dataset, or may lose ``sample``."""
 
@@ -36,20 +46,27 @@ REFUSED = (
 class RecordedMethods:
     """Base class of samples, with a method for each name in the lists above.
 
-    Those of `ELEMENTWISE` and `REDUCING` record a transform. Those of `REFUSED` raise an error.
+    Those of `RECORDED` record a transform. Those of `REFUSED` raise an error.
     """
 
     all: Callable[..., Self]
     any: Callable[..., Self]
     assign: Callable[..., Self]
     astype: Callable[..., Self]
+    bfill: Callable[..., Self]
     clip: Callable[..., Self]
+    coarsen: Callable[..., MethodWindows[Self]]
     count: Callable[..., Self]
     cumprod: Callable[..., Self]
     cumsum: Callable[..., Self]
     diff: Callable[..., Self]
+    differentiate: Callable[..., Self]
     drop_vars: Callable[..., Self]
     expand_dims: Callable[..., Self]
+    ffill: Callable[..., Self]
+    integrate: Callable[..., Self]
+    interp: Callable[..., Self]
+    interpolate_na: Callable[..., Self]
     isin: Callable[..., Self]
     isnull: Callable[..., Self]
     max: Callable[..., Self]
@@ -57,12 +74,18 @@ class RecordedMethods:
     median: Callable[..., Self]
     min: Callable[..., Self]
     notnull: Callable[..., Self]
+    pad: Callable[..., Self]
     prod: Callable[..., Self]
     quantile: Callable[..., Self]
+    rank: Callable[..., Self]
+    reindex: Callable[..., Self]
     rename: Callable[..., Self]
     roll: Callable[..., Self]
+    rolling: Callable[..., MethodWindows[Self]]
     round: Callable[..., Self]
     shift: Callable[..., Self]
+    sortby: Callable[..., Self]
+    squeeze: Callable[..., Self]
     std: Callable[..., Self]
     sum: Callable[..., Self]
     transpose: Callable[..., Self]
@@ -84,6 +107,10 @@ class RecordedMethods:
         """
         raise NotImplementedError
 
+    def _batch_of_zeros(self) -> xr.Dataset:
+        """A batch of one sample, made of zeros, after the transforms recorded so far."""
+        raise NotImplementedError
+
     def __dir__(self) -> list[str]:
         # The refused methods only raise an error, so completion leaves them out.
         return sorted({*super().__dir__()} - {*REFUSED})
@@ -95,7 +122,7 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
     Parameters
     ----------
     name : str
-        One of `ELEMENTWISE` or `REDUCING`, or any other method that keeps ``sample``.
+        One of `RECORDED`, or any other method that keeps ``sample``.
     args : tuple
         Its positional arguments.
     kwargs : dict
@@ -111,24 +138,13 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
     OptionError
         If xarray's method does not take these arguments, or they name ``sample``.
     """
-    function = getattr(xr.Dataset, name)
-    signature = inspect.signature(function)
-    try:
-        bound = signature.bind(None, *args, **kwargs)
-    except TypeError as error:
+    bound = bind_arguments(xr.Dataset, name, args, kwargs)
+    if name == "squeeze" and bound.arguments.get("axis") is not None:
         raise OptionError(
-            f"xarray.Dataset.{name} does not take these arguments: {error}",
-            given=f"{args}, {kwargs}",
-            allowed=f"{name}{signature}",
-            remedy=f"pass the arguments that xarray.Dataset.{name} takes",
-        ) from error
-    given = [*args, *kwargs.values()]
-    if name != "transpose" and (SAMPLE in kwargs or any(map(_speaks_of_sample, given))):
-        raise OptionError(
-            f"{name} would work across the samples of a batch, which differ from batch to batch",
-            given=f"{args}, {kwargs}",
-            allowed=f"any dimension except {SAMPLE!r}",
-            remedy="name dimensions of a single sample",
+            "squeeze cannot count axes, as a batch has one more than a sample",
+            given=f"axis={bound.arguments['axis']}",
+            allowed="dim, or no argument for all dimensions of size 1",
+            remedy='name the dimension: squeeze("channel")',
         )
     over_rest = name in REDUCING and bound.arguments.get("dim") in (None, ...)
     if over_rest:
@@ -136,22 +152,31 @@ def make_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Met
     return Method(name, bound.args[1:], bound.kwargs, over_rest)
 
 
-def _speaks_of_sample(value: object) -> bool:
-    if isinstance(value, list | tuple | set | frozenset | dict):
-        # One by one: an array in the collection has no single truth value.
-        return any(isinstance(part, str) and part == SAMPLE for part in value)
-    return isinstance(value, str) and value == SAMPLE
-
-
 def _record(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> RecordedMethods:
     return samples.with_step(make_method(name, args, kwargs))
+
+
+def _record_by_label(
+    name: str, samples: RecordedMethods, *args: Any, **kwargs: Any
+) -> RecordedMethods:
+    step = make_method(name, args, kwargs)
+    frame = samples._batch_of_zeros()
+    require_shared_labels(step, frame)
+    try_on_zeros(step, frame)
+    return samples.with_step(step)
+
+
+def _record_windows(
+    name: str, samples: RecordedMethods, *args: Any, **kwargs: Any
+) -> MethodWindows[RecordedMethods]:
+    return open_windows(name, samples, samples._batch_of_zeros(), args, kwargs)
 
 
 def _refuse(name: str, samples: RecordedMethods, *args: Any, **kwargs: Any) -> NoReturn:
     raise OptionError(
         f"{name} cannot run on whole batches",
         given=f"{name}()",
-        allowed=", ".join(sorted(ELEMENTWISE + REDUCING)),
+        allowed=", ".join(sorted(RECORDED)),
         remedy=f'call it on each sample: .map(lambda ds: ds.{name}(...), per="sample")',
     )
 
@@ -174,6 +199,20 @@ for _name in REDUCING:
         _record,
         f"Recorded, and run as xarray.Dataset.{_name} on whole batches: without ``dim``, over "
         "every dimension but ``sample``.",
+    )
+for _name in BY_LABEL:
+    _attach(
+        _name,
+        _record_by_label,
+        f"Recorded, and run as xarray.Dataset.{_name} on whole batches, along dimensions whose "
+        "labels all samples share.",
+    )
+for _name in WINDOWED:
+    _attach(
+        _name,
+        _record_windows,
+        f"Returns windows, as xarray.Dataset.{_name} does. Their methods, such as ``mean``, are "
+        "recorded, and run on whole batches.",
     )
 for _name in REFUSED:
     _attach(_name, _refuse, 'Refused for batches: use ``map(fn, per="sample")``.')
