@@ -161,8 +161,6 @@ def _box_shape(variable: GridVariable, memory: int | str) -> Shape:
         others = math.prod(shape) // shape[dim]
         num_chunks = max(allowed // (others * variable.chunks[dim]), 1)
         shape[dim] = min(num_chunks * variable.chunks[dim], variable.shape[dim])
-        if shape[dim] < variable.shape[dim]:
-            break
     return tuple(shape)
 
 
