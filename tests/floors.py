@@ -30,7 +30,7 @@ TOWER = (
     ("planning", "transforms"),
     ("recipe",),
     ("testing",),
-    ("order", "sources"),
+    ("order", "sources", "forcings"),
     ("core",),
     ("compiled",),
     ("errors",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import xarray as xr
 import xloader
 from xloader import Samples
 from xloader.errors import EmptyEpochWarning
+from xloader.loader import explain_notes
 
 NOTE = 'windows do not overlap: 121 samples; `stride={"time": 1}` gives 721'
 
@@ -104,6 +106,65 @@ def test_epochs_with_batches_do_not_warn() -> None:
             assert len(list(loader)) == 1
     order = few().explain(np.arange(5), batch_size=16, drop_last=True)
     assert (order.num_steps, order.notes) == (1, ())
+
+
+def doubled(ds: xr.Dataset) -> xr.Dataset:
+    return ds * 2
+
+
+def own_batch(rows: Any) -> Any:
+    return rows
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let this process have so many cores."""
+    return lambda num: monkeypatch.setattr(explain_notes, "usable_cores", lambda: num)
+
+
+def told_of(samples: Samples, **options: Any) -> tuple[str, ...]:
+    with samples.loader(**{"batch_size": 32, "output": "numpy", **options}) as loader:
+        return loader.explain().notes
+
+
+def test_worker_processes_are_suggested_for_functions_in_python(
+    cores: Callable[[int], None],
+) -> None:
+    samples = opened().window(time=1)
+    cores(2)
+    (note,) = told_of(samples.map(doubled))
+    assert note.startswith("map(fn) runs under Python's lock")
+    assert "processes=2 would run 2 at a time, assuming that" in note
+    assert "2 cores" in note
+    assert note in str(samples.map(doubled).explain())
+    (note,) = told_of(samples, collate_fn=own_batch)
+    assert note.startswith("collate_fn runs under")
+    (note,) = told_of(samples.map(doubled), collate_fn=own_batch)
+    assert note.startswith("map(fn) and collate_fn run under")
+    # It says a number that the loader takes.
+    for num_cores, options, num in (
+        (16, {}, 8),
+        (16, {"batch_size": 30}, 6),
+        (16, {"batch_size": 30, "lanes": 10}, 5),
+        (16, {"batch_size": 30, "lanes": 10, "rank": 0, "world_size": 2}, 5),
+    ):
+        cores(num_cores)
+        (note,) = told_of(samples.map(doubled), **options)
+        assert f"processes={num} would run {num} at a time" in note
+        samples.map(doubled).loader(output="numpy", processes=num, **options).close()
+
+
+def test_worker_processes_are_not_suggested_where_they_cannot_help(
+    cores: Callable[[int], None],
+) -> None:
+    samples = opened().window(time=1)
+    cores(16)
+    assert told_of(samples) == told_of(samples.normalize({"t": (0.0, 1.0)})) == ()
+    assert told_of(samples.map(doubled), processes=2) == ()
+    assert told_of(samples.map(doubled), batch_size=7) != ()
+    assert told_of(samples.map(doubled), batch_size=11) == ()
+    cores(1)
+    assert told_of(samples.map(doubled)) == ()
 
 
 @pytest.mark.parametrize("door", ["data_loader", "IterableDataset"])

@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,14 @@ def patches_across(lat: int, lon: int, stride: int) -> Callable[[xr.Dataset, int
     return plain
 
 
+def slopes_across(d: xr.Dataset, i: int) -> xr.Dataset:
+    """Return the own forcing and t2m of a part of the data, on both sides of the date line."""
+    part = across(d.isel(lat=slice(1, 5), time=slice(3, 18, 3)), i % 8, 6)
+    part = part.isel(time=slice(i // 8, i // 8 + 2))
+    made = over(tilt(part.time, part.lat), part.t2m)
+    return xr.Dataset({"inputs": named(("tilt", made), ("t2m", part.t2m))})
+
+
 def doubled(batch: xr.Dataset) -> xr.Dataset:
     return xr.Dataset({"mean": batch["inputs"].mean("lon"), "inputs": batch["inputs"] * 2})
 
@@ -350,6 +359,38 @@ def far_lead(after_start: int) -> Callable[[xr.Dataset, int], xr.Dataset]:
                 "targets": after(targets, time="targets_time", season="targets_season"),
             }
         )
+
+    return plain
+
+
+def day_after(batch_time: xr.DataArray) -> xr.DataArray:
+    """Return the part of the leap year 2000 that has passed, as an angle."""
+    return 2 * np.pi * ((batch_time.dt.dayofyear - 1) / 366)
+
+
+def over(values: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
+    """Repeat values along the dims that they lack, in float32."""
+    return values.astype("f4").broadcast_like(like).transpose(*like.dims)
+
+
+def tilt(time: xr.DataArray, lat: xr.DataArray) -> xr.DataArray:
+    return lat * time.dt.day
+
+
+def beside_t2m(size: int, *names: str) -> Callable[[xr.Dataset, int], xr.Dataset]:
+    """Return t2m, and forcings in plain xarray, as channels of one field."""
+
+    def plain(d: xr.Dataset, i: int) -> xr.Dataset:
+        t2m = d.t2m[i : i + size]
+        known = {
+            "cos_day_of_year": np.cos(day_after(t2m.time)),
+            "sin_day_of_year": np.sin(day_after(t2m.time)),
+            "latitude": t2m.lat,
+            "tilt": tilt(t2m.time, t2m.lat),
+            "light": xloader.forcings.insolation(d.time, d.lat, 30.0)[i : i + size],
+        }
+        made = [(name, over(known[name], t2m)) for name in names]
+        return xr.Dataset({"inputs": named(("t2m", t2m), *made)})
 
     return plain
 
@@ -421,6 +462,58 @@ def part(name: str, **options: Any) -> Callable[[Samples], Samples]:
 
 
 ROWS: dict[str, Row] = {
+    "zarr v3: seasons and latitudes beside t2m": Row(
+        zarr_v3,
+        lambda s: (
+            s.forcing("cos_day_of_year", "sin_day_of_year", "latitude")
+            .window(time=4, stride=1)
+            .inputs("t2m", "cos_day_of_year", "sin_day_of_year", "latitude")
+        ),
+        beside_t2m(4, "cos_day_of_year", "sin_day_of_year", "latitude"),
+    ),
+    "packed: a forcing of one's own": Row(
+        packed,
+        lambda s: s.forcing(tilt).window(time=3, stride=1).inputs("t2m", "tilt"),
+        beside_t2m(3, "tilt"),
+    ),
+    "concat of years: sunlight": Row(
+        concat_of_years,
+        lambda s: (
+            s.forcing(light=partial(xloader.forcings.insolation, lon=30.0))
+            .window(time=5, stride=1)
+            .inputs("t2m", "light")
+        ),
+        beside_t2m(5, "light"),
+    ),
+    "netCDF: a forcing is a field of its own": Row(
+        netcdf,
+        lambda s: s.forcing(tilt).window(time=3, stride=1),
+        lambda d, i: steps(3)(
+            d.assign(tilt=tilt(d.time, d.lat).astype("f4").transpose("time", "lat")), i
+        ),
+    ),
+    "dask: forcings of a part, across the date line": Row(
+        dask_backed,
+        lambda s: (
+            s.isel(lat=slice(1, 5), time=slice(None, None, 3))
+            .forcing(tilt)
+            .isel(time=slice(1, 6))
+            .window(time=2, lon=6, stride=1, wrap="lon")
+            .inputs("tilt", "t2m")
+        ),
+        slopes_across,
+    ),
+    "sharded: a lead of a forcing": Row(
+        sharded,
+        lambda s: (
+            s.forcing("sin_day_of_year")
+            .window(time=2, stride=1)
+            .inputs("sin_day_of_year", time="+4")
+        ),
+        lambda d, i: xr.Dataset(
+            {"inputs": named(("sin_day_of_year", np.sin(day_after(d.time[i + 4])).astype("f4")))}
+        ),
+    ),
     **{
         name: Row(
             source,

@@ -16,7 +16,15 @@ from xloader.errors import OptionError
 from xloader.planning.explain import Explanation
 from xloader.sources.open.open_source import open_source
 from xloader.testing import LatencyStore, SourceRecorder, write_store
-from xloader.torch import ChunkSampler, IterableDataset, MapDataset, data_loader
+from xloader.torch import (
+    ChunkSampler,
+    IterableDataset,
+    MapDataset,
+    data_loader,
+    iterable_dataset,
+    sampler_passes,
+)
+from xloader.torch.lent_tensors import MORE_SLOTS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -132,7 +140,9 @@ def test_doors_sum_their_workers(case: Case, workers: int) -> None:
         return
     assert expected.peak_nbytes <= options["memory"]
     nbytes = case.dataset.nbytes
-    rows = min(4, expected.num_steps) * options["batch_size"] * max(workers, 1)
+    # A worker has a slot beside the batches of its plan.
+    num_batches = 5 if workers else 4
+    rows = min(num_batches, expected.num_steps) * options["batch_size"] * max(workers, 1)
     assert expected.peak_nbytes <= max(workers, 1) * 20 * nbytes + rows * sample_nbytes(case)
 
 
@@ -155,6 +165,24 @@ def test_every_door_tells_what_is_needed(workers: int) -> None:
         # Two workers both read the chunks at the cut between their parts.
         assert least <= expected.peak_nbytes <= 3 * least
     MapDataset(samples).close()
+
+
+@pytest.mark.parametrize("door", [ChunkSampler, IterableDataset])
+def test_the_slots_of_workers_are_counted(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each worker's ``prefetch_factor + 3``, the plan knows all but one."""
+    counted = []
+    for num_more in (MORE_SLOTS, 0):
+        monkeypatch.setattr(sampler_passes, "MORE_SLOTS", num_more)
+        monkeypatch.setattr(iterable_dataset, "MORE_SLOTS", num_more)
+        for workers in (0, 2):
+            options: dict[str, Any] = {"batch_size": 2, "memory": "1TiB"}
+            if door is ChunkSampler:
+                told = door(samples_of(), num_workers=workers, **options).explain()
+            else:
+                told = door(samples_of(), **options).explain(num_workers=workers)
+            counted.append(told.peak_nbytes)
+    assert counted[0] == counted[2]
+    assert counted[1] == counted[3] + 2 * 2 * STEP
 
 
 def test_an_order_of_your_own_is_told_alike() -> None:

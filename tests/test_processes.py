@@ -595,6 +595,45 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert 'put what starts the training under if __name__ == "__main__":' in done.stderr
+    # The process says it in one line, and only the program itself shows where it was.
+    (line,) = [line for line in done.stderr.splitlines() if "imports the script again" in line]
+    assert line.startswith("WorkersError: ")
+    assert done.stderr.count("Traceback") == 1
+
+
+FORK = """
+import os, sys
+import xloader
+
+def main():
+    samples = xloader.open(sys.argv[1]).window(time=1)
+    with samples.loader(batch_size=4, output="numpy", processes=2, prefetch=0) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        pid = os.fork()
+        if not pid:
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert len(list(iterator)) == len(loader) - 1
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_that_exits_ends_no_process_of_its_parent(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FORK)
+    done = subprocess.run(
+        [sys.executable, str(script), write(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
 
 
 def test_a_program_from_standard_input(tmp_path: Path) -> None:
@@ -675,3 +714,41 @@ def test_memory_for_a_selection_in_each_process(samples: xloader.Samples) -> Non
     options["memory"] = raised.value.minimum_nbytes
     with samples.loader(**options, processes=4) as loader:
         assert len(list(loader)) == len(loader)
+
+
+def peaks_of(pids: list[int]) -> list[int]:
+    """The most bytes that each process has ever had in memory, as Linux counts them itself."""
+    found = []
+    for pid in pids:
+        status = Path(f"/proc/{pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+        found.append(int(line.split()[1]) << 10)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the peak of each process")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_memory_of_each_process_stays_within_its_share(processes: int, tmp_path: Path) -> None:
+    """Law 4: beyond an idle process, each takes its share of the memory, in every epoch alike.
+
+    Its rows of the shared slots are among what Linux counts, and a part of the memory too.
+    """
+    values = np.random.default_rng(0).integers(0, 9, (512, 64, 512)).astype("f4")
+    ds = xr.Dataset({"t": (("time", "y", "x"), values)})
+    write_store(ds, {"t": (8, 64, 512)}, tmp_path / "large.zarr")
+    write_store(ds.isel(y=slice(1), x=slice(1)), {"t": (8, 1, 1)}, tmp_path / "small.zarr")
+    budget = 24 << 20
+    options: dict[str, Any] = {"batch_size": 8, "memory": budget, "output": "numpy", "threads": 1}
+    peaks: dict[str, list[list[int]]] = {}
+    for name in ("small", "large"):
+        samples = xloader.open(tmp_path / f"{name}.zarr").window(time=1)
+        with samples.loader(**options, processes=processes) as loader:
+            peaks[name] = []
+            for _ in range(3):
+                assert sum(1 for _ in loader) == 64
+                peaks[name].append(peaks_of(pids_of(loader)))
+    idle = max(peaks["small"][0])
+    first, *later = [max(peak) - idle for peak in peaks["large"]]
+    # 64 MiB of chunks pass through each epoch, so a process that kept them would be seen.
+    assert first <= 1.1 * budget / processes + (8 << 20)
+    assert max(later) <= first + (4 << 20)

@@ -223,8 +223,8 @@ def test_windows_run_across_what_was_left_out() -> None:
 def test_completion_offers_what_can_be_used() -> None:
     assert dir(xloader) == sorted(xloader.__all__)
     offered = dir(_dataset().xloader)
-    assert {"window", "clip", "loader", "fillna"} <= set(offered)
-    assert not {"groupby", "resample", "rolling"} & set(offered)
+    assert {"window", "clip", "loader", "fillna", "rolling"} <= set(offered)
+    assert not {"groupby", "resample", "stack"} & set(offered)
 
 
 def test_a_lead_has_its_own_labels() -> None:
@@ -363,7 +363,7 @@ REFUSALS: dict[str, tuple[Callable[[Samples], Any], type[Exception], str]] = {
     "sel after window": (
         lambda s: s.window(time=2).sel(lat=0),
         OptionError,
-        "sel comes too late. Given: after window.*first sel and isel",
+        "sel comes too late. Given: after window.*first sel, isel and forcing",
     ),
     "isel after field": (
         lambda s: s.window(time=2).inputs("t2m").isel(lat=0),

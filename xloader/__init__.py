@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from xloader import errors
+from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
@@ -21,6 +21,7 @@ from xloader.recipe.recipe import Recipe
 
 # Importing the module registers the accessor `Dataset.xloader`; nothing else is needed.
 from xloader.samples import accessor as accessor
+from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
 from xloader.samples.partial_results import merge
 from xloader.samples.rollout import Rollout
@@ -31,6 +32,7 @@ from xloader.xbatcher.adopt import from_xbatcher
 
 __all__ = [
     "Batch",
+    "ClassSamples",
     "Explanation",
     "Loader",
     "Mosaic",
@@ -46,9 +48,11 @@ __all__ = [
     "__version__",
     "concat",
     "errors",
+    "forcings",
     "from_xbatcher",
     "merge",
     "open",
+    "open_classes",
     "overlap",
 ]
 

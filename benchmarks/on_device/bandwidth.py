@@ -19,7 +19,7 @@ from benchmarks.on_device.clock import NOT_MEASURED, DeviceClock
 from benchmarks.on_device.scale import Scale
 from benchmarks.table import make_table
 from xloader.device.hardware import make_hardware
-from xloader.device.ring import PinnedBlock
+from xloader.device.pinned_slots import PinnedBlock, page_aligned
 from xloader.device.unpacking import TensorUnpacker
 from xloader.transforms.packed_fields import PackedField
 
@@ -56,7 +56,7 @@ def _copies(clock: DeviceClock, nbytes: int) -> dict[str, Callable[[], object]]:
     if clock.is_cuda:
         sources["pinned"] = pageable.pin_memory()
         # The function keeps the block, which would be unpinned with its last reference.
-        block = PinnedBlock(make_hardware(clock.device), nbytes)
+        block = PinnedBlock(make_hardware(clock.device), page_aligned(nbytes))
         block.tensor.fill_(1)
         sources["in place"] = block.tensor
         return {

@@ -105,6 +105,8 @@ class BusHardware(FakeHardware):
                 self.num_reordered += number > 0
                 copy = self._waiting.pop(number)
             copy.run()
+            # The thread never ends, and would keep the memory of the last copy.
+            del copy
 
 
 class LateHardware(FakeHardware):

@@ -33,6 +33,8 @@ class Demand:
         Bytes of the indexes of all shards of the variable.
     thinning : int
         Largest number of stored elements that are decoded for each one that can be selected.
+    is_computed : bool
+        Whether the values are computed, so that nothing is read for them.
     """
 
     variable: str
@@ -42,11 +44,17 @@ class Demand:
     accesses: frozenset[Access]
     index_nbytes: int = 0
     thinning: int = 1
+    is_computed: bool = False
+
+    @property
+    def num_chunks_per_block(self) -> int:
+        """Number of chunks of this variable in one block of its group."""
+        return math.prod(axis.num_blocks for axis in self.whole_axes)
 
     @property
     def num_reads_per_block(self) -> int:
-        """Number of chunks of this variable in one block of its group."""
-        return math.prod(axis.num_blocks for axis in self.whole_axes)
+        """As `num_chunks_per_block`, but 0 for a variable that is computed."""
+        return 0 if self.is_computed else self.num_chunks_per_block
 
     @property
     def unit_nbytes(self) -> int:
@@ -55,7 +63,12 @@ class Demand:
 
     @property
     def unit_read_nbytes(self) -> int:
-        """As `unit_nbytes`, but decoded: along the other dimensions, chunks count in full."""
+        """As `unit_nbytes`, but read: along the other dimensions, chunks count in full.
+
+        It is 0 for a variable that is computed.
+        """
+        if self.is_computed:
+            return 0
         sizes = math.prod(axis.total_read_size for axis in self.whole_axes)
         return self.itemsize * self.thinning * sizes
 

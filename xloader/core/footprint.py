@@ -69,9 +69,19 @@ class Group:
         return math.prod(self.shape)
 
     @cached_property
-    def num_reads_per_block(self) -> int:
+    def num_chunks_per_block(self) -> int:
         """Number of (variable, chunk) pairs in one block."""
+        return sum(demand.num_chunks_per_block for demand in self.demands)
+
+    @cached_property
+    def num_reads_per_block(self) -> int:
+        """Number of these pairs that are read. Chunks of computed variables are not."""
         return sum(demand.num_reads_per_block for demand in self.demands)
+
+    @cached_property
+    def is_computed(self) -> bool:
+        """Whether all its variables are computed, so that nothing is read for them."""
+        return all(demand.is_computed for demand in self.demands)
 
     @property
     def unit_nbytes(self) -> int:
@@ -86,11 +96,14 @@ class Group:
 
     @cached_property
     def most_read_nbytes(self) -> int:
-        """Upper bound of the decoded bytes of a block's chunks: each counted as the largest."""
-        return sum(d.num_reads_per_block * d.max_chunk_nbytes for d in self.demands)
+        """Upper bound of the decoded bytes of a block's chunks: each counted as the largest.
+
+        Computed chunks are included, because their values are made in memory.
+        """
+        return sum(d.num_chunks_per_block * d.max_chunk_nbytes for d in self.demands)
 
     def read_nbytes(self, blocks: Ints) -> Ints:
-        """Decoded bytes of the chunks of each block, not cut down to the selection."""
+        """Decoded bytes of the chunks read for each block, not cut down to the selection."""
         unit = sum(demand.unit_read_nbytes for demand in self.demands)
         return self._product(unit, blocks, lambda axis, index: axis.read_sizes[index])
 
@@ -161,9 +174,12 @@ class Footprint:
 
     @cached_property
     def leading_axes(self) -> tuple[Axis | None, ...]:
-        """Per windowed dimension, its axis in the variable with most bytes that has it."""
+        """Per windowed dimension, its axis in the variable with most bytes that has it.
+
+        A stored variable comes before any that is computed.
+        """
         demands = [demand for group in self.groups for demand in group.demands]
-        demands.sort(key=lambda demand: -demand.selected_nbytes)
+        demands.sort(key=lambda demand: (demand.is_computed, -demand.selected_nbytes))
         return tuple(
             next((d.axes[dim] for d in demands if d.axes[dim] is not None), None)
             for dim in range(len(self.windows.dims))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -31,10 +32,22 @@ class LabelColumn:
     values: NDArray[Any]
     classes: tuple[str, ...] | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        if self.classes is None:
+            return LabelColumn, (self.name, self.values)
+        # Codes are few different numbers, often in long rows, so they compress well.
+        packed = zlib.compress(np.ascontiguousarray(self.values).tobytes(), 1)
+        return _unpickle, (self.name, packed, self.values.dtype.str, self.classes)
+
     @property
     def decoded(self) -> NDArray[Any]:
         """The values, with text in place of its codes."""
         return self.values if self.classes is None else np.array(self.classes)[self.values]
+
+
+def _unpickle(name: str, packed: bytes, dtype: str, classes: tuple[str, ...]) -> LabelColumn:
+    values = np.frombuffer(zlib.decompress(packed), dtype)
+    return LabelColumn(name, values, classes)
 
 
 @dataclass(frozen=True, eq=False)

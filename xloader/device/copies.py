@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from xloader.device.hardware import Hardware, Mark
-from xloader.device.ring import PinnedBlock, SlotRing
+from xloader.device.pinned_slots import PinnedBlock, PinnedSlots, page_aligned
 from xloader.engine.buffers import ArrayKind, Arrays
 from xloader.engine.slot_layout import FieldBytes, SlotLayout, copy_fields, ranges_of
 from xloader.engine.thread_group import Threads
@@ -256,7 +256,7 @@ class PinnedScratch:
                 self._hardware.wait(self._copied)
             block = self._block
             if block is None or block.buffer.nbytes < nbytes:
-                self._block = block = PinnedBlock(self._hardware, nbytes)
+                self._block = block = PinnedBlock(self._hardware, page_aligned(nbytes))
             places = copy_fields(arrays, block.buffer)
             sent = send_bytes(self._hardware, pool, block.tensor[:nbytes], places)
             self._copied = sent.copied
@@ -274,7 +274,7 @@ class RunCopies:
     ----------
     hardware : Hardware
         The device.
-    ring : SlotRing, optional
+    slots : PinnedSlots, optional
         The slots that batches are gathered into.
     scratch : PinnedScratch
         Pinned memory for other batches.
@@ -283,10 +283,14 @@ class RunCopies:
     """
 
     def __init__(
-        self, hardware: Hardware, ring: SlotRing | None, scratch: PinnedScratch, pool: StagingPool
+        self,
+        hardware: Hardware,
+        slots: PinnedSlots | None,
+        scratch: PinnedScratch,
+        pool: StagingPool,
     ) -> None:
         self._hardware = hardware
-        self._ring = ring
+        self._slots = slots
         self._scratch = scratch
         self._pool = pool
         self._under_way: SimpleQueue[tuple[Mark, list[Any]] | None] = SimpleQueue()
@@ -301,8 +305,8 @@ class RunCopies:
     def start(self, wake: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
         """Begin the run; see `Outbox.start`."""
         self._fail = fail
-        if self._ring is not None:
-            self._ring.on_room(wake)
+        if self._slots is not None:
+            self._slots.on_room(wake)
             self._threads.begin(self._free_slots)
 
     def send(self, arrays: Arrays) -> SentBatch:
@@ -321,7 +325,7 @@ class RunCopies:
             raise
 
     def _send(self, arrays: Arrays) -> SentBatch:
-        found = None if self._ring is None else self._ring.find(arrays)
+        found = None if self._slots is None else self._slots.find(arrays)
         scratched = None
         if found is None:
             # Not under the lock, because this waits for earlier copies.
@@ -367,7 +371,7 @@ class RunCopies:
         self, arrays: Arrays, memory: torch.Tensor, places: tuple[FieldBytes, ...]
     ) -> SentBatch:
         """Queue the copy of a slot. The lock must be held: nothing is sent after the end."""
-        assert self._ring is not None
+        assert self._slots is not None
         self._num_to_free += 1
         try:
             sent = send_bytes(self._hardware, self._pool, memory, places)
@@ -375,7 +379,7 @@ class RunCopies:
             self._num_to_free -= 1
             self._under_way.put(None)
             raise
-        self._ring.begin_copy()
+        self._slots.begin_copy()
         # Slots are freed by a thread that waits for their copies, in the order of the copies.
         self._under_way.put((sent.copied, [arrays.pop(name) for name in list(arrays)]))
         return sent
@@ -392,13 +396,13 @@ class RunCopies:
             return self._is_closed and not self._num_to_free
 
     def _free_slot(self, copied: Mark, arrays: list[Any]) -> None:
-        assert self._ring is not None
+        assert self._slots is not None
         try:
             self._hardware.wait(copied)
         except BaseException as error:
-            self._ring.keep(arrays.copy())
+            self._slots.keep(arrays.copy())
             self._fail(error)
         arrays.clear()
         with self._lock:
             self._num_to_free -= 1
-        self._ring.end_copy()
+        self._slots.end_copy()

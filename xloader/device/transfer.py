@@ -24,9 +24,10 @@ from xloader.device.copies import PinnedScratch, RunCopies, SentBatch, StagingPo
 from xloader.device.device_transform import DeviceTransform
 from xloader.device.hardware import Hardware, is_elsewhere, make_hardware
 from xloader.device.out_batch import check_out, check_rows
+from xloader.device.pinned_slots import PinnedBlock, PinnedSlots
 from xloader.device.ring import SlotRing
 from xloader.device.unpacking import TensorUnpacker
-from xloader.engine.buffers import ArrayKind, MakeMemory
+from xloader.engine.buffers import ArrayKind, Buffer, MakeMemory
 from xloader.engine.job import Delivery
 from xloader.engine.slot_layout import FieldBytes
 from xloader.errors import ForkError, OptionError
@@ -91,6 +92,8 @@ class Transfer:
         self._pid = os.getpid()
         self._known_hardware: Hardware | None = None
         self._ring: SlotRing | None = None
+        self._shared: PinnedSlots | None = None
+        self._known_refusal = ""
         self._scratch: PinnedScratch | None = None
         self._pool: StagingPool | None = None
 
@@ -110,6 +113,22 @@ class Transfer:
     def ring(self) -> SlotRing | None:
         """The slots, once there are some."""
         return self._ring
+
+    @property
+    def refusal(self) -> str:
+        """Why the system refused to pin the slots; empty if it did not, or nobody has asked."""
+        # Another thread may close the loader meanwhile.
+        slots = self._ring or self._shared
+        if slots is not None:
+            # A report may be asked for after the loader is closed.
+            self._known_refusal = slots.refusal or self._known_refusal
+        return self._known_refusal
+
+    @property
+    def has_lost_slots(self) -> bool:
+        """Whether a copy out of shared memory failed, so that its slot is lost."""
+        shared = self._shared
+        return shared is not None and shared.has_lost_some
 
     def check_outputs(self, outputs: tuple[Output, ...], num_rows: int) -> None:
         """Check that the fields can be on the device, and try what is to be done there on zeros.
@@ -164,6 +183,32 @@ class Transfer:
 
         return make
 
+    @property
+    def copies_batches(self) -> bool:
+        """Whether batches are copied to the device."""
+        return self._is_elsewhere
+
+    def pin_slots(self, memory: Buffer, num_slots: int) -> None:
+        """Pin the memory that worker processes share; see `DevicePath.pin_slots`."""
+        if not self.copies_batches:
+            return
+        block = PinnedBlock(
+            self._hardware(),
+            memory,
+            "The memory is that of the worker processes. Each batch is copied into other pinned "
+            "memory first, by a thread of this process.",
+        )
+        self._shared = PinnedSlots(num_slots, memory.nbytes // num_slots, block)
+        self._known_refusal = block.refusal
+
+    def unpin_slots(self) -> None:
+        """Unpin the memory that worker processes share."""
+        shared, self._shared = self._shared, None
+        # In a forked child, the memory is that of the parent.
+        if shared is not None and os.getpid() == self._pid:
+            # Others may still refer to it, such as an iterator that the user has kept.
+            shared.close()
+
     def outbox(self) -> RunCopies | None:
         """The copies of a new run; None on the processor itself."""
         if not self._is_elsewhere:
@@ -171,7 +216,10 @@ class Transfer:
         hardware = self._hardware()
         if self._scratch is None or self._pool is None:
             self._scratch, self._pool = PinnedScratch(hardware), StagingPool(hardware)
-        return RunCopies(hardware, self._ring, self._scratch, self._pool)
+        slots: PinnedSlots | None = self._ring
+        if self._shared is not None and not self._shared.refusal:
+            slots = self._shared
+        return RunCopies(hardware, slots, self._scratch, self._pool)
 
     def deliver(self, delivery: Delivery, chance: Chance, origin: BatchOrigin) -> Batch:
         """Make the user's batch; see `DevicePath.deliver`."""
@@ -196,6 +244,8 @@ class Transfer:
         """Release the slots and the memory of the device."""
         if os.getpid() != self._pid:
             return
+        self._known_refusal = self.refusal
+        self.unpin_slots()
         # Others may still refer to these, such as an iterator that the user has kept.
         if self._ring is not None:
             self._ring.close()

@@ -89,7 +89,7 @@ class BlockCache:
             layout = self._reader.layout(group, index)
             block.buffer = self._pool.take(layout.nbytes)
             block.places = layout.slots(block.buffer)
-            block.num_reads_left = group.num_reads_per_block
+            block.num_reads_left = group.num_chunks_per_block
             added.append(block)
         return added
 

@@ -177,7 +177,7 @@ class BlockLoads:
             group, [begin.block for begin in begins], num_shares
         )
         for block in load.blocks:
-            block.num_reads_left = group.num_reads_per_block
+            block.num_reads_left = group.num_chunks_per_block
 
     def _give_memory(self) -> None:
         """Give memory to the first blocks in the queue, as far as there is enough."""
@@ -394,7 +394,7 @@ class BlockLoads:
 
     def _count(self, bundle: Bundle, done: Done) -> None:
         tally, outcome, seconds = self._tally, done.outcome, done.seconds
-        tally.num_reads += len(bundle.reads)
+        tally.num_reads += bundle.num_reads
         tally.num_missing += outcome.num_missing
         # If the source makes requests without `Attempts`, it counts them itself.
         tally.num_requests += bundle.num_requests or outcome.num_requests

@@ -45,6 +45,8 @@ class Bundle:
         Number of attempts at it whose threads were given up.
     is_refetched : bool
         Whether its bytes were fetched a second time, because they did not decode.
+    is_computed : bool
+        Whether its values are computed, and nothing is read.
     """
 
     reads: list[Read]
@@ -58,6 +60,12 @@ class Bundle:
     num_requests: int = 0
     num_hung: int = 0
     is_refetched: bool = False
+    is_computed: bool = False
+
+    @property
+    def num_reads(self) -> int:
+        """Number of its chunks that are read: 0 if they are computed."""
+        return 0 if self.is_computed else len(self.reads)
 
     @property
     def held_nbytes(self) -> int:
@@ -76,7 +84,14 @@ class Bundle:
         count = len(self.reads)
         nbytes, room_nbytes = self.nbytes // count, self.room_nbytes // count
         return [
-            Bundle([read], [place], nbytes, room_nbytes, self.is_waiting)
+            Bundle(
+                [read],
+                [place],
+                nbytes,
+                room_nbytes,
+                self.is_waiting,
+                is_computed=self.is_computed,
+            )
             for read, place in zip(self.reads, self.places, strict=True)
         ]
 
@@ -174,6 +189,7 @@ class BlockReader:
         self._source = source
         self._stored = stored
         self._is_waiting = {name: source.is_waiting(name) for name in stored}
+        self._is_computed = {name: source.variables[name].is_computed for name in stored}
         self._layouts: dict[tuple[str, tuple[int, ...]], BlockLayout] = {}
         alike = {(own.axes, own.windowed) for own in stored.values()}
         lists = {key: _ChunkLists(*key) for key in alike}
@@ -249,7 +265,8 @@ class BlockReader:
                         most_nbytes = min(most_nbytes, _PART_NBYTES)
                     parts = bundles.setdefault(key, [])
                     if not parts or parts[-1].room_nbytes + room_nbytes > most_nbytes:
-                        parts.append(Bundle([], [], 0, 0, self._is_waiting[name]))
+                        is_waiting, is_computed = self._is_waiting[name], self._is_computed[name]
+                        parts.append(Bundle([], [], 0, 0, is_waiting, is_computed=is_computed))
                     part = parts[-1]
                     part.reads.append(Read(name, chunk, cut))
                     part.places.append((number, place))

@@ -380,7 +380,7 @@ class _Held:
 
     def count(self, bundle: Bundle, blocks: list[LoadedBlock], outcome: Outcome) -> None:
         """Count a bundle that was read, and mark the blocks that it completes as loaded."""
-        self.tally.num_reads += len(bundle.reads)
+        self.tally.num_reads += bundle.num_reads
         self.tally.num_missing += outcome.num_missing
         self.tally.num_requests += outcome.num_requests
         for number, _ in bundle.places:

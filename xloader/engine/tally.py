@@ -67,7 +67,8 @@ class Tally:
     Parameters
     ----------
     num_reads : int
-        (variable, chunk) pairs that were read, including absent and failed ones.
+        (variable, chunk) pairs that were read, including absent and failed ones. Chunks that are
+        computed do not count.
     read_nbytes : int
         Decoded bytes of the chunks of all loaded blocks, not cut down to the selection.
     num_missing : int

@@ -136,8 +136,8 @@ def cache_file(
     Returns
     -------
     CacheFile or None
-        None if no variable counts, or nothing is to be kept: for ``cache=False``, and in the user's
-        folder for sources that are not files of this machine.
+        None if no variable counts, one is computed, or nothing is to be kept: for ``cache=False``,
+        and in the user's folder for sources that are not files of this machine.
 
     Raises
     ------
@@ -155,6 +155,9 @@ def cache_file(
         )
     names = tuple(sorted(variables))
     if not names:
+        return None
+    if any(recipe.variable(name).is_computed for name in names):
+        # A function may change, and a fingerprint holds its name only.
         return None
     stamp = stamp_of_files(recipe.source.name, names)
     if cache is None and stamp is None:

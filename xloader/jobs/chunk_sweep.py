@@ -112,7 +112,7 @@ class ChunkSweep:
         """
         tasks = []
         for bundle in self._reader.bundles(group, blocks, self._num_threads):
-            self.num_reads += len(bundle.reads)
+            self.num_reads += bundle.num_reads
             task = partial(self._read_bundle, group, blocks, bundle, use)
             tasks.append(ThreadTask(bundle.reads, task))
         return tasks

@@ -66,8 +66,13 @@ class PartSum:
 
 
 def may_hold_nan(recipe: Recipe, variable: str) -> bool:
-    """Whether a variable can hold NaN. Integers can if they are packed with fill values."""
+    """Whether a variable can hold NaN. Integers can if they are packed with fill values.
+
+    Computed variables count as valid: samples are chosen by what is stored.
+    """
     stored = recipe.variable(variable)
+    if stored.is_computed:
+        return False
     if stored.packing is None:
         return stored.dtype.kind == "f"
     return bool(stored.packing.fills) or stored.packing.stored_dtype.kind == "f"

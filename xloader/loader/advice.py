@@ -79,6 +79,22 @@ def advise(effort: EpochEffort) -> str:
     return f"{_cause(effort, stage)} {remedy}"
 
 
+def helpful_processes(num_cores: int) -> int:
+    """How many worker processes are suggested where Python's lock holds the threads up.
+
+    Parameters
+    ----------
+    num_cores : int
+        Number of cores that this process may use.
+
+    Examples
+    --------
+    >>> helpful_processes(2), helpful_processes(16)
+    (2, 8)
+    """
+    return max(2, num_cores // 2)
+
+
 def show_speed(nbytes: float, num_samples: float) -> str:
     """A speed as text.
 
@@ -194,7 +210,7 @@ def _of_transform(effort: EpochEffort) -> str:
 
 def _of_lock(effort: EpochEffort) -> str:
     remedies = [remedy for remedy in (_compiled(effort), _less_python(effort)) if remedy]
-    num = max(2, effort.num_cores // 2)
+    num = helpful_processes(effort.num_cores)
     processes = " or ".join([", ".join(remedies), f"worker processes (processes={num})"])
     text = f"More threads would not help; {processes.removeprefix(' or ')} would."
     if effort.wait_share < 1 - _BUSY_CONSUMER:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from xloader.engine.buffers import MakeMemory
+from xloader.engine.buffers import Buffer, MakeMemory
 from xloader.engine.job import Delivery, Outbox
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import BatchOrigin
@@ -63,6 +63,39 @@ class DevicePath(Protocol):
         num_steps : int
             Number of batches of an epoch: no more are in memory at a time.
         """
+        ...
+
+    @property
+    def copies_batches(self) -> bool:
+        """Whether batches are copied to a device, so that the user holds none of the gathered."""
+        ...
+
+    def pin_slots(self, memory: Buffer, num_slots: int) -> None:
+        """Let the device read the memory that worker processes share by itself.
+
+        If the system refuses, a warning says so, and batches are copied into other memory first.
+
+        Parameters
+        ----------
+        memory : numpy.ndarray
+            The memory, uint8. It begins with a page.
+        num_slots : int
+            Number of slots, of equal size, into which it is divided.
+        """
+        ...
+
+    def unpin_slots(self) -> None:
+        """Undo `pin_slots`, once no copy is under way. May be repeated."""
+        ...
+
+    @property
+    def refusal(self) -> str:
+        """Why the system refused to pin the memory of batches; empty if it did not."""
+        ...
+
+    @property
+    def has_lost_slots(self) -> bool:
+        """Whether slots of worker processes can never be used again, because a copy failed."""
         ...
 
     def outbox(self) -> Outbox | None:

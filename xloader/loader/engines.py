@@ -185,7 +185,7 @@ class ProcessEngine:
         self.refresh()
         own = self._rank_plan
         if self._team is None:
-            self._team = ProcessTeam(own, self._hand_over, self._packed_fields)
+            self._team = self._start_team()
             self._table = SlotTable(len(self._team.buffers))
             # Also if the loader is dropped, or at exit.
             self._end_team = weakref.finalize(self, self._team.close)
@@ -205,15 +205,34 @@ class ProcessEngine:
         if self._run is not None and self._run.is_closed and not self._run.is_settled:
             # Ctrl-C may have come while the end of the run was waited for.
             self._run.close()
-        if self._team is not None and not self._team.is_usable:
+        has_lost_slots = self._device_path is not None and self._device_path.has_lost_slots
+        if self._team is not None and (has_lost_slots or not self._team.is_usable):
             self.clear()
 
     def clear(self) -> None:
         """End the processes."""
         if self._team is not None:
             self._end_team()
+            if self._device_path is not None:
+                self._device_path.unpin_slots()
+            self._table.close()
         self._team = self._run = None
         self._loaded = self._nothing_loaded()
+
+    def _start_team(self) -> ProcessTeam:
+        """Start the processes, and let the device read their memory by itself."""
+        own, path = self._rank_plan, self._device_path
+        # The batch that the user holds is on the device, if there is one.
+        num_held = 0 if path is not None and path.copies_batches else 1
+        num_slots = min(own.options.prefetch + 1 + num_held, max(own.num_steps, 1))
+        team = ProcessTeam(own, self._hand_over, self._packed_fields, num_slots)
+        try:
+            if path is not None:
+                path.pin_slots(team.memory, num_slots)
+        except BaseException:
+            team.close(is_stuck=True)
+            raise
+        return team
 
     def _keep(self, loaded: Sequence[Cached]) -> None:
         self._loaded, self._run = list(loaded), None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from xloader.core.nbytes import show_nbytes
+from xloader.core.options import LoaderOptions, divisors_of, usable_cores
 from xloader.core.output_dtypes import OutputDtype, converted_dtype
 from xloader.engine.compiled_gather import gather_in_words
+from xloader.loader.advice import helpful_processes
 from xloader.planning.explain import Explanation
 from xloader.recipe.layout import FieldLayout
 from xloader.recipe.recipe import Recipe
 from xloader.recipe.regularity import dropped_windows, irregular_steps, open_circles
 from xloader.transforms.outputs import Output
 from xloader.transforms.packed_fields import PackedField, stored_layouts
+from xloader.transforms.steps import Map
 
 
 def with_notes(
@@ -99,6 +103,76 @@ def transfer_in_words(
     if plain:
         listed.append(f"{', '.join(plain)} as values")
     return f"{show_nbytes(nbytes)} a batch to {device}: {', '.join(listed)}"
+
+
+def pinning_in_words(processes: int, is_mapped: bool, refusal: str = "") -> str:
+    """Say how batches come into memory that the device reads by itself.
+
+    Parameters
+    ----------
+    processes : int
+        Number of worker processes.
+    is_mapped : bool
+        Whether transforms make new arrays.
+    refusal : str
+        Why the system refused to pin the memory that batches are gathered into; empty if it did
+        not, or nobody has asked.
+
+    Returns
+    -------
+    str
+        Empty if they are gathered straight into it, on threads.
+
+    Examples
+    --------
+    >>> pinning_in_words(2, False, "error 2")
+    'copied into pinned memory from that of the processes, which could not be pinned (error 2)'
+    """
+    cause = f", which could not be pinned ({refusal})" if refusal else ""
+    if processes and refusal:
+        return f"copied into pinned memory from that of the processes{cause}"
+    if processes:
+        return "straight from the memory of the processes, which is pinned when they start"
+    if is_mapped:
+        return "copied into pinned memory after the transforms"
+    return f"from memory of this process{cause}" if refusal else ""
+
+
+def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
+    """Say how many worker processes would help functions of the user that hold Python's lock.
+
+    Nothing is measured. `advise` says it after an epoch, from measurements.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    options : LoaderOptions
+        The options of the loader.
+
+    Returns
+    -------
+    str
+        The note; empty if there are no such functions, or processes cannot help.
+    """
+    num_cores = usable_cores()
+    functions = ["map(fn)"] if any(isinstance(step, Map) for step in recipe.steps) else []
+    # With a device, collate_fn gets tensors there, and runs in this process in any case.
+    if options.collate_fn is not None and options.device is None:
+        functions.append("collate_fn")
+    is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if options.processes or not functions or num_cores < 2 or not is_locked:
+        return ""
+    parts = options.lanes // options.world.world_size if options.lanes else options.batch_size
+    num = max(n for n in divisors_of(parts) if n <= helpful_processes(num_cores))
+    if num < 2:
+        return ""
+    are = "runs" if len(functions) == 1 else "run"
+    return (
+        f"{' and '.join(functions)} {are} under Python's lock, on one thread at a time: "
+        f"processes={num} would run {num} at a time, assuming that this is mostly Python code, "
+        f"takes most of the time, and has {num_cores} cores to itself (report() measures it)"
+    )
 
 
 def overlap_note(recipe: Recipe) -> str:

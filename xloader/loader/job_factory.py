@@ -48,7 +48,7 @@ def name_chunks(
     Returns
     -------
     tuple of (str, tuple of int)
-        Sorted pairs of (variable, chunk index).
+        Sorted pairs of (variable, chunk index). Computed chunks are left out.
     """
     footprint, recipe = rank_plan.footprint, rank_plan.recipe
     reader = BlockReader(recipe.source, stored_variables(recipe, footprint), 1)
@@ -58,7 +58,8 @@ def name_chunks(
         indices = np.unravel_index(np.array(own, np.int64), group.shape)
         places = zip(*(along.tolist() for along in indices), strict=True)
         for bundle in reader.bundles(group, list(places)):
-            found += [(read.variable, read.chunk) for read in bundle.reads]
+            if not bundle.is_computed:
+                found += [(read.variable, read.chunk) for read in bundle.reads]
     return tuple(sorted(found))
 
 

@@ -28,6 +28,7 @@ from xloader.loader.cursor import Cursor, Position
 from xloader.loader.device_path import DevicePath
 from xloader.loader.engines import BatchRun, Engine, ProcessEngine, ThreadEngine
 from xloader.loader.epoch_iterator import EpochIterator, EpochRun
+from xloader.loader.explain_notes import processes_note
 from xloader.loader.job_factory import name_chunks
 from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
@@ -251,7 +252,10 @@ class Loader:
         """
         rank_plan = self._resolver.settle()
         expected = self._expected() if scope == "rank" else self._explain_all(scope)
-        return rank_plan.with_notes(expected, self._packed_fields)
+        refusal = "" if self._device_path is None else self._device_path.refusal
+        noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
+        note = processes_note(self.recipe, rank_plan.options)
+        return replace(noted, notes=(*noted.notes, note)) if note else noted
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -272,7 +276,8 @@ class Loader:
                 allowed="a report after a first batch",
                 remedy="iterate over the loader, or call explain() for the prediction",
             )
-        return self._progress.report()
+        refusal = "" if self._device_path is None else self._device_path.refusal
+        return replace(self._progress.report(), pinning_refusal=refusal)
 
     def close(self) -> None:
         """Stop the threads and release the memory. It may be called more than once.

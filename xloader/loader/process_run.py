@@ -75,6 +75,12 @@ class SlotTable:
         held = set(self._held.values())
         self._free = deque(slot for slot in range(self.num_slots) if slot not in held)
 
+    def close(self) -> None:
+        """Let go of the memory: an iterator that the user has kept refers to the table."""
+        self._free.clear()
+        self._held.clear()
+        self.returned.clear()
+
     def _take_back(self) -> None:
         while self.returned:
             slot = self._held.pop(address_of(self.returned.popleft().buffer), None)
@@ -192,6 +198,8 @@ class ProcessRun:
                 raise error
             sent = self._sent.pop(self._next, None)
             self._next += 1
+            if sent is not None:
+                self._grant()
             delivery = self._delivery(finished, sent)
         if delivery.first_error is not None and not self._has_told_of_skipped:
             self._has_told_of_skipped = True
@@ -248,8 +256,10 @@ class ProcessRun:
         self._team.tell(self._begin, epoch)
 
     def _grant(self) -> None:
+        # Copies to a device free slots before anybody has asked for their batches.
+        most = min(self._next + self._table.num_slots, self._num_steps)
         for slot in self._table.take_free():
-            if self._num_granted == self._num_steps:
+            if self._num_granted == most:
                 self._table.free(slot)
                 continue
             self._num_granted += 1

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -26,7 +27,23 @@ from xloader.loader.engine_process import Wiring, run_process
 from xloader.loader.process_messages import Failed, Ready, StopProcess
 from xloader.loader.process_setup import ProcessSetup
 from xloader.loader.rank_plan import RankPlan
+from xloader.loader.script_import import refuse_while_importing
 from xloader.transforms.packed_fields import PackedField, stored_layouts
+
+_ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+"""All processes that this one has started."""
+
+
+def _disown() -> None:
+    """In a forked child, let the processes be those of its parent alone."""
+    # At its exit, multiprocessing would end all daemons that it knows. Where it forks by itself, it
+    # forgets them, too.
+    known: set[Any] = getattr(multiprocessing.process, "_children", set())
+    known.difference_update(_ours)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 class ProcessTeam:
@@ -40,6 +57,8 @@ class ProcessTeam:
         Converts an array into what ``collate_fn`` gets.
     packed_fields : sequence of PackedField
         Fields that are gathered as stored.
+    num_slots : int
+        Number of batches that the shared memory holds.
 
     Attributes
     ----------
@@ -64,6 +83,7 @@ class ProcessTeam:
         rank_plan: RankPlan,
         hand_over: Callable[[Any], Any],
         packed_fields: Sequence[PackedField],
+        num_slots: int,
     ) -> None:
         options = rank_plan.options
         self.num = options.processes
@@ -83,7 +103,6 @@ class ProcessTeam:
         layouts, size = stored_layouts(rank_plan.layouts, packed_fields), rank_plan.full_size
         self.fields = Fields(layouts, size, 1)
         self._slots = BatchSlots.of(layouts, size, self.num, rank_plan.extra_nbytes)
-        num_slots = min(options.prefetch + 2, max(rank_plan.num_steps, 1))
         self._memory = SharedMemory(num_slots * self._slots.slot_nbytes)
         self.buffers: list[Buffer] = list(self._memory.buffer.reshape(num_slots, -1))
         self._threads = Threads("xloader-processes")
@@ -120,6 +139,11 @@ class ProcessTeam:
     def pids(self) -> list[int]:
         """Ids of the processes."""
         return [process.pid or 0 for process in self._processes]
+
+    @property
+    def memory(self) -> Buffer:
+        """The memory of all slots, one after the other."""
+        return self._memory.buffer
 
     @property
     def slot_nbytes(self) -> int:
@@ -192,6 +216,7 @@ class ProcessTeam:
                 allowed="processes= in the process that trains",
                 remedy="leave processes= out here",
             )
+        refuse_while_importing(f"processes={self.num}")
         script = getattr(sys.modules["__main__"], "__file__", None)
         if script is not None and not os.path.exists(script):
             raise WorkersError(
@@ -223,6 +248,7 @@ class ProcessTeam:
                 )
                 _begin(process)
                 self._processes.append(process)
+                _ours.add(process)
         finally:
             # Copies here would keep a process from noticing that another one has ended.
             for (inbox, outbox), (_, theirs) in zip(inboxes, ends, strict=True):
@@ -325,14 +351,4 @@ def _begin(process: BaseProcess) -> None:
             given=f"process {os.getpid()}",
             allowed="processes= in a process that was not forked",
             remedy='start the child with "spawn" or "forkserver", or leave processes= out',
-        ) from error
-    except RuntimeError as error:
-        if "bootstrapping" not in str(error):
-            raise
-        raise WorkersError(
-            "a worker process is about to start worker processes of its own: it has imported the "
-            "script that made it",
-            allowed='loaders with processes= under if __name__ == "__main__":',
-            remedy="put what starts the training into a function, and call it under "
-            'if __name__ == "__main__":',
         ) from error

@@ -24,7 +24,7 @@ from xloader.errors import (
     OptionError,
     show_memory,
 )
-from xloader.loader.explain_notes import transfer_in_words, with_notes
+from xloader.loader.explain_notes import pinning_in_words, transfer_in_words, with_notes
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, explain_epoch
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
@@ -197,6 +197,8 @@ class RankPlan:
         epoch: Epoch | Remainder,
         scope: Literal["rank", "world"] = "rank",
         cached: Sequence[Cached] = (),
+        *,
+        num_more: int = 0,
     ) -> Explanation:
         """Predict what an epoch will cost. Nothing is read.
 
@@ -209,6 +211,8 @@ class RankPlan:
         cached : sequence of (set of (int, int)), optional
             Per worker of this rank, the blocks in memory from earlier epochs, as (group, block).
             Ignored for all ranks.
+        num_more : int, default 0
+            Batches that each worker holds beside those of the plan.
 
         Returns
         -------
@@ -227,7 +231,7 @@ class RankPlan:
         known = () if scope == "world" else cached
         readers = [part for own in self.processes(scope) for part in self._divided(own)]
         num_sharing = max(self.options.processes, 1)
-        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing)
+        return explain_epoch(epoch, readers, paths, known, self.batch_nbytes, num_sharing, num_more)
 
     @cached_property
     def extra_nbytes(self) -> int:
@@ -257,7 +261,10 @@ class RankPlan:
         return not any(source.is_through_xarray(name) for name in self.footprint.variables)
 
     def with_notes(
-        self, expected: Explanation, packed_fields: Sequence[PackedField] = ()
+        self,
+        expected: Explanation,
+        packed_fields: Sequence[PackedField] = (),
+        pinning_refusal: str = "",
     ) -> Explanation:
         """Add notes on the samples to a prediction. Labels of windowed dimensions are read.
 
@@ -267,6 +274,8 @@ class RankPlan:
             The prediction.
         packed_fields : sequence of PackedField
             Fields that are gathered as stored, for the device to unpack.
+        pinning_refusal : str
+            Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
         noted = with_notes(expected, recipe, layouts, self._empty_note, packed_fields=packed_fields)
@@ -276,10 +285,8 @@ class RankPlan:
             transfer = transfer_in_words(
                 device, outputs, packed_fields, self.batch_size, output_dtype
             )
-            if self.options.processes:
-                transfer += ", copied into pinned memory from that of the processes"
-            elif recipe.is_mapped:
-                transfer += ", copied into pinned memory after the transforms"
+            way = pinning_in_words(self.options.processes, recipe.is_mapped, pinning_refusal)
+            transfer += f", {way}" if way else ""
             noted = dataclasses.replace(noted, transfer=transfer)
         as_stored = {field.name for field in packed_fields}
         unpacked = tuple(layout for layout in layouts if layout.name not in as_stored)

@@ -70,6 +70,8 @@ class Report(Figures):
         Seconds of these fetches, summed.
     least_seconds : float
         Estimated seconds of the epoch if the consumer took no time.
+    pinning_refusal : str
+        With ``device``, why the system refused to pin the memory of batches; empty if it did not.
     bottleneck : str
         What limits the speed: ``"consumer"``, ``"fetch"``, ``"decode"``, ``"gather"``,
         ``"transform"`` or ``"lock"``. It is the consumer if that waits for less than a tenth of the
@@ -97,6 +99,7 @@ class Report(Figures):
     least_seconds: float
     bottleneck: str
     advice: str
+    pinning_refusal: str = ""
 
     @property
     def headroom(self) -> float:
@@ -120,6 +123,8 @@ class Report(Figures):
             rows.append(("ahead", f"{self.num_ahead:,} fetches of {each:.1f} ms"))
         could = f"{self._speed(self.least_seconds or seconds)}: {self.headroom:.1f} times as fast"
         rows += [("headroom", could), ("bottleneck", f"{self.bottleneck}. {self.advice}")]
+        if self.pinning_refusal:
+            rows.append(("pinning", f"refused, so copies are slower: {self.pinning_refusal}"))
         if self.num_retries:
             share = f"{self.num_retries:,} of {self.num_requests:,} requests"
             rows.append(("retries", f"{share} repeated a failed one"))

@@ -58,7 +58,12 @@ class Budget:
         return self.batches_nbytes + self.in_flight_nbytes + self.index_nbytes
 
     def needed_nbytes(
-        self, num_steps: int, batch_nbytes: int, read_nbytes: int, num_sharing: int = 1
+        self,
+        num_steps: int,
+        batch_nbytes: int,
+        read_nbytes: int,
+        num_sharing: int = 1,
+        num_more: int = 0,
     ) -> int:
         """Bytes of everything but decoded chunks, as far as a process can use them.
 
@@ -72,8 +77,11 @@ class Budget:
             Decoded bytes of all chunks that the process reads. No more can be in flight.
         num_sharing : int, optional
             Number of processes that share the batches and the bytes in flight equally.
+        num_more : int, optional
+            Batches that the process holds beside those of the plan.
         """
-        batches = -(-min(self.num_batches, num_steps) * batch_nbytes // num_sharing)
+        num_batches = min(self.num_batches + num_more, num_steps)
+        batches = -(-num_batches * batch_nbytes // num_sharing)
         in_flight = min(self.in_flight_nbytes // num_sharing, read_nbytes)
         return batches + in_flight + self.index_nbytes
 

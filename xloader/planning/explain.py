@@ -95,6 +95,7 @@ def explain_epoch(
     cached: Sequence[Cached] = (),
     batch_nbytes: int | None = None,
     num_sharing: int = 1,
+    num_more: int = 0,
 ) -> Explanation:
     """Predict the reads and the memory of some processes in one epoch.
 
@@ -114,6 +115,8 @@ def explain_epoch(
         Bytes of one batch of a rank or worker; by default, those of the plan's budget.
     num_sharing : int, optional
         Number of processes that make each batch together, and share the memory for it.
+    num_more : int, optional
+        Batches that each process holds beside those of the plan.
     """
     if batch_nbytes is None:
         batch_nbytes = epoch.plan.budget.batch_nbytes
@@ -131,7 +134,7 @@ def explain_epoch(
         read_nbytes=sum(reads.nbytes for reads in counted),
         read_amplification=num_reads / max(num_needed, 1),
         peak_nbytes=sum(
-            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_sharing)
+            _peak_nbytes(epoch, numbers, reads, batch_nbytes, num_sharing, num_more)
             for numbers, reads in zip(processes, counted, strict=True)
         ),
         paths=paths,
@@ -241,11 +244,14 @@ def _peak_nbytes(
     reads: _Reads,
     batch_nbytes: int,
     num_sharing: int,
+    num_more: int,
 ) -> int:
     """The most bytes that a process may have in memory at a time, given its sub-lanes."""
     plan = epoch.plan
     num_steps = epoch.sublanes.num_steps_of(numbers[0])
-    needed = plan.budget.needed_nbytes(num_steps, batch_nbytes, reads.most_nbytes, num_sharing)
+    needed = plan.budget.needed_nbytes(
+        num_steps, batch_nbytes, reads.most_nbytes, num_sharing, num_more
+    )
     return needed + min(plan.pool_nbytes(len(numbers)), reads.loaded_nbytes)
 
 

@@ -70,7 +70,7 @@ def explain_order(
         expected,
         num_reads=round(schedule.num_reads * scale),
         read_nbytes=round(schedule.read_nbytes * scale),
-        read_amplification=schedule.num_reads / num_needed,
+        read_amplification=schedule.num_reads / max(num_needed, 1),
         peak_nbytes=schedule.peak_nbytes
         + plan.budget.needed_nbytes(
             figures["num_steps"],
@@ -140,7 +140,7 @@ def explain_cached(
     return Explanation(
         num_reads=round(count.num_reads * scale),
         read_nbytes=read_nbytes,
-        read_amplification=count.num_reads / count.num_needed,
+        read_amplification=count.num_reads / max(count.num_needed, 1),
         peak_nbytes=sum(needed) + in_flight + count.peak_nbytes,
         num_dropped_windows=footprint.windows.num_dropped,
         dropped_windows=footprint.windows.dropped,

@@ -223,7 +223,7 @@ class ReducedModel:
         Real runs are ``run_factor`` times as long, so there are as many times fewer such reads.
         """
         num_reads = sum(lane.schedule.num_reads for lane in lanes)
-        found = num_reads / self._footprint.num_needed
+        found = num_reads / max(self._footprint.num_needed, 1)
         if plan.pace.run > 1 and self._is_line and self._reach <= plan.pace.spread:
             found = 1 + (found - 1) / self.run_factor
         return found

@@ -263,11 +263,15 @@ def _tile_sizes(
 
 
 def _neighbour_dims(footprint: Footprint, cohorts: Cohorts) -> tuple[int, ...]:
-    """Dimensions along which neighbouring tiles of one block share a window or a chunk."""
+    """Dimensions along which neighbouring tiles of one block share a window or a chunk.
+
+    A chunk that is computed may be shared: nothing is read when it is computed again.
+    """
     found = []
     for dim, pieces in enumerate(cohorts.pieces):
         shares = any(
-            group.axes[dim] is not None
+            not group.is_computed
+            and group.axes[dim] is not None
             and group.axes[dim] != leading_axis(footprint, dim)
             and not np.isin(pieces.tile_edges, group.axes[dim].edges).all()  # type: ignore[union-attr]
             for group in footprint.groups

@@ -53,6 +53,7 @@ def make_footprint(recipe: Recipe, layouts: tuple[FieldLayout, ...]) -> Footprin
                 accesses=frozenset(taken),
                 index_nbytes=variable.index_nbytes,
                 thinning=variable.thinning,
+                is_computed=variable.is_computed,
             )
         )
     return Footprint.of(windows, tuple(demands), recipe.subset)

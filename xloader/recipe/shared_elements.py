@@ -36,7 +36,7 @@ def count_shared(first: Recipe, second: Recipe) -> int:
     Returns
     -------
     int
-        The number of elements, over all variables.
+        The number of elements, over all stored variables.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def count_shared(first: Recipe, second: Recipe) -> int:
     return sum(
         _shared_of(name, (first, parts[0][name]), (second, parts[1][name]))
         for name in parts[0]
-        if name in parts[1]
+        if name in parts[1] and not first.variable(name).is_computed
     )
 
 

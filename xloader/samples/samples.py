@@ -41,6 +41,7 @@ from xloader.recipe.recipe import Recipe, Transform, find
 from xloader.recipe.shared_elements import count_shared
 from xloader.samples import describe, loader_verbs, single_samples, splits, subset_verbs
 from xloader.samples.balanced_weights import choose_weights
+from xloader.samples.computed_variables import add_computed
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
@@ -155,8 +156,8 @@ def overlap(first: Samples, second: Samples) -> int:
     Returns
     -------
     int
-        The number of elements, over all variables; 0 if nothing leaks from one to the other. A
-        variable that all samples share, such as a static mask, counts too.
+        The number of elements, over all stored variables; 0 if nothing leaks from one to the other.
+        A variable that all samples share, such as a static mask, counts too.
 
     Raises
     ------
@@ -276,6 +277,82 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "isel", self._has_windows)
         chosen = selection.isel(self.recipe, {**(indexers or {}), **positions})
         return self._but(selection=chosen)
+
+    def forcing(
+        self,
+        *names: str | Callable[..., Any],
+        coords: Mapping[str, str] | None = None,
+        dtype: DTypeLike = "float32",
+        **functions: str | Callable[..., Any],
+    ) -> Self:
+        """Add variables that are computed from labels, such as time, latitude and longitude.
+
+        They are variables like those that are stored: fields, windows, leads, :meth:`normalize` and
+        recorded methods take them. Nothing is read for them, so they count in no number of reads;
+        the memory that they take is counted. A variable has only the dimensions of its labels, and
+        is repeated along the others in a field with other variables.
+
+        Parameters
+        ----------
+        *names : str or callable
+            Names of functions in :mod:`xloader.forcings`: ``"insolation"``, ``"cos_day_of_year"``,
+            ``"sin_day_of_year"``, ``"cos_local_time"``, ``"sin_local_time"``, ``"cos_longitude"``,
+            ``"sin_longitude"`` and ``"latitude"``. Or functions of your own, which name their
+            variables.
+        coords : mapping of str to str, optional
+            For parameters of the functions, the coordinate whose labels they get. By default,
+            ``time``, ``lat`` and ``lon`` get the coordinates with these meanings by the CF
+            conventions or by common names, also those with two dimensions, and any other parameter
+            gets the coordinate of its own name. A parameter with a default value keeps it, unless
+            it is named here.
+        dtype : dtype-like, default "float32"
+            Dtype of the variables.
+        **functions : str or callable
+            The same under names of your choice: ``forcing(sun="insolation", tide=fn)``. A function
+            takes labels as :class:`xarray.DataArray`, without attributes, by the names of its
+            parameters: times as datetime64 or cftime objects, ``lat`` and ``lon`` in degrees. It
+            returns a DataArray or an array with one value for each element, or with fewer
+            dimensions. It gets a part of the labels at a time, on several threads, so each value
+            may depend on its own labels only. Attributes of a DataArray that it returns, such as
+            ``units``, become those of the variable.
+
+        Returns
+        -------
+        Samples
+            The samples with more variables.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such function or coordinate.
+        OptionError
+            If the name is taken, a function has no name or takes no labels, several coordinates
+            could be meant, latitudes lie beyond 90 degrees, or there are windows already.
+        StackError
+            If a function returns a wrong shape.
+        UnsupportedDataError
+            If a function returns no numbers, or ``dtype`` is not one of numbers.
+        TransformError
+            If a function raises an error.
+
+        See Also
+        --------
+        xloader.forcings : The functions, with their sources and units.
+
+        Examples
+        --------
+        >>> times = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]")
+        >>> t2m = xr.DataArray(np.zeros((4, 2)), {"time": times, "lat": [-45.0, 45.0]})
+        >>> ds = xr.Dataset({"t2m": t2m})
+        >>> samples = ds.xloader.forcing("latitude", is_north=lambda lat: lat > 0)
+        >>> samples = samples.window(time=2).inputs("t2m", "latitude", "is_north")
+        >>> samples[0][0][1:, 0].tolist()
+        [[-45.0, 45.0], [0.0, 1.0]]
+        """
+        require_before(self.recipe, "forcing", self._has_windows)
+        return replace(
+            self, recipe=add_computed(self.recipe, names, functions, coords or {}, dtype)
+        )
 
     # Windows and fields
 

@@ -28,7 +28,7 @@ def require_before(recipe: Recipe, verb: str, is_too_late: bool) -> None:
         raise OptionError(
             f"{verb} comes too late",
             given=f"after {describe.last_verb(recipe)}",
-            allowed="first sel and isel, then window once, then inputs, targets and field, "
-            "at_points, normalize and fillna, then map and recorded methods",
+            allowed="first sel, isel and forcing, then window once, then inputs, targets and "
+            "field, at_points, normalize and fillna, then map and recorded methods",
             remedy=f"call .{verb}(...) earlier in the chain",
         )

@@ -54,6 +54,9 @@ class Variable:
         The most stored numbers that are decoded for each number offered. It exceeds 1 for a view
         that keeps a part of each chunk, and where a chunk is far larger than its array. Not
         compared.
+    is_computed : bool
+        Whether its values are computed from labels. Nothing is read for such a variable: its
+        chunks count as no reads, though their memory counts. Not compared.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Variable:
     packing: Packing | None = None
     index_nbytes: int = field(default=0, compare=False)
     thinning: int = field(default=1, compare=False)
+    is_computed: bool = field(default=False, compare=False)
 
     @property
     def stored_dtype(self) -> np.dtype:

@@ -20,6 +20,8 @@ from xloader.testing.counters import KeyCounter, SharedTally
 class SourceRecorder:
     """A source that records which chunks are read, and how many bytes at a time.
 
+    Chunks that are computed, as for forcings, are no reads.
+
     Parameters
     ----------
     source : Source
@@ -64,7 +66,8 @@ class SourceRecorder:
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch chunks and record them; see `Source.fetch`."""
         for read in reads:
-            self._tally.add((read.variable, read.chunk))
+            if not self._source.variables[read.variable].is_computed:
+                self._tally.add((read.variable, read.chunk))
         weighed = _Weighed(self._source.fetch(reads), self)
         with self._lock:
             self._held.add(weighed)

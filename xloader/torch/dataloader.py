@@ -14,7 +14,8 @@ from xloader.core.messages import warn_caller
 from xloader.core.nans import OnNan
 from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST, MOST_NBYTES, check_callable, check_whole
-from xloader.errors import OptionError, WorkersError, WorkersWarning
+from xloader.errors import OptionError, WorkersWarning
+from xloader.loader.script_import import is_importing_script, refuse_while_importing
 from xloader.tensors.collate import collate
 from xloader.torch.chunk_sampler import ChunkSampler
 from xloader.torch.map_dataset import MapDataset
@@ -135,7 +136,7 @@ def data_loader(
         on_nan=on_nan,
     )
     kind: type[DataLoader[Any]] = DataLoader
-    if num_workers and _is_importing_script():
+    if num_workers and is_importing_script():
         kind = _ImportedLoader
     loader = kind(
         dataset,
@@ -218,22 +219,8 @@ class _ImportedLoader(DataLoader[Any]):
     """Loader that a worker process makes as it imports the script anew. It refuses to iterate."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if _is_importing_script():
-            raise WorkersError(
-                "a worker process imports the script again, and would start its own workers",
-                given=f"a DataLoader with num_workers={self.num_workers}, iterated over during "
-                "the import of the script",
-                allowed='outside of if __name__ == "__main__": imports, functions, samples and '
-                "loaders",
-                remedy="put the code that trains, writes or prints under "
-                'if __name__ == "__main__":',
-            )
+        refuse_while_importing(f"a DataLoader with num_workers={self.num_workers}")
         return super().__iter__()
-
-
-def _is_importing_script() -> bool:
-    # Python's own flag: it refuses to start a process where this is set.
-    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def _for_workers(num_workers: int, kwargs: dict[str, Any]) -> dict[str, Any]:

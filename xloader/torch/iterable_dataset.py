@@ -27,7 +27,7 @@ from xloader.tensors.collate import collate
 from xloader.tensors.item_transforms import ItemTransforms
 from xloader.torch.chunk_sampler import check_options
 from xloader.torch.iterable_pass import MOST_WORKERS, Process, SharedCursor, WorkerPass
-from xloader.torch.lent_tensors import memory_to_lend
+from xloader.torch.lent_tensors import MORE_SLOTS, memory_to_lend
 from xloader.torch.misuse import (
     collate_by_default,
     refuse_batches_of_batches,
@@ -224,7 +224,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         rank_plan = self._rank_plan(num_workers)
         start = self._cursor.start(Process())
         left = rank_plan.remainder(start.epoch, start.step)
-        return rank_plan.with_notes(rank_plan.explain(left, scope, kept))
+        num_more = MORE_SLOTS if num_workers else 0
+        return rank_plan.with_notes(rank_plan.explain(left, scope, kept, num_more=num_more))
 
     def __iter__(self) -> Iterator[Any]:
         """Iterator over the batches of an epoch; in a worker, over the worker's own part of them.

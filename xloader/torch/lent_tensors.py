@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,6 +25,11 @@ from xloader.engine.buffers import MakeMemory
 from xloader.engine.lent_slots import Lender, LentBatches, Loan
 from xloader.loader.rank_plan import RankPlan
 
+MORE_SLOTS: Final = 1
+"""Slots of a worker beside the batches of its plan: for a moment, a loop has both the batch before
+and the next one. Without that slot, PyTorch would copy one batch in ten, which takes twice the
+memory of a slot."""
+
 _lender = Lender()
 _borrower = Borrower()
 
@@ -32,9 +37,7 @@ _borrower = Borrower()
 def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
     """The maker of the memory for batches of a worker, from which they are sent without a copy.
 
-    It has one slot more than the plan counts batches of a worker: for a moment, a loop has both the
-    batch before and the next one. Without that slot, PyTorch would copy one batch in ten, which
-    takes twice the memory of a slot.
+    It has `MORE_SLOTS` slots more than the plan counts batches of a worker.
 
     Parameters
     ----------
@@ -62,7 +65,7 @@ def memory_to_lend(rank_plan: RankPlan) -> MakeMemory | None:
         _lender = Lender()
     ForkingPickler.register(torch.Tensor, _reduce)
     budget, workers = rank_plan.plan.budget, rank_plan.plan.workers
-    num_slots = min(budget.num_batches + 1, -(-rank_plan.num_steps // workers))
+    num_slots = min(budget.num_batches + MORE_SLOTS, -(-rank_plan.num_steps // workers))
     return partial(LentBatches, lender=_lender, num_slots=max(num_slots, 1))
 
 

@@ -13,6 +13,7 @@ from xloader.order.step_dealer import deal_ids
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Cached, Explanation, touched_blocks
 from xloader.planning.remainder import Remainder
+from xloader.torch.lent_tensors import MORE_SLOTS
 from xloader.torch.step_tags import BatchIds, FirstId, PlanTag, StepTag
 
 
@@ -138,7 +139,8 @@ class Passes:
         rank_plan = self.resolver.rank_plan
         part = rank_plan.remainder(start.epoch, start.step)
         kept: list[Cached] = [*self._kept] if shift == self._shift else []
-        return rank_plan.explain(part, scope, kept)
+        num_more = MORE_SLOTS if self._num_workers else 0
+        return rank_plan.explain(part, scope, kept, num_more=num_more)
 
     def _shift_of(self, start: Position) -> int:
         return start.step % self.resolver.rank_plan.plan.workers

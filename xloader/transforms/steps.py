@@ -63,7 +63,7 @@ class Map(_Pickled):
     def describe(self) -> str:
         """The function's name and partial arguments, as text. Its body is not looked at."""
         random = ", random=True" if self.random else ""
-        return f"map({_text_of(self.fn)}, per={self.per!r}{random})"
+        return f"map({text_of(self.fn)}, per={self.per!r}{random})"
 
     def promote(self, variables: tuple[str, ...], dtype: np.dtype) -> np.dtype:
         """The dtype, unchanged."""
@@ -154,8 +154,8 @@ class Method(_Pickled):
 
     def describe(self) -> str:
         """The call, as text."""
-        given = [_text_of(value) for value in self.args]
-        given += [f"{key}={_text_of(value)}" for key, value in self.kwargs.items()]
+        given = [text_of(value) for value in self.args]
+        given += [f"{key}={text_of(value)}" for key, value in self.kwargs.items()]
         then = "" if self.then is None else f".{self.then.describe()}"
         return f"{self.name}({', '.join(given)}){then}"
 
@@ -192,21 +192,21 @@ class Method(_Pickled):
         return cast("xr.Dataset", result)
 
 
-def _text_of(value: object) -> str:
+def text_of(value: object) -> str:
     """A value as text that is the same in every process, without memory addresses."""
     if isinstance(value, np.ndarray | xr.DataArray | xr.Dataset | xr.Variable):
         plain = value.tolist() if isinstance(value, np.ndarray) else value.to_dict()
         digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
         return f"{type(value).__name__}({digest})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_text_of(k)}: {_text_of(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{text_of(k)}: {text_of(v)}' for k, v in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"({', '.join(map(_text_of, value))})"
+        return f"({', '.join(map(text_of, value))})"
     if isinstance(value, set | frozenset):
         # The order of a set of strings differs between processes.
-        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+        return f"{{{', '.join(sorted(map(text_of, value)))}}}"
     if isinstance(value, partial):
-        return f"partial{_text_of([value.func, value.args, value.keywords])}"
+        return f"partial{text_of([value.func, value.args, value.keywords])}"
     return _name_of(value) if callable(value) else repr(value)
 
 

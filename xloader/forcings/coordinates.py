@@ -1,0 +1,175 @@
+"""Finds coordinates of time, latitude and longitude, by the CF conventions or by common names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import xarray as xr
+
+from xloader.core.messages import closest
+from xloader.errors import OptionError, UnknownNameError
+
+Role = Literal["time", "lat", "lon"]
+"""A coordinate that is known by its meaning."""
+
+
+@dataclass(frozen=True)
+class RoleMarks:
+    """The marks by which a coordinate is known.
+
+    Parameters
+    ----------
+    standard_name : str
+        Its CF standard name.
+    units : tuple of str
+        Units that no other coordinate has.
+    names : tuple of str
+        Common names, in lower case, the commonest first.
+    """
+
+    standard_name: str
+    units: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+ROLES: Final[dict[str, RoleMarks]] = {
+    "time": RoleMarks("time", (), ("time", "valid_time", "date", "datetime", "t")),
+    "lat": RoleMarks(
+        "latitude",
+        ("degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"),
+        ("lat", "latitude", "lats", "nav_lat", "xlat", "latitudes"),
+    ),
+    "lon": RoleMarks(
+        "longitude",
+        ("degrees_east", "degree_east", "degree_e", "degrees_e", "degreee", "degreese"),
+        ("lon", "longitude", "lons", "nav_lon", "xlong", "xlon", "longitudes"),
+    ),
+}
+"""The marks of each role."""
+
+
+def find_coordinate(coords: xr.Dataset, role: str) -> str:
+    """Name of the coordinate of a role.
+
+    The CF standard name comes first, then the units, then common names. Of several coordinates, one
+    with a common name is taken, or the one that is a dimension.
+
+    Parameters
+    ----------
+    coords : xarray.Dataset
+        The coordinates.
+    role : {"time", "lat", "lon"}
+        The role.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    UnknownNameError
+        If no coordinate has the role.
+    OptionError
+        If several coordinates could have it.
+
+    Examples
+    --------
+    >>> y = xr.DataArray([0.0], dims="y", attrs={"units": "degrees_north"})
+    >>> find_coordinate(xr.Dataset(coords={"y": y, "x": ("x", [0.0])}), "lat")
+    'y'
+    """
+    marks = ROLES[role]
+    for test in _tests(marks, role):
+        found = [
+            str(name) for name, coord in coords.coords.items() if test(str(name).lower(), coord)
+        ]
+        if found:
+            return _choose(coords, found, marks, role)
+    raise UnknownNameError(
+        f"no coordinate for {role!r} was found",
+        given=", ".join(map(repr, coords.coords)) or "no coordinates",
+        allowed=f"a coordinate with the standard name {marks.standard_name!r}, or named "
+        f"{' or '.join(marks.names[:2])}",
+        remedy=f'name it, as in forcing(..., coords={{"{role}": "..."}}); if it is a data '
+        "variable, open the Dataset with set_coords",
+    )
+
+
+def require_coordinate(coords: xr.Dataset, name: str, parameter: str) -> str:
+    """The name of a coordinate, after a check that it exists.
+
+    Parameters
+    ----------
+    coords : xarray.Dataset
+        The coordinates.
+    name : str
+        The name.
+    parameter : str
+        The parameter of a function that takes its labels, for the error.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such coordinate.
+    """
+    if name in coords.coords:
+        return name
+    close = closest(name, [str(known) for known in coords.coords])
+    raise UnknownNameError(
+        f"there is no coordinate for the parameter {parameter!r}",
+        given=repr(name),
+        allowed=", ".join(map(repr, coords.coords)) or "none: the data has no coordinates",
+        remedy=f"did you mean {close!r}?"
+        if close
+        else f'name one, as in forcing(..., coords={{"{parameter}": "..."}})',
+    )
+
+
+def is_in_radians(coord: xr.DataArray) -> bool:
+    """Whether the labels of a coordinate are angles in radians."""
+    return str(coord.attrs.get("units", "")).lower() in ("rad", "radian", "radians")
+
+
+def _tests(marks: RoleMarks, role: str) -> Iterator[Callable[[str, xr.DataArray], bool]]:
+    is_time = role == "time"
+
+    def fits(coord: xr.DataArray) -> bool:
+        return not is_time or _holds_times(coord)
+
+    yield lambda _, coord: coord.attrs.get("standard_name") == marks.standard_name and fits(coord)
+    yield lambda _, coord: str(coord.attrs.get("units", "")).lower() in marks.units
+    if is_time:
+        yield lambda _, coord: coord.attrs.get("axis") == "T" and fits(coord)
+    yield lambda name, coord: name in marks.names and fits(coord)
+    if is_time:
+        yield lambda _, coord: fits(coord)
+        # The error about labels that are no times says more than one about no coordinate.
+        yield lambda name, _: name in marks.names[:2]
+
+
+def _holds_times(coord: xr.DataArray) -> bool:
+    if coord.dtype.kind == "M":
+        return True
+    if coord.dtype != object or not coord.size:
+        return False
+    return hasattr(np.asarray(coord[(0,) * coord.ndim].values).item(), "dayofyr")
+
+
+def _choose(coords: xr.Dataset, found: list[str], marks: RoleMarks, role: str) -> str:
+    if len(found) > 1:
+        by_name = [name for name in found if name.lower() in marks.names]
+        found = by_name or [name for name in found if name in coords.dims] or found
+        found.sort(key=lambda name: (name not in coords.dims, name.lower() != marks.names[0]))
+        if by_name or len(found) == 1:
+            return found[0]
+        raise OptionError(
+            f"several coordinates could be {role!r}",
+            given=", ".join(map(repr, found)),
+            allowed="one coordinate",
+            remedy=f'name it, as in forcing(..., coords={{"{role}": {found[0]!r}}})',
+        )
+    return found[0]

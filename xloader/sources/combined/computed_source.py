@@ -1,0 +1,309 @@
+"""ComputedSource: variables whose values are computed from labels, chunk by chunk. Nothing is read.
+
+::
+
+    time  (time)  ----\
+    lat   (lat)   -----  fn(time, lat, lon)  ->  one chunk of insolation (time, lat, lon)
+    lon   (lon)   ----/
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from xloader.errors import StackError, TransformError, UnsupportedDataError, XloaderError
+from xloader.sources import catalog
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
+from xloader.sources.chunk_slices import shape_of, shift
+from xloader.sources.fetched import Deferred
+from xloader.sources.per_process import PerProcess
+from xloader.sources.store_watch import Watch
+
+_MOST_AT_ONCE: Final = 1 << 16
+"""Most values that are computed in one call, because functions make several arrays in float64."""
+
+
+@dataclass(frozen=True)
+class LabelArgument:
+    """An argument of a function: the labels of a coordinate.
+
+    Parameters
+    ----------
+    parameter : str
+        Name of the function's parameter.
+    coordinate : str
+        Name of the coordinate.
+    is_in_radians : bool
+        Whether the labels are radians, which the function gets in degrees.
+    """
+
+    parameter: str
+    coordinate: str
+    is_in_radians: bool = False
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How a variable is computed.
+
+    Parameters
+    ----------
+    fn : callable
+        The function. It takes DataArrays of labels by the names of its parameters.
+    arguments : tuple of LabelArgument
+        Its arguments.
+    text : str
+        The function in words, the same in every process.
+    """
+
+    fn: Callable[..., Any]
+    arguments: tuple[LabelArgument, ...]
+    text: str
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # By value, so that lambdas and functions of notebooks work in other processes.
+        import cloudpickle
+
+        return _formula, (cloudpickle.dumps(self.fn), self.arguments, self.text)
+
+
+class ComputedSource(Described):
+    """A source whose variables are computed from the labels of another source.
+
+    Parameters
+    ----------
+    base : Source
+        The source of the coordinates.
+    variables : sequence of Variable
+        The variables, with ``is_computed``.
+    formulas : mapping of str to Formula
+        How each of them is computed.
+
+    Examples
+    --------
+    >>> from xloader.sources.open.open_source import open_source
+    >>> base = open_source(xr.Dataset({"t": ("x", [1.0, 2.0])}, {"x": [30.0, 60.0]}))
+    >>> formula = Formula(lambda x: 2 * x, (LabelArgument("x", "x"),), "twice x")
+    >>> twice = Variable("twice", ("x",), (2,), np.dtype("f4"), (2,), is_computed=True)
+    >>> source, out = ComputedSource(base, [twice], {"twice": formula}), np.empty(2, "f4")
+    >>> outcome = source.fetch([Read("twice", (0,), (slice(None),))]).decode([out])
+    >>> out.tolist(), outcome.num_requests
+    ([60.0, 120.0], 0)
+    """
+
+    def __init__(
+        self, base: Source, variables: Sequence[Variable], formulas: Mapping[str, Formula]
+    ) -> None:
+        self._base = base
+        self._formulas = dict(formulas)
+        self._name = base.name
+        self._variables = {variable.name: variable for variable in variables}
+        self._fingerprint = catalog.fingerprint(
+            self._variables,
+            {n: [f.text, [repr(own) for own in f.arguments]] for n, f in formulas.items()},
+        )
+        needed = {own.coordinate for f in formulas.values() for own in f.arguments}
+        read = partial(_read_labels, base, tuple(sorted(needed)))
+        self._labels = PerProcess(read, f"the labels of {base.name}", is_forkable=True)
+
+    def read_labels(self) -> None:
+        """Read the labels in this process, so that children that are forked have them."""
+        self._labels.get()
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """A bundle of its own for each chunk."""
+        return "computed", variable, chunk
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Nothing is fetched: chunks are computed when they are decoded; see `Source.fetch`."""
+        return Deferred(partial(self._compute, list(reads)))
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """No watches, because nothing stored is read."""
+        return ()
+
+    def is_waiting(self, variable: str) -> bool:
+        """Always False."""
+        return False
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates, lazily and without data variables."""
+        return self._base.coordinates(is_indexed=is_indexed)
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Always False."""
+        return False
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is computed, in words: ``"computed from time, lat and lon"``."""
+        names = [own.coordinate for own in self._formulas[variable].arguments]
+        return f"computed from {', '.join(names)}; nothing is read"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ComputedSource, (self._base, list(self._variables.values()), self._formulas)
+
+    @cached_property
+    def _edges(self) -> dict[tuple[str, int], NDArray[np.int64]]:
+        """Where chunks of several sizes begin and end, by variable and number of the dimension."""
+        return {
+            (name, axis): np.cumsum([0, *sizes])
+            for name, variable in self._variables.items()
+            for axis, sizes in enumerate(variable.chunks)
+            if isinstance(sizes, tuple)
+        }
+
+    def _span(self, variable: Variable, axis: int, index: int) -> tuple[int, int]:
+        """The elements of a chunk along a dimension."""
+        sizes = variable.chunks[axis]
+        if isinstance(sizes, tuple):
+            edges = self._edges[variable.name, axis]
+            return int(edges[index]), int(edges[index + 1])
+        return index * sizes, min((index + 1) * sizes, variable.shape[axis])
+
+    def _compute(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
+        labels = self._labels.get()
+        for read, out in zip(reads, outs, strict=True):
+            variable, formula = self._variables[read.variable], self._formulas[read.variable]
+            spans = [self._span(variable, axis, i) for axis, i in enumerate(read.chunk)]
+            begin = tuple(begin for begin, _ in spans)
+            shape = tuple(end - begin for begin, end in spans)
+            cut = shift(read.cut, begin, shape)
+            where = dict(zip(variable.dims, cut, strict=True))
+            own = {
+                argument.parameter: _taken(labels[argument.coordinate], where, argument)
+                for argument in formula.arguments
+            }
+            assert out.shape == shape_of(read.cut, shape)
+            _fill(out, variable, formula, own)
+        return Outcome(0, 0)
+
+
+def compute(
+    formula: Formula, variable: Variable, labels: Mapping[str, xr.DataArray]
+) -> xr.DataArray:
+    """Call the function of a variable once, and check what it returns.
+
+    Parameters
+    ----------
+    formula : Formula
+        How the variable is computed.
+    variable : Variable
+        Its name and dimensions.
+    labels : mapping of str to xarray.DataArray
+        The labels of a part of the variable, by parameter.
+
+    Returns
+    -------
+    xarray.DataArray
+        The values. Dimensions along which they are constant may be missing.
+
+    Raises
+    ------
+    StackError
+        If the function returns a dimension that its labels lack, or another size.
+    UnsupportedDataError
+        If it returns no numbers.
+    TransformError
+        If it raises an error.
+    """
+    try:
+        result = formula.fn(**labels)
+    except XloaderError:
+        raise
+    except Exception as problem:
+        raise TransformError(
+            f"the function of {variable.name!r} raised {type(problem).__name__}: {problem}",
+            given=f"{formula.text} of {', '.join(labels)}",
+            remedy="try the function on the coordinates of the Dataset",
+        ) from problem
+    sizes = {
+        dim: size for own in labels.values() for dim, size in zip(own.dims, own.shape, strict=True)
+    }
+    shape = tuple(sizes[dim] for dim in variable.dims)
+    if not isinstance(result, xr.DataArray):
+        values = np.asarray(result)
+        if values.ndim > len(shape) or any(
+            size not in (1, want)
+            for size, want in zip(values.shape[::-1], shape[::-1], strict=False)
+        ):
+            raise _misshapen(variable, f"an array of shape {values.shape}", sizes)
+        dims = variable.dims[len(shape) - values.ndim :]
+        kept = [dim for dim, size in zip(dims, values.shape, strict=True) if size == sizes[dim]]
+        result = xr.DataArray(values.reshape([sizes[dim] for dim in kept]), dims=kept)
+    elif {dim: sizes.get(str(dim)) for dim in result.dims} != dict(result.sizes):
+        raise _misshapen(variable, f"a DataArray of sizes {dict(result.sizes)}", sizes)
+    if result.dtype.kind not in catalog.READABLE_KINDS:
+        raise UnsupportedDataError(
+            f"the function of {variable.name!r} returns no numbers",
+            given=f"dtype {result.dtype}",
+            allowed="bool, integers or floats",
+            remedy="convert the result, for example with .astype(float)",
+        )
+    return result
+
+
+def _misshapen(variable: Variable, given: str, sizes: Mapping[Any, int]) -> StackError:
+    return StackError(
+        f"the function of {variable.name!r} returns a wrong shape",
+        given=given,
+        allowed=f"one value for each element of {dict(sizes)}, or fewer dimensions of them",
+        remedy="compute with the labels as they come: they are DataArrays, whose dimensions xarray "
+        "matches by name",
+    )
+
+
+def _fill(
+    out: NDArray[Any], variable: Variable, formula: Formula, labels: Mapping[str, xr.DataArray]
+) -> None:
+    """Compute the values of a part of a variable, a piece at a time."""
+    if out.size > _MOST_AT_ONCE:
+        axis = next(axis for axis, size in enumerate(out.shape) if size > 1)
+        num_parts = min(-(-out.size // _MOST_AT_ONCE), out.shape[axis])
+        edges = np.linspace(0, out.shape[axis], num_parts + 1).astype(int).tolist()
+        dim = variable.dims[axis]
+        for lo, hi in itertools.pairwise(edges):
+            own = {
+                name: array.isel({dim: slice(lo, hi)}) if dim in array.dims else array
+                for name, array in labels.items()
+            }
+            piece = out[(slice(None),) * axis + (slice(lo, hi),)]
+            _fill(piece, variable, formula, own)
+        return
+    result = compute(formula, variable, labels)
+    dims = [dim for dim in variable.dims if dim in result.dims]
+    values = result.transpose(*dims).values
+    at = tuple(slice(None) if dim in dims else None for dim in variable.dims)
+    with np.errstate(over="ignore"):
+        out[...] = values[at]
+
+
+def _taken(labels: xr.DataArray, where: Mapping[str, Any], argument: LabelArgument) -> xr.DataArray:
+    taken = labels.isel({dim: where[dim] for dim in labels.dims if dim in where})  # type: ignore[index]
+    if argument.is_in_radians:
+        return taken.copy(data=np.rad2deg(taken.values))
+    return taken
+
+
+def _read_labels(base: Source, names: tuple[str, ...]) -> dict[str, xr.DataArray]:
+    """The labels of some coordinates, without indexes and attributes."""
+    coords = base.coordinates(is_indexed=False)
+    return {name: plain_labels(coords[name]) for name in names}
+
+
+def plain_labels(coord: xr.DataArray) -> xr.DataArray:
+    """The labels of a coordinate as a DataArray without indexes and attributes. They are read."""
+    return xr.DataArray(coord.values, dims=coord.dims)
+
+
+def _formula(fn: bytes, arguments: tuple[LabelArgument, ...], text: str) -> Formula:
+    import cloudpickle
+
+    return Formula(cloudpickle.loads(fn), arguments, text)

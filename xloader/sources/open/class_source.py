@@ -1,0 +1,357 @@
+"""ClassSource: files of equal shape as chunks of size 1 along a dimension ``file``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import xarray as xr
+from numpy.typing import DTypeLike, NDArray
+
+from xloader.core.messages import extra_remedy
+from xloader.errors import (
+    ChunkError,
+    CorruptChunkError,
+    MissingDependencyError,
+    OptionError,
+    XloaderError,
+)
+from xloader.sources import catalog
+from xloader.sources.base import Described, Fetched, Outcome, Read, Source, Variable
+from xloader.sources.chunk_sizes import num_chunks, span_of
+from xloader.sources.chunk_slices import take
+from xloader.sources.combined.class_files import ClassFiles, named
+from xloader.sources.datasets.xarray_source import describe
+from xloader.sources.fetched import Deferred
+from xloader.sources.open.open_source import open_source
+from xloader.sources.per_process import PerProcess
+from xloader.sources.retries import current
+from xloader.sources.store_watch import Watch
+from xloader.sources.stores.file_openers import FileOpener, Gate
+
+FILE: Final = "file"
+"""The dimension along which files lie."""
+
+CLASS: Final = "class"
+"""The coordinate with the class of each file."""
+
+
+class ClassSource(Described):
+    """A source whose chunks are whole files.
+
+    Parameters
+    ----------
+    files : ClassFiles
+        The files.
+    variables : mapping of str to Variable
+        The variables as the first file has them, without the dimension of files.
+    dtype : dtype-like or None
+        The dtype that packed integers decode to.
+    open_kwargs : mapping
+        Keyword arguments for ``xr.open_dataset``.
+    """
+
+    def __init__(
+        self,
+        files: ClassFiles,
+        variables: Mapping[str, Variable],
+        dtype: DTypeLike | None,
+        open_kwargs: Mapping[str, Any],
+    ) -> None:
+        self.files = files
+        self._of_one = dict(variables)
+        self._dtype = dtype
+        self._open_kwargs = dict(open_kwargs)
+        self._name = f"{len(files):,} files of {len(files.classes)} classes in {files.root}"
+        self._variables = {name: _along_files(own, len(files)) for name, own in variables.items()}
+        digest = hashlib.sha256(catalog.fingerprint(self._variables, {}).encode())
+        digest.update(json.dumps([files.classes, files.paths]).encode())
+        self._fingerprint = digest.hexdigest()
+        self._coordinates = PerProcess(partial(_labels, files), self._name, is_forkable=True)
+
+    def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
+        """The number of the file, which is opened once for all its variables."""
+        return FILE, chunk[0]
+
+    def fetch(self, reads: Sequence[Read]) -> Fetched:
+        """Nothing is read yet: files are opened when they are decoded; see `Source.fetch`."""
+        return Deferred(partial(self._read, list(reads)))
+
+    def watches(self, variables: Iterable[str]) -> Sequence[Watch]:
+        """No watches: each file is opened when it is needed."""
+        return ()
+
+    def is_waiting(self, variable: str) -> bool:
+        """Always False."""
+        return False
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The path and the class of each file. Labels within files may differ, and are not read."""
+        return self._coordinates.get()
+
+    def is_through_xarray(self, variable: str) -> bool:
+        """Whether xarray reads the files, which it does unless the first one is of Zarr."""
+        return not _is_zarr(self.files.path_of(0))
+
+    def path_of(self, variable: str) -> str:
+        """How a variable is read, in words."""
+        return "file by file, each opened once for all its variables"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ClassSource, (self.files, self._of_one, self._dtype, self._open_kwargs)
+
+    def _read(self, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
+        """Read files into their places. The reads of one file come together."""
+        num_requests = num_missing = 0
+        numbers = sorted(range(len(reads)), key=lambda number: reads[number].chunk[0])
+        for file, group in itertools.groupby(numbers, lambda number: reads[number].chunk[0]):
+            own = list(group)
+            outcome = self._read_file(file, [reads[n] for n in own], [outs[n] for n in own])
+            num_requests += outcome.num_requests
+            num_missing += outcome.num_missing
+        return Outcome(num_missing, num_requests)
+
+    def _read_file(self, file: int, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
+        path = self.files.path_of(file)
+        with self._errors(file, reads[0]):
+            if _is_zarr(path):
+                return self._read_zarr(path, reads, outs)
+            found = current().ask(path, partial(self._values, path, reads))
+        for read, out, values in zip(reads, outs, found, strict=True):
+            if isinstance(values, str):
+                raise self._differs(file, read, values)
+            np.copyto(out[0, ...], values, casting="same_kind")
+        return Outcome(0, 1)
+
+    def _values(self, path: str, reads: Sequence[Read]) -> list[NDArray[Any] | str]:
+        """The values of each read of a file; or in words, how a variable differs."""
+        found: list[NDArray[Any] | str] = []
+        dataset = open_file(path, self._open_kwargs)
+        try:
+            for read in reads:
+                wrong = self._difference(read.variable, _described(dataset, read, self._dtype))
+                if wrong:
+                    found.append(wrong)
+                    continue
+                part = dataset[read.variable].variable[tuple(read.cut[1:])]
+                with Gate.of_process().reading():
+                    values = part.to_numpy()
+                found.append(values)
+        finally:
+            with Gate.of_process().opening():
+                dataset.close()
+        return found
+
+    def _read_zarr(self, path: str, reads: Sequence[Read], outs: Sequence[NDArray[Any]]) -> Outcome:
+        source = open_zarr(path, self._dtype, self._open_kwargs)
+        num_missing = num_requests = 0
+        for read, out in zip(reads, outs, strict=True):
+            own = source.variables.get(read.variable)
+            wrong = self._difference(read.variable, own)
+            if wrong or own is None:
+                raise self._differs(read.chunk[0], read, wrong)
+            whole, outcome = _whole(source, own)
+            np.copyto(out[0, ...], take(whole, read.cut[1:]), casting="same_kind")
+            num_missing += outcome.num_missing
+            num_requests += outcome.num_requests
+        return Outcome(num_missing, num_requests)
+
+    def _difference(self, name: str, found: Variable | None) -> str:
+        """How a file's variable differs from that of the first file, in words; or nothing."""
+        wanted = self._of_one[name]
+        if found is None:
+            return f"there is no variable {name!r}"
+        for what in ("dims", "shape", "dtype"):
+            mine, theirs = getattr(wanted, what), getattr(found, what)
+            if mine != theirs:
+                return f"the {what} of {name!r} are {theirs}, where the first file has {mine}"
+        return ""
+
+    def _differs(self, file: int, read: Read, wrong: str) -> ChunkError:
+        path = self.files.paths[file]
+        return ChunkError(
+            f"the file {path} differs from the first one, {self.files.paths[0]}: {wrong}",
+            store=self.files.root,
+            variable=read.variable,
+            chunk=read.chunk,
+            key=path,
+            remedy="bring all files to one shape, move this one away, or skip it with "
+            'on_error="skip"',
+        )
+
+    @contextmanager
+    def _errors(self, file: int, read: Read) -> Iterator[None]:
+        """Turn errors in the ``with`` block into one that names the file."""
+        path = self.files.paths[file]
+        place: dict[str, Any] = {"variable": read.variable, "chunk": read.chunk, "key": path}
+        try:
+            yield
+        except (ChunkError, MemoryError, MissingDependencyError):
+            raise
+        except (FileNotFoundError, PermissionError, TimeoutError) as error:
+            raise ChunkError(
+                f"the file {path} cannot be read ({type(error).__name__})",
+                store=self.files.root,
+                remedy="check that it is still there, and open the folder again after changes",
+                **place,
+            ) from error
+        except Exception as error:
+            raise CorruptChunkError(
+                f"the file {path} cannot be opened or decoded ({type(error).__name__})",
+                store=self.files.root,
+                remedy='fetch or write it again, or skip it with on_error="skip"',
+                **place,
+            ) from error
+
+
+def open_class_source(
+    files: ClassFiles,
+    variables: Iterable[str] | str | None,
+    dtype: DTypeLike | None,
+    open_kwargs: Mapping[str, Any],
+) -> ClassSource:
+    """Make a source of files, of which only the first is opened.
+
+    Parameters
+    ----------
+    files : ClassFiles
+        The files.
+    variables : iterable of str or str, optional
+        The variables to offer; by default all of the first file that hold numbers.
+    dtype : dtype-like or None
+        The dtype that packed integers decode to.
+    open_kwargs : mapping
+        Keyword arguments for ``xr.open_dataset``.
+
+    Raises
+    ------
+    UnsupportedDataError, UnknownNameError, OptionError, SourceAccessError
+        As `open_source` raises them for the first file.
+    """
+    path = files.path_of(0)
+    described: Mapping[str, Variable]
+    if _is_zarr(path):
+        described = open_zarr(path, dtype, open_kwargs, variables).variables
+    else:
+        with closing(_opened_first(path, open_kwargs)) as dataset:
+            described = describe(dataset, catalog.choose(dataset, variables, path), dtype)
+    for own in described.values():
+        if FILE in own.dims or FILE in described or CLASS in own.dims:
+            raise OptionError(
+                "the files use a name that xloader needs",
+                given=f"{own.name!r} with dimensions {own.dims} in {files.paths[0]}",
+                allowed=f"dimensions and variables with names other than {FILE!r} and {CLASS!r}",
+                remedy="rename it in the files",
+            )
+    return ClassSource(files, described, dtype, open_kwargs)
+
+
+def open_file(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
+    """Open a file through xarray, lazily. A GeoTIFF needs rioxarray.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the file is a GeoTIFF, and rioxarray is not installed.
+    """
+    kwargs = dict(open_kwargs)
+    if path.lower().endswith((".tif", ".tiff")) and "engine" not in kwargs:
+        _require_rioxarray(path)
+        kwargs["engine"] = "rasterio"
+    return FileOpener(path, kwargs)()
+
+
+def open_zarr(
+    path: str,
+    dtype: DTypeLike | None,
+    open_kwargs: Mapping[str, Any],
+    variables: Iterable[str] | str | None = None,
+) -> Source:
+    """Open a Zarr group as a source."""
+    return open_source(path, variables=variables, dtype=dtype, **open_kwargs)
+
+
+def _opened_first(path: str, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
+    """The first file, opened; errors are those of `open_source`."""
+    try:
+        return open_file(path, open_kwargs)
+    except XloaderError:
+        raise
+    except Exception:
+        # This says what is wrong with it.
+        open_source(path, **open_kwargs)
+        raise
+
+
+def _require_rioxarray(path: str) -> None:
+    # A look that imports nothing: GDAL takes a second.
+    if importlib.util.find_spec("rioxarray") is None:
+        raise MissingDependencyError(
+            "GeoTIFF files are read by rioxarray, which is not installed",
+            given=path,
+            remedy=extra_remedy("geotiff"),
+        )
+
+
+def _is_zarr(path: str) -> bool:
+    return os.path.isdir(path) or path.lower().endswith(".zip")
+
+
+def _along_files(own: Variable, num_files: int) -> Variable:
+    """A variable of one file, as a chunk for each file."""
+    return replace(
+        own,
+        dims=(FILE, *own.dims),
+        shape=(num_files, *own.shape),
+        chunks=(1, *(max(size, 1) for size in own.shape)),
+        dtype=own.dtype,
+        packing=None,
+        index_nbytes=0,
+        thinning=1,
+    )
+
+
+def _described(dataset: xr.Dataset, read: Read, dtype: DTypeLike | None) -> Variable | None:
+    if read.variable not in dataset.data_vars:
+        return None
+    return describe(dataset, (read.variable,), dtype)[read.variable]
+
+
+def _whole(source: Source, variable: Variable) -> tuple[NDArray[Any], Outcome]:
+    """All values of a variable, decoded chunk by chunk."""
+    stored = np.empty(variable.shape, variable.stored_dtype)
+    counts = [
+        range(num_chunks(sizes, size))
+        for sizes, size in zip(variable.chunks, variable.shape, strict=True)
+    ]
+    reads, outs = [], []
+    for chunk in itertools.product(*counts):
+        spans = [
+            span_of(sizes, index, size)
+            for sizes, index, size in zip(variable.chunks, chunk, variable.shape, strict=True)
+        ]
+        cut = tuple(slice(0, end - begin) for begin, end in spans)
+        reads.append(Read(variable.name, chunk, cut))
+        outs.append(stored[tuple(slice(begin, end) for begin, end in spans) or ...])
+    attempts = current()
+    before, attempts.reads = attempts.reads, reads
+    try:
+        outcome = source.fetch(reads).decode(outs)
+    finally:
+        attempts.reads = before
+    packing = variable.packing
+    return stored if packing is None else packing.unpack(stored), outcome
+
+
+def _labels(files: ClassFiles) -> xr.Dataset:
+    classes = named(files.classes)[files.codes]
+    return xr.Dataset(coords={FILE: (FILE, named(files.paths)), CLASS: (FILE, classes)})
