@@ -12,7 +12,7 @@ from pathlib import Path
 
 MAX_FILE_LINES = 350
 """Lines of a file without its docstrings, so that nobody shortens these to keep a file short."""
-LONG_FILES = {"xloader.samples.samples": 500}
+LONG_FILES = {"xloader.samples.samples": 540}
 """The class that users need most has all verbs: short methods that hand on, in one file."""
 MAX_FUNCTION_LINES = 60
 
@@ -23,7 +23,7 @@ TOWER = (
     ("xbatcher",),
     ("torch",),
     ("samples",),
-    ("jobs",),
+    ("jobs", "mosaic"),
     ("tensors", "device"),
     ("loader",),
     ("engine",),
@@ -65,7 +65,8 @@ ONLY_UNDER = {
     ),
     "jax": ("xloader.tensors",),
     "cupy": ("xloader.tensors",),
-    "zarr": ("xloader.sources", "xloader.testing", "xloader.demo"),
+    # A mosaic writes a store.
+    "zarr": ("xloader.sources", "xloader.testing", "xloader.demo", "xloader.mosaic"),
     "matplotlib": ("xloader.demo",),
 }
 """Libraries that only some rooms may import, and these rooms."""

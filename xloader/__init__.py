@@ -16,6 +16,8 @@ from xloader.loader.interleaved_figures import InterleavedExplanation, Interleav
 from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
+from xloader.mosaic.merged_boxes import MosaicSummary
+from xloader.mosaic.mosaic import Mosaic
 from xloader.planning.explain import Explanation
 from xloader.recipe.recipe import Recipe
 
@@ -25,6 +27,7 @@ from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
 from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
+from xloader.samples.partial_results import merge
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
@@ -40,6 +43,8 @@ __all__ = [
     "InterleavedLoader",
     "InterleavedReport",
     "Loader",
+    "Mosaic",
+    "MosaicSummary",
     "Recipe",
     "Report",
     "Rng",
@@ -55,6 +60,7 @@ __all__ = [
     "from_xbatcher",
     "interleave",
     "join",
+    "merge",
     "open",
     "open_classes",
     "overlap",

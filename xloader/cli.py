@@ -1,4 +1,7 @@
-"""The command line of xloader. Its one command is ``xloader demo``, which trains a small model."""
+"""The command line of xloader.
+
+``xloader demo`` trains a small model; ``xloader merge`` merges predictions into a store.
+"""
 
 from __future__ import annotations
 
@@ -132,3 +135,30 @@ def demo(
     except XloaderError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
+
+
+@main.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--memory", metavar="SIZE", default="256MiB", show_default=True, help="Memory for merging."
+)
+@click.option("--overwrite", is_flag=True, help="Replace something else that lies at TARGET.")
+def merge(target: Path, memory: str, overwrite: bool) -> None:
+    """Merge the predictions that samples.mosaic(TARGET) has gathered into one Zarr store.
+
+    Exit codes: 0 if every sample has a prediction, 1 if the store was written but samples are
+    missing, 2 for an error.
+    """
+    try:
+        # Importing it takes a second, which --help does not need.
+        from xloader.samples.partial_results import merge as merge_target
+
+        summary = merge_target(target, memory=memory, overwrite=overwrite)
+    except XloaderError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    click.echo(f"{target}: {summary}")
+    if not summary.is_complete:
+        missing = summary.num_ids - summary.num_windows
+        click.echo(f"{missing:,} samples are missing; their parts are kept, to go on with.")
+        sys.exit(1)

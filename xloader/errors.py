@@ -11,7 +11,8 @@ allowed, and what to do::
     |   |-- MemoryBudgetError               too little memory; names the minimum
     |   |-- StackError                      variables that cannot share one array
     |   |-- LanesError                      ranks, lanes and batch do not divide evenly
-    |   `-- StateError                      a state that is damaged, or belongs to another loader
+    |   |-- StateError                      a state that is damaged, or belongs to another loader
+    |   `-- MosaicError                     predictions that do not fit their mosaic
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
     |-- UnsupportedDataError (TypeError)    data of a kind that xloader cannot use
@@ -197,6 +198,13 @@ class LanesError(OptionError):
 
 class StateError(OptionError):
     """A saved state is damaged, or belongs to other samples, another global batch or plan."""
+
+
+class MosaicError(OptionError):
+    """Predictions do not fit their mosaic.
+
+    They have another shape, belong to other samples, or were written before.
+    """
 
 
 class UnknownNameError(XloaderError, KeyError):

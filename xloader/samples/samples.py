@@ -7,7 +7,7 @@ is asked for. The file is long because of its docstrings.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, product
@@ -29,6 +29,8 @@ from xloader.jobs.sample_scores import score_samples
 from xloader.jobs.valid_samples import find_valid
 from xloader.loader.batch import Batch
 from xloader.loader.loader import Loader
+from xloader.mosaic.mosaic import Mosaic
+from xloader.mosaic.target_grid import Blend
 from xloader.planning.explain import Explanation
 from xloader.recipe import selection
 from xloader.recipe.layout import FieldLayout, make_layouts
@@ -1719,6 +1721,86 @@ class Samples(RecordedMethods):
         (960, 60)
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
+
+    def mosaic(
+        self,
+        target: str | os.PathLike[str] | None = None,
+        field: str | None = None,
+        *,
+        blend: Blend = "mean",
+        leads: str | Collection[str] | None = None,
+        chunks: Mapping[str, int] | None = None,
+        keep_units: bool = False,
+        memory: int | str = "256MiB",
+        overwrite: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Mosaic:
+        """Put predictions of the samples back on the grid, as a Zarr store or in memory.
+
+        Parameters
+        ----------
+        target : path, optional
+            Path of the Zarr store. Without one, the mosaic becomes an :class:`xarray.Dataset`.
+        field : str, optional
+            The field that is predicted; by default ``targets``, or the only field. Predictions have
+            its shape and its channels.
+        blend : {"mean", "linear", "crop"}
+            The value of a cell that several windows cover. ``"mean"``: their mean. ``"linear"``:
+            their mean with weights that fall towards the edges of a window: along each windowed
+            dimension, element ``j`` of ``n`` has the weight ``min(j + 1, n - j)``. ``"crop"``: the
+            value of the window whose centre is nearest, and of several, that with the lowest id.
+        leads : str or collection of str, optional
+            Dimensions along which predictions of different offsets into the window are kept apart,
+            along a dimension ``lead``. By default those of which the field takes several elements,
+            but not the whole window; not where labels are decimal numbers, as latitudes are.
+            ``leads=()`` blends along all dimensions.
+        chunks : mapping of str to int, optional
+            Number of cells of a chunk of the store along some dimensions. By default as in the
+            source.
+        keep_units : bool
+            Whether variables keep the units of the source although :meth:`normalize` changes them:
+            for predictions that you have converted back.
+        memory : int or str
+            Bytes that merging may take, besides about 100 for each sample.
+        overwrite : bool
+            Whether to remove what lies at the target, and what earlier runs have written for it.
+        rank, world_size : int, optional
+            Number of this process, and number of processes; found as for :meth:`loader`.
+
+        Returns
+        -------
+        Mosaic
+            Takes predictions by ``out.write(batch, prediction)``.
+
+        Raises
+        ------
+        UnknownNameError
+            If the field or a dimension does not exist.
+        OptionError
+            If an option is not valid, a transform changes the shape of the field, or its samples
+            have no place on a grid.
+        MosaicError
+            If something else lies at the target, such as the mosaic of other samples.
+
+        Notes
+        -----
+        Predictions wait in the folder ``<target>.parts`` until they are merged; it takes as many
+        bytes as all predictions together. It is removed when every sample is written.
+        """
+        return Mosaic(
+            self.recipe,
+            target,
+            field=field,
+            blend=blend,
+            leads=leads,
+            chunks=chunks,
+            keep_units=keep_units,
+            memory=memory,
+            overwrite=overwrite,
+            rank=rank,
+            world_size=world_size,
+        )
 
     def to_tensor_dataset(
         self, memory: int | str = "2GiB", on_nan: OnNan = "warn"

@@ -1,0 +1,320 @@
+"""Bad input of mosaics: named errors that say what to do. Predictions of any library are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pytest
+import xarray as xr
+
+import xloader
+from xloader import Batch, Samples, cli
+from xloader.errors import (
+    ClosedError,
+    EmptySamplesError,
+    MemoryBudgetError,
+    MosaicError,
+    OptionError,
+    SampleIndexError,
+    SourceNotFoundError,
+    UnknownNameError,
+    UnsupportedDataError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:the mosaic has holes")
+
+
+def weather() -> xr.Dataset:
+    values = np.random.default_rng(0).normal(size=(8, 4, 6)).astype("f4")
+    static = values[0].copy()
+    return xr.Dataset({"t": (("time", "lat", "lon"), values), "land": (("lat", "lon"), static)})
+
+
+def windows() -> Samples:
+    return weather().xloader.window(time=2, lat=2).targets("t")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"field": "inputs"}, UnknownNameError, "no field"),
+        ({"blend": "max"}, OptionError, "blend"),
+        ({"leads": ("level",)}, UnknownNameError, "dimension of windows"),
+        ({"leads": "lon"}, UnknownNameError, "dimension of windows"),
+        ({"chunks": {"level": 2}}, UnknownNameError, "dimension"),
+        ({"chunks": {"time": 0}}, OptionError, "chunks of 'time'"),
+        ({"memory": "lots"}, OptionError, "memory"),
+        ({"target": "s3://bucket/a.zarr"}, OptionError, "path of this machine"),
+        ({"target": 3}, OptionError, "path of this machine"),
+        ({"rank": 0, "world_size": 2}, OptionError, "in memory"),
+        ({"rank": 2, "world_size": 2, "target": "a.zarr"}, OptionError, "rank"),
+        ({"overwrite": True, "rank": 0, "world_size": 2, "target": "a"}, OptionError, "other rank"),
+    ],
+)
+def test_bad_options_are_named(options: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        windows().mosaic(**options)
+
+
+@pytest.mark.parametrize(
+    ("ids", "predictions", "error", "words"),
+    [
+        ([0], np.zeros((1, 2, 2, 6)), MosaicError, "shape of the field 'targets'"),
+        ([0, 1], np.zeros((1, 1, 2, 2, 6)), MosaicError, "shape"),
+        ([8], np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "out of range"),
+        ([-1], np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "out of range"),
+        ([0.0], np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "not sample ids"),
+        (0, np.zeros((1, 1, 2, 2, 6)), SampleIndexError, "not sample ids"),
+        ([0, 0], np.zeros((2, 1, 2, 2, 6)), MosaicError, "written before"),
+        ([3], np.zeros((1, 1, 2, 2, 6)), MosaicError, "written before"),
+        ([0], np.zeros((1, 1, 2, 2, 6), complex), UnsupportedDataError, "real numbers"),
+        ([0], np.full((1, 1, 2, 2, 6), "a"), UnsupportedDataError, "real numbers"),
+        ([0], np.zeros((1, 1, 2, 2, 6), object), UnsupportedDataError, "real numbers"),
+    ],
+)
+def test_bad_predictions_are_named_and_nothing_of_them_is_kept(
+    ids: Any, predictions: Any, error: type[Exception], words: str
+) -> None:
+    with windows().mosaic() as out:
+        out.write([3], np.ones((1, 1, 2, 2, 6)))
+        with pytest.raises(error, match=words):
+            out.write(ids, predictions)
+        assert out.done_ids.tolist() == [3]
+    assert int(out.dataset.t.notnull().sum()) == 24
+
+
+def test_a_closed_mosaic_takes_nothing() -> None:
+    out = windows().mosaic()
+    with pytest.raises(MosaicError, match="not merged yet"):
+        _ = out.dataset
+    out.close()
+    out.close()
+    with pytest.raises(ClosedError):
+        out.write([0], np.zeros((1, 1, 2, 2, 6)))
+    with pytest.raises(ClosedError):
+        out.flush()
+
+
+def test_fields_without_a_place_are_refused() -> None:
+    samples = weather().xloader.window(time=2, lat=2).inputs("t").field("land", "land")
+    with pytest.raises(OptionError, match="lacks the dimension 'time', along which there are 4"):
+        samples.mosaic(field="land")
+    by_time = weather().xloader.window(time=2).inputs("t").field("land", "land")
+    with pytest.raises(OptionError, match="no windowed dimension"):
+        by_time.mosaic(field="land")
+    # At a single time, windows along latitude place it.
+    one = weather().xloader.window(time=8, lat=2).field("land", "land")
+    with one.mosaic(field="land") as out:
+        out.write([0, 1], one[:].land)
+    assert out.dataset.land.equals(weather().land)
+
+
+def test_transforms_may_change_values_but_not_shapes() -> None:
+    samples = windows()
+    with pytest.raises(OptionError, match="changes the shape of the field 'targets'"):
+        samples.mean("lon").mosaic()
+    with pytest.raises(OptionError, match="changes the shape"):
+        samples.map(lambda ds: ds.isel(lon=slice(0, 3))).mosaic()
+    with pytest.raises(OptionError, match="changes the shape"):
+        samples.inputs("t").map(lambda ds: ds.drop_vars("targets")).mosaic(field="targets")
+    square = weather().xloader.window(time=2, lat=2).targets("t")
+    with pytest.raises(OptionError, match="changes the shape"):
+        square.transpose("sample", "channel", "lat", "time", "lon").mosaic()
+    # Both fields have leads, which a transform sees as `inputs_time` and `targets_time`.
+    two = weather().xloader.window(time=4).inputs("t", time=slice(0, 2)).targets("t", time=3)
+    assert two.map(lambda ds: ds).mosaic(field="inputs").num_done == 0
+    doubled = samples.map(lambda ds: 2 * ds)
+    with doubled.mosaic() as out:
+        out.write(range(8), doubled[:].targets)
+    assert out.dataset.t.equals(2 * weather().t)
+
+
+def test_slabs_are_refused() -> None:
+    with pytest.raises(OptionError, match="slabs"):
+        windows().slab("lon", 0, 2).mosaic()
+
+
+def test_a_dimension_called_lead_is_refused() -> None:
+    ds = weather().rename(lon="lead")
+    samples = ds.xloader.window(time=4).targets("t", time=slice(2, 4))
+    with pytest.raises(OptionError, match="'lead' already"):
+        samples.mosaic()
+
+
+def test_labels_of_points_have_no_place() -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"time": [2, 5], "storm": [1.0, 0.0]})
+    samples = weather().assign_coords(time=range(8)).xloader.window(time=1).at_points(table)
+    with pytest.raises(OptionError, match="no windowed dimension"):
+        samples.mosaic(field="storm")
+
+
+def test_a_mosaic_of_other_samples_is_refused(tmp_path: Path) -> None:
+    samples, path = windows(), tmp_path / "a.zarr"
+    out = samples.mosaic(path)
+    out.write([0], np.zeros((1, 1, 2, 2, 6)))
+    out.flush()
+    other = weather().xloader.window(time=2, lat=2, stride=1).targets("t")
+    with pytest.raises(MosaicError, match="another windows"):
+        other.mosaic(path)
+    with pytest.raises(MosaicError, match="another blend"):
+        samples.mosaic(path, blend="crop")
+    assert samples.mosaic(path).num_done == 1
+    # To begin anew is allowed, if it is asked for.
+    with other.mosaic(path, overwrite=True) as out:
+        assert out.num_done == 0
+        out.write(np.arange(len(other)), other[:].targets)
+    with pytest.raises(MosaicError, match="a mosaic of other samples"):
+        samples.mosaic(path)
+    with pytest.raises(MosaicError, match="is complete"):
+        other.mosaic(path)
+    with samples.mosaic(path, overwrite=True) as out:
+        out.write(range(8), samples[:].targets + 1)
+    assert xr.open_zarr(path).t.load().equals(weather().t + 1)
+
+
+def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    weather().to_zarr(path, consolidated=False)
+    with pytest.raises(MosaicError, match=r"something else lies at .* no mosaic"):
+        windows().mosaic(path)
+    file = tmp_path / "a.nc"
+    file.write_text("mine")
+    with pytest.raises(MosaicError, match="something else"):
+        windows().mosaic(file)
+    assert file.read_text() == "mine"
+
+
+def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    windows().mosaic(path)
+    grid = tmp_path / "a.zarr.parts" / "mosaic.json"
+    text = grid.read_text()
+    for damaged in ("{", "[]", text.replace('"version": 1', '"version": 2')):
+        grid.write_text(damaged)
+        with pytest.raises(MosaicError, match="cannot be read"):
+            windows().mosaic(path)
+
+
+def test_too_little_memory_names_the_minimum(tmp_path: Path) -> None:
+    ids, path = np.arange(8), tmp_path / "a.zarr"
+    with (
+        pytest.raises(MemoryBudgetError, match="too small to merge a chunk of 't'") as caught,
+        windows().mosaic(path, memory="1MiB") as out,
+    ):
+        out.write(ids, windows()[:].targets)
+    assert xloader.merge(path, memory=caught.value.minimum_nbytes).is_complete
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("?", "f4"), ("i2", "f4"), ("i4", "f8")],
+)
+def test_whole_numbers_become_floats(dtype: str, expected: str) -> None:
+    values = np.random.default_rng(0).integers(0, 2, (8, 1, 2, 2, 6)).astype(dtype)
+    with windows().mosaic() as out:
+        out.write(range(8), values)
+    assert out.dataset.t.dtype == expected
+    assert out.dataset.t.values.sum() == values.astype("f8").sum()
+
+
+def test_dtypes_may_differ_between_writes() -> None:
+    samples = windows()
+    values = samples[:].targets
+    with samples.mosaic() as out:
+        out.write(range(4), values[:4])
+        out.write(range(4, 8), values[4:].astype("f8"))
+    assert out.dataset.t.dtype == "f8"
+    xr.testing.assert_equal(out.dataset.t, weather().t)
+
+
+def test_tensors_are_taken_with_and_without_gradient() -> None:
+    torch = pytest.importorskip("torch")
+    samples = windows()
+    values = torch.from_numpy(samples[:].targets)
+    for own in (values.clone().requires_grad_(), values.flip(0).flip(0), values.double()):
+        with samples.mosaic() as out:
+            out.write(torch.arange(8), own)
+        xr.testing.assert_equal(out.dataset.t, weather().t)
+    with samples.mosaic() as out:
+        out.write(torch.arange(8), values.bfloat16())
+    assert out.dataset.t.dtype == "f4"
+    expected = values.bfloat16().float().numpy()
+    with samples.mosaic() as plain:
+        plain.write(range(8), expected)
+    xr.testing.assert_identical(out.dataset, plain.dataset)
+
+
+def test_arrays_of_jax_are_taken() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    samples = windows()
+    values = jnp.asarray(samples[:].targets).astype(jnp.bfloat16)
+    with samples.mosaic() as out:
+        out.write(jnp.arange(8), values)
+    assert out.dataset.t.dtype == "f4"
+    np.testing.assert_allclose(out.dataset.t, weather().t, rtol=2**-8)
+
+
+def test_predictions_may_be_overwritten_after_write() -> None:
+    samples = windows()
+    buffer = np.empty((1, 1, 2, 2, 6), "f4")
+    with samples.mosaic() as out:
+        for number in range(8):
+            buffer[...] = samples[[number]].targets
+            out.write([number], buffer)
+    xr.testing.assert_equal(out.dataset.t, weather().t)
+
+
+def test_padding_rows_are_left_out() -> None:
+    samples = windows()
+    arrays = samples[:].targets
+    padded = Batch(
+        [np.concatenate([arrays, arrays[:1] + 5])],
+        ["targets"],
+        np.array([*range(8), 0]),
+        np.array([False] * 8 + [True]),
+    )
+    with samples.mosaic() as out:
+        out.write(padded, padded.targets)
+        assert out.num_skipped == 0
+        assert out.is_done(padded).all()
+    xr.testing.assert_equal(out.dataset.t, weather().t)
+
+
+def run(*arguments: str) -> Any:
+    return click.testing.CliRunner().invoke(cli.main, ["merge", *arguments])
+
+
+def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
+    samples, path = windows(), tmp_path / "a.zarr"
+    result = run(str(path))
+    assert result.exit_code == 2
+    assert "no predictions to merge" in result.output
+    out = samples.mosaic(path, rank=0, world_size=2)
+    out.write(range(7), samples[:7].targets)
+    out.flush()
+    result = run(str(path))
+    assert result.exit_code == 1, result.output
+    assert "7 of 8 windows; 168 of 192 cells covered" in result.output
+    assert "1 samples are missing" in result.output
+    out.write([7], samples[[7]].targets)
+    out.flush()
+    result = run(str(path), "--memory", "20MiB")
+    assert result.exit_code == 0, result.output
+    assert "8 of 8 windows; 192 of 192 cells covered" in result.output
+    xr.testing.assert_equal(xr.open_zarr(path).t.load(), weather().t)
+    with pytest.raises(SourceNotFoundError):
+        xloader.merge(path)
+    with pytest.raises(UnsupportedDataError, match="cannot be merged"):
+        xloader.merge([path])  # type: ignore[arg-type]
+
+
+def test_samples_without_windows_are_refused() -> None:
+    with pytest.raises(OptionError, match="windows are not set"):
+        weather().xloader.mosaic()
+    with pytest.raises(EmptySamplesError):
+        weather().xloader.window(time=2).select([])

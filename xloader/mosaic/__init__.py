@@ -1,0 +1,1 @@
+"""Predictions of samples, put back on the grid that the samples were cut from."""

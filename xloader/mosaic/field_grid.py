@@ -1,0 +1,375 @@
+"""The grid of one field's predictions, and where on it each sample lies.
+
+Which elements a window takes is asked of the recipe and the field's layout, as reading does::
+
+    the field takes                  the mosaic has
+    all of a window                  the dimension as selected; windows are blended
+    one element of it (an int)       the labels that this element meets, in their order
+    some elements, along time        the windows' first labels, and a dimension ``lead``
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import OptionError
+from xloader.loader.fingerprint import describe_samples
+from xloader.mosaic.target_chunks import chunks_of
+from xloader.mosaic.target_grid import Blend, GridVariable, PlacedAxis, TargetGrid
+from xloader.recipe.layout import FieldLayout, FieldPart, make_layouts
+from xloader.recipe.names import CHANNEL
+from xloader.recipe.recipe import Recipe, find
+from xloader.recipe.selection import stored
+from xloader.transforms.outputs import make_outputs
+
+LEAD: Final = "lead"
+"""The dimension that counts leads."""
+
+_CODING: Final = frozenset(
+    {"scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "coordinates"}
+)
+"""Attributes that say how numbers are stored. Those of the source do not hold for the mosaic."""
+
+
+@dataclass(frozen=True)
+class Placing:
+    """How windows are placed along one windowed dimension of the field.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension.
+    number : int
+        Its number among the windowed dimensions.
+    kind : {"blended", "single", "lead"}
+        Whether windows are blended, give one element each, or have a row of leads each.
+    access : (int, int, int)
+        ``(first, step, count)`` in elements, counted from the window's first element.
+    lead_dim : str
+        Name of the dimension of leads; empty without one.
+    """
+
+    dim: str
+    number: int
+    kind: Literal["blended", "single", "lead"]
+    access: tuple[int, int, int]
+    lead_dim: str = ""
+
+
+class FieldGrid:
+    """The grid of a field, bound to the recipe of the samples.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    field : str or None
+        The field; by default ``targets``, or the only field.
+    blend : {"mean", "linear", "crop"}
+        How windows are blended.
+    leads : collection of str or None
+        The dimensions along which leads are kept apart; by default as `_is_lead` says.
+    chunks : mapping of str to int or None
+        Number of cells of a chunk along some dimensions.
+    keep_units : bool
+        Whether variables keep their units although a transform changes them.
+
+    Raises
+    ------
+    OptionError
+        If the field has no place on a grid, or the samples are slabs.
+    UnknownNameError
+        If the field or a dimension does not exist.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        field: str | None,
+        blend: Blend,
+        leads: Collection[str] | None = None,
+        chunks: Mapping[str, int] | None = None,
+        keep_units: bool = False,
+    ) -> None:
+        self._recipe = recipe
+        self.layout = _layout_named(recipe, field)
+        self.placings = _placings(recipe, self.layout, leads)
+        variables = tuple(self._variable(part, chunks, keep_units) for part in self.layout.parts)
+        known = {dim for variable in variables for dim in variable.dims}
+        for dim in chunks or {}:
+            find(dim, sorted(known), "dimension")
+        self.target = TargetGrid(
+            field=self.layout.name,
+            blend=blend,
+            num_ids=recipe.num_ids,
+            axes=tuple(map(self._axis, self.placings)),
+            variables=variables,
+            fingerprint=self._fingerprint(recipe, blend),
+        )
+
+    def starts_of(self, ids: Ints) -> Ints:
+        """The cells at which samples start, along the placed dimensions.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray of int64, shape (n,)
+            Sample ids.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (n, num_axes)
+            Along each placed dimension, the cell of the first element.
+        """
+        positions = self._recipe.positions_of(ids)
+        firsts = self._recipe.require_windows().firsts_of(positions)
+        starts = np.empty((len(ids), len(self.placings)), np.int64)
+        for column, placing in enumerate(self.placings):
+            number = placing.number
+            match placing.kind:
+                case "lead":
+                    starts[:, column] = positions[:, number]
+                case "single":
+                    cells = self._offsets_of(placing)
+                    own = self._folded(number, firsts[:, number] + placing.access[0])
+                    starts[:, column] = np.searchsorted(cells, own)
+                case "blended":
+                    own = self._folded(number, firsts[:, number] + placing.access[0])
+                    starts[:, column] = own
+        return starts
+
+    def rows_of(self, predictions: NDArray[Any]) -> list[NDArray[Any]]:
+        """The predictions by variable, along the dimensions of the mosaic.
+
+        Parameters
+        ----------
+        predictions : numpy.ndarray, shape (n, *layout.shape)
+            The predictions.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            One view for each variable, of shape ``(n, *row_shape)``.
+        """
+        pairs = zip(self.layout.parts, self.target.variables, strict=True)
+        return [
+            part.view(predictions).reshape(len(predictions), *self.target.row_shape(variable))
+            for part, variable in pairs
+        ]
+
+    def elements_of(self, dim: str) -> Ints:
+        """The stored elements whose labels are those of the mosaic along a dimension; int64."""
+        kept = self._recipe.kept_of(dim)
+        assert not isinstance(kept, int)
+        placing = next((own for own in self.placings if own.dim == dim), None)
+        if placing is None or placing.kind == "blended":
+            return np.asarray(kept, np.int64)
+        return stored(kept, self._offsets_of(placing))
+
+    def lead_elements(self, placing: Placing) -> Ints:
+        """The stored elements of all leads of all windows; int64, ``(num_positions, count)``."""
+        kept = self._recipe.kept_of(placing.dim)
+        assert not isinstance(kept, int)
+        begin, step, count = placing.access
+        offsets = begin + step * np.arange(count) + self._starts_along(placing.number)[:, None]
+        return stored(kept, self._folded(placing.number, offsets))
+
+    def _offsets_of(self, placing: Placing) -> Ints:
+        """Offsets, within the selection, of the labels of a dimension that is not blended."""
+        if placing.dim not in self._offsets:
+            starts = self._starts_along(placing.number)
+            if placing.kind == "single":
+                starts = np.unique(self._folded(placing.number, starts + placing.access[0]))
+            self._offsets[placing.dim] = starts
+        return self._offsets[placing.dim]
+
+    @cached_property
+    def _offsets(self) -> dict[str, Ints]:
+        return {}
+
+    def _starts_along(self, number: int) -> Ints:
+        windows = self._recipe.require_windows()
+        return windows.starts_of(number, np.arange(windows.num_positions[number]))
+
+    def _folded(self, number: int, offsets: Ints) -> Ints:
+        windows = self._recipe.require_windows()
+        # Outside padded borders, offsets stay as they are: these elements are cut off.
+        return offsets % windows.dim_sizes[number] if windows.wraps[number] else offsets
+
+    def _axis(self, placing: Placing) -> PlacedAxis:
+        windows = self._recipe.require_windows()
+        if placing.kind != "blended":
+            return PlacedAxis(placing.dim, len(self._offsets_of(placing)), 1)
+        _, step, count = placing.access
+        size, wraps = windows.dim_sizes[placing.number], windows.wraps[placing.number]
+        return PlacedAxis(placing.dim, size, count, step, wraps)
+
+    def _variable(
+        self, part: FieldPart, chunks: Mapping[str, int] | None, keep_units: bool
+    ) -> GridVariable:
+        variable = self._recipe.variable(part.variable)
+        own = self._recipe.dims_of(part.variable)
+        # As in `FieldPart.view`: dimensions that only other variables have come first.
+        both = (*self.layout.dropped, *self.layout.dims)
+        missing = [dim for dim in both if dim not in own and dim != CHANNEL]
+        placed = {placing.dim: placing for placing in self.placings}
+        dims: list[str] = []
+        shape: list[int] = []
+        for dim in (*missing, *own):
+            placing = placed.get(dim)
+            dims.append(dim)
+            is_whole = placing is None
+            shape.append(self._recipe.dim_sizes[dim] if is_whole else self._axis(placed[dim]).size)
+            if placing is not None and placing.lead_dim:
+                dims.append(placing.lead_dim)
+                shape.append(placing.access[2])
+        sizes = dict(zip(variable.dims, variable.chunks, strict=True))
+        is_changed = any(step.changes_units((variable.name,)) for step in self._recipe.steps)
+        left_out = _CODING | ({"units"} if is_changed and not keep_units else set())
+        attrs = {key: plain(own) for key, own in variable.attrs.items() if key not in left_out}
+        cut = chunks_of(dims, shape, sizes, chunks or {})
+        return GridVariable(variable.name, tuple(dims), tuple(shape), cut, attrs)
+
+    def _fingerprint(self, recipe: Recipe, blend: Blend) -> dict[str, str]:
+        placed = [(own.dim, own.kind, own.access) for own in self.placings]
+        digest = hashlib.sha256(repr((self.layout.name, placed)).encode()).hexdigest()[:12]
+        return {**describe_samples(recipe), "field": digest, "blend": blend}
+
+
+def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
+    if recipe.whole is not None:
+        raise OptionError(
+            "a mosaic cannot be made of slabs",
+            given="samples after .slab(...)",
+            allowed="samples that hold their dimensions whole",
+            remedy="gather the predictions of the slabs on one rank, and make the mosaic with the "
+            "samples as they were before .slab(...)",
+        )
+    layouts = make_layouts(recipe)
+    names = [layout.name for layout in layouts]
+    if field is None:
+        field = names[0] if len(names) == 1 else "targets"
+    find(field, names, "field")
+    layout = layouts[names.index(field)]
+    if not any(layout.accesses):
+        raise OptionError(
+            f"the field {field!r} has no windowed dimension, so its samples have no place on a "
+            "grid",
+            given=f"dimensions {layout.dims}",
+            allowed="a field with a dimension of .window(...)",
+            remedy="name another field: samples.mosaic(..., field=...)",
+        )
+    _check_transforms(recipe, layouts, layout)
+    return layout
+
+
+def _check_transforms(
+    recipe: Recipe, layouts: tuple[FieldLayout, ...], layout: FieldLayout
+) -> None:
+    """Check that the transforms leave the shape of the field as it is."""
+    found = {output.name: output for output in make_outputs(recipe, layouts)}.get(layout.name)
+    shape = None
+    if found is not None:
+        # Where fields differ in a dimension, a transform sees it under the name of its field.
+        dims = tuple(dim.removeprefix(f"{layout.name}_") for dim in found.dims)
+        shape = (dims, found.shape, found.channels)
+    if shape != (layout.dims, layout.shape, layout.channels):
+        raise OptionError(
+            f"a transform changes the shape of the field {layout.name!r}, so that its elements "
+            "have no known place",
+            given="no such field"
+            if found is None
+            else dict(zip(found.dims, found.shape, strict=True)),
+            allowed=dict(zip(layout.dims, layout.shape, strict=True)),
+            remedy="make the mosaic with samples without this transform, which have the same ids",
+        )
+
+
+def _placings(
+    recipe: Recipe, layout: FieldLayout, leads: Collection[str] | None
+) -> tuple[Placing, ...]:
+    windows = recipe.require_windows()
+    if isinstance(leads, str):
+        leads = (leads,)
+    for dim in leads or ():
+        find(
+            dim,
+            [d for d, own in zip(windows.dims, layout.accesses, strict=True) if own],
+            "dimension of windows",
+        )
+    found = []
+    for number, (dim, access) in enumerate(zip(windows.dims, layout.accesses, strict=True)):
+        if access is None:
+            _require_one_position(recipe, layout, number)
+            continue
+        is_lead = _is_lead(recipe, number, access) if leads is None else dim in leads
+        kind: Literal["blended", "single", "lead"] = "lead" if is_lead else "blended"
+        is_whole = _is_whole(recipe, number, access)
+        if not is_lead and access[2] == 1 and (dim in layout.dropped or not is_whole):
+            kind = "single"
+        found.append(Placing(dim, number, kind, access))
+    lead_dims = [own.dim for own in found if own.kind == "lead"]
+    names = {dim: LEAD if len(lead_dims) == 1 else f"{dim}_{LEAD}" for dim in lead_dims}
+    taken = {*layout.dims, *recipe.dim_sizes, *recipe.variables}
+    for name in names.values():
+        if name in taken:
+            raise OptionError(
+                f"the samples have a dimension or a variable called {name!r} already",
+                given=f"leads along {lead_dims}",
+                allowed=f"any name other than {name!r}",
+                remedy="rename it with xarray, and open that Dataset",
+            )
+    return tuple(replace(own, lead_dim=names.get(own.dim, "")) for own in found)
+
+
+def _is_whole(recipe: Recipe, number: int, access: tuple[int, int, int]) -> bool:
+    """Whether a field takes all of the window along a dimension."""
+    windows = recipe.require_windows()
+    begin, step, count = access
+    size, dilation = windows.window_sizes[number], windows.dilations[number]
+    return begin == 0 and count == size and (step == dilation or count == 1)
+
+
+def _is_lead(recipe: Recipe, number: int, access: tuple[int, int, int]) -> bool:
+    """Whether predictions of different elements of a window are kept apart by default.
+
+    They are where the field takes several elements but not the whole window. Along labels that are
+    decimal numbers, such as latitudes, these are the middle of a patch, and not leads.
+    """
+    if access[2] == 1 or _is_whole(recipe, number, access):
+        return False
+    dim = recipe.require_windows().dims[number]
+    labels = recipe.source.coordinates(is_indexed=False)
+    return dim not in labels.variables or labels[dim].dtype.kind != "f"
+
+
+def _require_one_position(recipe: Recipe, layout: FieldLayout, number: int) -> None:
+    windows = recipe.require_windows()
+    dim = windows.dims[number]
+    if windows.num_positions[number] > 1:
+        raise OptionError(
+            f"the field {layout.name!r} lacks the dimension {dim!r}, along which there are "
+            f"{windows.num_positions[number]:,} windows: all their predictions are for the same "
+            "cells",
+            given=f"dimensions {layout.dims}",
+            allowed="a field with all dimensions of .window(...)",
+            remedy=f"window samples for this mosaic without {dim!r}, or name another field",
+        )
+
+
+def plain(value: object) -> Any:
+    """An attribute as JSON has it: NumPy's numbers and arrays become Python's."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(own) for own in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(own) for key, own in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

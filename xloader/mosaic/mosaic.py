@@ -1,0 +1,459 @@
+"""The mosaic: predictions of samples, written in any order, become one store or Dataset."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.nbytes import parse_nbytes
+from xloader.core.option_checks import check_choice
+from xloader.core.ranks import resolve_world
+from xloader.errors import ClosedError, MosaicError, OptionError, XloaderWarning
+from xloader.loader.batch import Batch
+from xloader.mosaic.field_grid import FieldGrid
+from xloader.mosaic.grid_labels import make_labels
+from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
+from xloader.mosaic.merged_store import COVERAGE, check_target, merge_store, open_merged
+from xloader.mosaic.parts import (
+    FolderParts,
+    MemoryParts,
+    done_ids,
+    open_parts,
+    parts_folder,
+)
+from xloader.mosaic.prediction_arrays import as_ids, as_predictions
+from xloader.mosaic.target_grid import BLENDS, Blend
+from xloader.recipe.recipe import Recipe
+
+_LOG: Final = logging.getLogger("xloader")
+
+_FLUSH_NBYTES: Final = 8 << 20
+"""Bytes of predictions that wait in memory, at most, before they are written."""
+
+_NOT_DONE, _DONE_BEFORE, _DONE_NOW = 0, 1, 2
+
+
+class Mosaic:
+    """Predictions of samples, put back on the grid that the samples were cut from.
+
+    `Samples.mosaic` makes it, and describes the options. Use it in a ``with`` block: at its end,
+    the predictions are merged. If an error leaves the block, they are kept, and a later run goes
+    on.
+
+    Attributes
+    ----------
+    target : pathlib.Path or None
+        The store; None for a mosaic in memory.
+    num_skipped : int
+        Number of rows that were given again and left out, because an earlier run had written their
+        samples, or because weighted samples occur several times.
+    summary : MosaicSummary or None
+        Counts of the merged mosaic; None until it is merged.
+
+    Examples
+    --------
+    >>> import xloader
+    >>> field = np.arange(12.0).reshape(3, 4)
+    >>> ds = xr.Dataset({"t2m": (("lat", "lon"), field)}, {"lat": [60, 50, 40]})
+    >>> samples = ds.xloader.window(lat=2, lon=2, stride=1).targets("t2m")
+    >>> with samples.mosaic() as out:
+    ...     for batch in samples.loader(batch_size=4, output="numpy"):
+    ...         out.write(batch, batch.targets + 1)
+    >>> bool((out.dataset.t2m == field + 1).all()), out.num_uncovered
+    (True, 0)
+    >>> out.coverage["t2m"].values.tolist()
+    [[1, 2, 2, 1], [2, 4, 4, 2], [1, 2, 2, 1]]
+    """
+
+    target: Path | None
+    num_skipped: int
+    summary: MosaicSummary | None
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        target: str | os.PathLike[str] | None,
+        *,
+        field: str | None,
+        blend: Blend,
+        leads: Collection[str] | None,
+        chunks: Mapping[str, int] | None,
+        keep_units: bool,
+        memory: int | str,
+        overwrite: bool,
+        rank: int | None,
+        world_size: int | None,
+    ) -> None:
+        check_choice("blend", blend, BLENDS)
+        parse_nbytes(memory)
+        self._grid = FieldGrid(recipe, field, blend, leads, chunks, keep_units)
+        self._labels = make_labels(recipe, self._grid)
+        self._memory, self._overwrite = memory, overwrite
+        self._world = resolve_world(rank, world_size)
+        self.target = _as_path(target)
+        self._parts = self._open_parts()
+        self._is_weighted = recipe.subset is not None and recipe.subset.weights is not None
+        self._states = np.full(recipe.num_ids, _NOT_DONE, np.uint8)
+        self._states[done_ids(self._parts.records())] = _DONE_BEFORE
+        self._waiting: list[tuple[Ints, NDArray[Any]]] = []
+        self._merged: tuple[xr.Dataset, xr.Dataset] | None = None
+        self._is_closed = False
+        self.num_skipped = 0
+        self.summary = None
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.target is None else str(self.target)
+        grid = self._grid.target
+        if self.summary is not None:
+            return f"Mosaic({where}, field={grid.field!r}, blend={grid.blend!r}: {self.summary})"
+        text = f"{self.num_done:,} of {grid.num_ids:,} windows written, not merged yet"
+        return f"Mosaic({where}, field={grid.field!r}, blend={grid.blend!r}: {text})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._is_closed:
+            self.flush()
+            self._is_closed = True
+
+    @property
+    def num_done(self) -> int:
+        """Number of samples with a prediction, of this run and of those before it."""
+        return int(np.count_nonzero(self._states))
+
+    @property
+    def done_ids(self) -> Ints:
+        """Ids of the samples with a prediction that this run knows of, ascending, int64."""
+        return np.flatnonzero(self._states)
+
+    @property
+    def remaining_ids(self) -> Ints:
+        """Ids of the samples without a prediction that this run knows of, ascending, int64."""
+        return np.flatnonzero(self._states == _NOT_DONE)
+
+    @property
+    def num_uncovered(self) -> int:
+        """Number of cells that no window covers, which are NaN.
+
+        Raises
+        ------
+        MosaicError
+            If the mosaic is not merged yet.
+        """
+        return self._require_summary().num_uncovered
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """The merged mosaic: the store, opened lazily, or the Dataset in memory.
+
+        Raises
+        ------
+        MosaicError
+            If the mosaic is not merged yet.
+        """
+        self._require_summary()
+        return self._opened("") if self._merged is None else self._merged[0]
+
+    @property
+    def coverage(self) -> xr.Dataset:
+        """Number of windows of each cell, int32, by variable.
+
+        Raises
+        ------
+        MosaicError
+            If the mosaic is not merged yet.
+        """
+        self._require_summary()
+        return self._opened(COVERAGE) if self._merged is None else self._merged[1]
+
+    def is_done(self, ids: Batch | ArrayLike) -> NDArray[np.bool_]:
+        """Whether samples have a prediction already, so that it need not be computed.
+
+        Parameters
+        ----------
+        ids : Batch, or array-like of int
+            Sample ids, shape ``(n,)``, or the batch that has them. Padding rows count as done.
+
+        Returns
+        -------
+        numpy.ndarray of bool, shape (n,)
+            True where nothing is left to do.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        """
+        own, is_padding = self._rows(ids)
+        return np.asarray((self._states[own] != _NOT_DONE) | is_padding)
+
+    def write(
+        self, ids: Batch | ArrayLike, predictions: Any, *, selected: ArrayLike | None = None
+    ) -> None:
+        """Write the predictions of some samples.
+
+        Parameters
+        ----------
+        ids : Batch, or array-like of int
+            The batch, whose padding rows are then left out; or sample ids, shape ``(n,)``.
+        predictions : array-like
+            An array or tensor, shape ``(n, *shape)`` with the shape of the field in one sample.
+        selected : array-like of int, optional
+            If the batch comes from ``samples.select(selected)``: these ids, so that the ids of the
+            batch count among them.
+
+        Raises
+        ------
+        SampleIndexError
+            If an id is out of range.
+        MosaicError
+            If the predictions have another shape, or a sample was written before in this run.
+        UnsupportedDataError
+            If the predictions are not real numbers of up to 64 bits.
+        ClosedError
+            If the mosaic is closed.
+
+        Notes
+        -----
+        Samples that an earlier run has written are skipped and counted. Predictions reach the disk
+        when some MiB have come together, or with `flush`; a killed process loses the others, which
+        then count as not written.
+        """
+        self._require_open()
+        own, is_padding = self._rows(ids, selected)
+        checked = as_predictions(predictions, len(own), self._grid.layout)
+        kept = ~is_padding
+        self._check_twice(own[kept])
+        kept &= self._states[own] == _NOT_DONE
+        if self._is_weighted:
+            first = np.zeros(len(own), bool)
+            rows = np.flatnonzero(kept)
+            first[rows[np.unique(own[rows], return_index=True)[1]]] = True
+            kept = first
+        self.num_skipped += int(np.count_nonzero(~is_padding & ~kept))
+        if not kept.any():
+            return
+        if self._waiting and self._waiting[0][1].dtype != checked.dtype:
+            self.flush()
+        self._waiting.append((own[kept], checked[kept]))
+        self._states[own[kept]] = _DONE_NOW
+        if sum(rows.nbytes for _, rows in self._waiting) >= _FLUSH_NBYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write everything that waits in memory to the disk, in one file.
+
+        Raises
+        ------
+        ClosedError
+            If the mosaic is closed.
+        """
+        self._require_open()
+        if not self._waiting:
+            return
+        ids = np.concatenate([own for own, _ in self._waiting])
+        rows = [self._grid.rows_of(own) for _, own in self._waiting]
+        starts = self._grid.starts_of(ids)
+        self._parts.add(ids, starts, [np.concatenate(own) for own in zip(*rows, strict=True)])
+        self._waiting = []
+
+    def close(self) -> None:
+        """Write what is left, and merge the mosaic if all ranks are done. Once is enough.
+
+        One rank alone always merges. Of several ranks, that one merges which finds all samples
+        written. If samples are missing, none does: call `xloader.merge` when all ranks have ended.
+
+        Raises
+        ------
+        MosaicError
+            If a sample was written twice, with different predictions, or something else lies at the
+            target.
+        MemoryBudgetError
+            If the memory is too small for a chunk.
+        """
+        if self._is_closed:
+            return
+        self.flush()
+        self._is_closed = True
+        if self.target is None:
+            self._merge_in_memory()
+        elif self._world.world_size == 1:
+            self.summary = merge_store(self.target, memory=self._memory, overwrite=self._overwrite)
+        else:
+            self._merge_if_last(self.target)
+        if self.summary is not None:
+            _warn_of_holes(self.summary, self.target)
+
+    def _merge_if_last(self, target: Path) -> None:
+        folder, num_ids = parts_folder(target), self._grid.target.num_ids
+        if not folder.exists():
+            # Another rank has merged all samples.
+            return
+        num_done = len(np.unique(done_ids(self._parts.records())))
+        if num_done < num_ids:
+            _LOG.info(
+                "%s: %d of %d samples are written. If no other rank is left, call "
+                "xloader.merge(%r)", target, num_done, num_ids, str(target),
+            )  # fmt: skip
+            return
+        lock = folder / "merging"
+        try:
+            lock.mkdir()
+        except OSError:
+            # Another rank merges, or has merged and removed the parts; or it was killed meanwhile.
+            _LOG.info("%s: another rank merges, unless it was killed while it did", target)
+            return
+        try:
+            self.summary = merge_store(target, memory=self._memory)
+        finally:
+            if lock.exists():
+                lock.rmdir()
+
+    def _merge_in_memory(self) -> None:
+        grid, records = self._grid.target, self._parts.records()
+        dtype = merged_dtype(records)
+        arrays = [
+            MergeArrays(np.full(own.shape, np.nan, dtype), np.zeros(own.shape, np.int32))
+            for own in grid.variables
+        ]
+        self.summary = merge_boxes(grid, records, arrays, self._memory)
+        self._parts = MemoryParts()
+        pairs = list(zip(grid.variables, arrays, strict=True))
+        values = {own.name: (own.dims, out.values, dict(own.attrs)) for own, out in pairs}
+        counts = {own.name: (own.dims, out.coverage) for own, out in pairs}
+        indexes = xr.Coordinates(
+            {dim: self._labels[dim] for dim in self._labels.dims if dim in self._labels.xindexes}
+        )
+        self._merged = (
+            xr.Dataset(values, self._labels.coords),
+            xr.Dataset(counts, indexes),
+        )
+
+    def _rows(
+        self, ids: Batch | ArrayLike, selected: ArrayLike | None = None
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        """The ids of rows, and which rows are padding."""
+        num_ids = self._grid.target.num_ids
+        given = ids.ids if isinstance(ids, Batch) else ids
+        if selected is None:
+            own = as_ids(given, num_ids)
+        else:
+            among = as_ids(selected, num_ids)
+            own = among[as_ids(given, len(among))]
+        return own, ids.is_padding if isinstance(ids, Batch) else np.zeros(len(own), bool)
+
+    def _check_twice(self, ids: Ints) -> None:
+        """Check that no sample is written twice in one run, unless its weight repeats it."""
+        if self._is_weighted:
+            return
+        found, counts = np.unique(ids, return_counts=True)
+        again = found[(counts > 1) | (self._states[found] == _DONE_NOW)]
+        if len(again):
+            raise MosaicError(
+                "a sample was written before",
+                given=f"{len(again)} of {len(found)} ids, of which the first is {again[0]}",
+                allowed="each id once",
+                remedy="take one epoch of the loader; write(batch, prediction) leaves out the rows "
+                "that only fill up a batch",
+            )
+
+    def _open_parts(self) -> FolderParts | MemoryParts:
+        if self.target is None:
+            if self._world.world_size > 1:
+                raise OptionError(
+                    "a mosaic in memory holds the predictions of one process only",
+                    given=f"no target, on rank {self._world.rank} of {self._world.world_size}",
+                    allowed="a target that all ranks can write to",
+                    remedy='pass a path: samples.mosaic("forecast.zarr")',
+                )
+            return MemoryParts()
+        folder = parts_folder(self.target)
+        if self._overwrite:
+            if self._world.world_size > 1:
+                raise OptionError(
+                    "overwrite=True would remove what other ranks have written",
+                    given=f"rank {self._world.rank} of {self._world.world_size}",
+                    allowed="overwrite=True on a single rank",
+                    remedy=f"remove {self.target} and {folder} before the ranks start",
+                )
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            self._check_target(self.target, folder)
+        return open_parts(self.target, self._grid.target, self._labels, self._world.rank)
+
+    def _check_target(self, target: Path, folder: Path) -> None:
+        check_target(target, self._grid.target)
+        if target.exists() and not folder.exists():
+            raise MosaicError(
+                f"the mosaic at {target} is complete: every sample is written",
+                given="no predictions left to write",
+                allowed="a path where nothing lies, or a mosaic with samples left to write",
+                remedy="open it with xarray.open_zarr, or pass overwrite=True to write it anew",
+            )
+
+    def _opened(self, group: str) -> xr.Dataset:
+        assert self.target is not None
+        return open_merged(self.target, self._grid.target, self._labels, group)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(
+                "the mosaic is closed",
+                remedy="write inside the with block; to write more samples, call samples.mosaic "
+                "with the same target again",
+            )
+
+    def _require_summary(self) -> MosaicSummary:
+        if self.summary is None:
+            raise MosaicError(
+                "the mosaic is not merged yet",
+                given=repr(self),
+                allowed="a mosaic after its with block; one of several ranks after xloader.merge",
+                remedy="close it, or open the merged store with xarray.open_zarr",
+            )
+        return self.summary
+
+
+def _as_path(target: object) -> Path | None:
+    if target is None:
+        return None
+    if not isinstance(target, str | os.PathLike) or "://" in str(target):
+        raise OptionError(
+            "the target of a mosaic is not a path of this machine",
+            given=repr(target),
+            allowed="a path, or None for a mosaic in memory",
+            remedy="write to a path, and copy the merged store to where it shall be",
+        )
+    return Path(target)
+
+
+def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
+    if summary.is_complete and not summary.num_uncovered:
+        return
+    kept = (
+        ""
+        if target is None or summary.is_complete
+        else (f" {parts_folder(target)} is kept, so that the other samples can be written later.")
+    )
+    warnings.warn(
+        f"the mosaic has holes: {summary}. Windows that reach every cell need all samples, and a "
+        f"stride, wrap= or pad= with which they cover the dimension.{kept}",
+        XloaderWarning,
+        stacklevel=4,
+    )

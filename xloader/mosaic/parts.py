@@ -1,0 +1,193 @@
+"""Parts: where the predictions of all ranks wait until they are merged.
+
+Beside the target ``forecast.zarr`` lies a folder until every sample has been written::
+
+    forecast.zarr.parts/
+        mosaic.json                   the grid
+        labels.zarr/                  the coordinates
+        rank-0000/3f2a9c51-0000.records
+        rank-0001/...
+
+Each rank adds files to its own folder, and changes none. So no order of ranks matters, and a killed
+process leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.errors import MosaicError
+from xloader.mosaic.records import Record, read_record, write_record
+from xloader.mosaic.stored_groups import label_groups
+from xloader.mosaic.target_grid import TargetGrid
+
+GRID_FILE: Final = "mosaic.json"
+LABELS: Final = "labels.zarr"
+
+
+class Parts(Protocol):
+    """A place for records."""
+
+    def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
+        """Add the predictions of some samples."""
+        ...
+
+    def records(self) -> list[Record]:
+        """All records, in a fixed order."""
+        ...
+
+
+class MemoryParts:
+    """Records in memory."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+
+    def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
+        """Add the predictions of some samples. The arrays are kept, not copied."""
+        self._records.append(Record(ids, starts, rows[0].dtype, rows=rows))
+
+    def records(self) -> list[Record]:
+        """All records, in the order in which they were added."""
+        return list(self._records)
+
+
+class FolderParts:
+    """Records in files of a folder.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The folder. It must hold a grid.
+    rank : int
+        Rank of this process.
+
+    Raises
+    ------
+    MosaicError
+        If the grid cannot be read.
+    """
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self.folder = folder
+        text = (folder / GRID_FILE).read_text("utf-8")
+        self.grid = TargetGrid.from_json(text)
+        self.key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._own = folder / f"rank-{rank:04d}"
+        # Files of one run never meet those of another, even if both take themselves for one rank.
+        self._token = uuid.uuid4().hex[:8]
+        self._num_files = 0
+
+    def add(self, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]) -> None:
+        """Add the predictions of some samples, as a file of this rank."""
+        self._own.mkdir(exist_ok=True)
+        name = f"{self._token}-{self._num_files:06d}.records"
+        write_record(self._own / name, self.key, ids, starts, rows)
+        self._num_files += 1
+
+    def records(self) -> list[Record]:
+        """The records of all ranks, by rank and name of file.
+
+        Raises
+        ------
+        MosaicError
+            If a file belongs to another mosaic or is damaged.
+        """
+        found = []
+        for path in sorted(self.folder.glob("rank-*/*.records")):
+            record = read_record(path, self.key)
+            if record is not None:
+                found.append(record)
+        return found
+
+    def damaged(self) -> list[Path]:
+        """Files of records that cannot be read, and so do not count."""
+        paths = sorted(self.folder.glob("rank-*/*.records"))
+        return [path for path in paths if read_record(path, self.key) is None]
+
+
+def parts_folder(target: Path) -> Path:
+    """The folder of parts of a target."""
+    return target.with_name(target.name + ".parts")
+
+
+def open_parts(target: Path, grid: TargetGrid, labels: xr.Dataset, rank: int) -> FolderParts:
+    """Open the parts of a target, which are made if there are none.
+
+    Parameters
+    ----------
+    target : pathlib.Path
+        The target.
+    grid : TargetGrid
+        The grid of the samples at hand.
+    labels : xarray.Dataset
+        The coordinates.
+    rank : int
+        Rank of this process.
+
+    Returns
+    -------
+    FolderParts
+        The parts. Their grid has the chunks with which they were made.
+
+    Raises
+    ------
+    MosaicError
+        If the parts there belong to other samples, or to another field or blend.
+    """
+    folder = parts_folder(target)
+    if not (folder / GRID_FILE).exists():
+        _make(folder, grid, labels)
+    parts = FolderParts(folder, rank)
+    differing = differences(parts.grid.fingerprint, grid.fingerprint)
+    if differing:
+        raise MosaicError(
+            f"{folder} holds predictions of other samples",
+            given=f"samples with another {', '.join(differing)}",
+            allowed="the samples, the field and the blend with which the mosaic was begun",
+            remedy="make the samples as before, choose another target, or pass overwrite=True to "
+            "begin anew",
+        )
+    return parts
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    """The parts in which two fingerprints differ."""
+    return [name for name in second if first.get(name) != second[name]]
+
+
+def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
+    """Make a folder of parts. Several ranks may do so at once: all write the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = uuid.uuid4().hex[:8]
+    partial = folder / f"{own}.partial"
+    zarr.create_group(str(partial), zarr_format=3)
+    for group, own_labels in label_groups(grid, labels):
+        own_labels.to_zarr(
+            partial, group=group or None, mode="a", zarr_format=3, consolidated=False
+        )
+    try:
+        os.rename(partial, folder / LABELS)
+    except OSError:
+        # Another rank was faster.
+        shutil.rmtree(partial)
+    text = folder / f"{own}.json.partial"
+    text.write_text(grid.to_json(), "utf-8")
+    os.replace(text, folder / GRID_FILE)
+
+
+def done_ids(records: Sequence[Record]) -> Ints:
+    """The ids of all records, as they come; int64."""
+    return np.concatenate([np.zeros(0, np.int64), *(record.ids for record in records)])

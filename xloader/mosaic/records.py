@@ -1,0 +1,240 @@
+"""Records: the predictions of some samples, in one file.
+
+A file has one line of JSON, then the ids, the starts, and the predictions of each variable. It
+appears at one stroke, so a killed process leaves whole files only; a file that is shorter or longer
+than its first line says is as if it were absent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+
+_MOST_HEAD: Final = 1 << 16
+_SLAB_NBYTES: Final = 1 << 20
+"""Bytes of a row that are read at a time."""
+_MOST_OPEN: Final = 64
+
+Shape = tuple[int, ...]
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """The predictions of some samples.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray of int64, shape (n,)
+        Their ids.
+    starts : numpy.ndarray of int64, shape (n, num_axes)
+        The cells at which they start.
+    dtype : numpy.dtype
+        Dtype of the predictions.
+    path : pathlib.Path, optional
+        The file.
+    offset : int
+        The byte of the file at which the predictions begin.
+    rows : sequence of numpy.ndarray
+        Without a file: the predictions of each variable, of shape ``(n, *row_shape)``.
+    """
+
+    ids: Ints
+    starts: Ints
+    dtype: np.dtype
+    path: Path | None = None
+    offset: int = 0
+    rows: Sequence[NDArray[Any]] = ()
+
+
+def write_record(
+    path: Path, key: str, ids: Ints, starts: Ints, rows: Sequence[NDArray[Any]]
+) -> None:
+    """Write a file of records at one stroke.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file. Its folder must exist.
+    key : str
+        The key of the mosaic that the records belong to.
+    ids : numpy.ndarray of int64, shape (n,)
+        Sample ids.
+    starts : numpy.ndarray of int64, shape (n, num_axes)
+        The cells at which the samples start.
+    rows : sequence of numpy.ndarray
+        The predictions of each variable, of shape ``(n, *row_shape)`` and of one dtype.
+    """
+    body = ids.astype("<i8").tobytes() + starts.astype("<i8").tobytes()
+    little = rows[0].dtype.newbyteorder("<")
+    head = {
+        "key": key,
+        "num_rows": len(ids),
+        "num_axes": starts.shape[1],
+        "crc32": zlib.crc32(body),
+        "dtype": little.str,
+        "nbytes": len(body) + sum(own.nbytes for own in rows),
+    }
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        file.write(json.dumps(head).encode() + b"\n" + body)
+        for own in rows:
+            file.write(np.ascontiguousarray(own, little).data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_record(path: Path, key: str) -> Record | None:
+    """The ids and starts of a file of records, and where its predictions are.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    key : str
+        The key of the mosaic that it must belong to.
+
+    Returns
+    -------
+    Record or None
+        None if the file is damaged, or belongs to another mosaic.
+    """
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_MOST_HEAD)
+            head = json.loads(line)
+            num, num_axes = int(head["num_rows"]), int(head["num_axes"])
+            if head["key"] != key or path.stat().st_size != len(line) + head["nbytes"]:
+                return None
+            body = file.read(8 * num * (1 + num_axes))
+            dtype = np.dtype(head["dtype"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if zlib.crc32(body) != head["crc32"] or dtype.kind != "f":
+        return None
+    numbers = np.frombuffer(body, "<i8").astype(np.int64)
+    starts = numbers[num:].reshape(num, num_axes)
+    return Record(numbers[:num], starts, dtype, path, len(line) + len(body))
+
+
+class RecordReader:
+    """Reads parts of predictions from records. It keeps some files open, until it is closed.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        The records.
+    row_shapes : sequence of tuple of int
+        Shape of the prediction of one sample, for each variable.
+    """
+
+    def __init__(self, records: Sequence[Record], row_shapes: Sequence[Shape]) -> None:
+        self._records = records
+        self._row_shapes = row_shapes
+        self._row_sizes = [math.prod(shape) for shape in row_shapes]
+        self._open: OrderedDict[int, FileIO] = OrderedDict()
+
+    def __enter__(self) -> RecordReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def slabs(
+        self, number: int, row: int, variable: int, wanted: Slices
+    ) -> Iterator[tuple[Slices, NDArray[Any]]]:
+        """Parts of the prediction of one sample, which together are the wanted one.
+
+        Parameters
+        ----------
+        number : int
+            Number of the record.
+        row : int
+            Number of the sample within it.
+        variable : int
+            Number of the variable.
+        wanted : tuple of slice
+            The wanted elements along each dimension, without steps.
+
+        Yields
+        ------
+        where : tuple of slice
+            The place of the part within the wanted elements.
+        values : numpy.ndarray
+            Its values. Those of a file take about `_SLAB_NBYTES` at most.
+        """
+        record = self._records[number]
+        if record.path is None:
+            values = record.rows[variable][row][wanted]
+            yield tuple(slice(0, size) for size in values.shape), values
+            return
+        file = self._file(number, record.path)
+        shape, item = self._row_shapes[variable], record.dtype.itemsize
+        before = len(record.ids) * sum(self._row_sizes[:variable])
+        origin = record.offset + item * (before + row * self._row_sizes[variable])
+        for part in _parts(shape, wanted, item):
+            depth = next(
+                (d for d, own in enumerate(part) if own.stop - own.start > 1), len(part) - 1
+            )
+            # All axes before this one have one element, so whole rows of the rest are contiguous.
+            rest = shape[depth + 1 :]
+            first = 0
+            for size, own in zip(shape[: depth + 1], part, strict=False):
+                first = first * size + own.start
+            num = part[depth].stop - part[depth].start
+            found = np.empty((num, *rest), record.dtype)
+            _read_into(file, found, origin + item * first * math.prod(rest), record.path)
+            where = tuple(
+                slice(own.start - all_.start, own.stop - all_.start)
+                for own, all_ in zip(part, wanted, strict=True)
+            )
+            values = found[(slice(None), *part[depth + 1 :])]
+            yield where, values.reshape([own.stop - own.start for own in part])
+
+    def _file(self, number: int, path: Path) -> FileIO:
+        if number not in self._open:
+            if len(self._open) >= _MOST_OPEN:
+                self._open.popitem(last=False)[1].close()
+            self._open[number] = FileIO(path)
+        self._open.move_to_end(number)
+        return self._open[number]
+
+
+def _parts(shape: Shape, wanted: Slices, itemsize: int) -> Iterator[Slices]:
+    """Cut what is wanted into parts, for each of which few contiguous bytes are read."""
+    split = 0
+    # One element along the split axis, with all of the axes behind it, is one slab at most.
+    while split < len(shape) - 1 and math.prod(shape[split + 1 :]) * itemsize > _SLAB_NBYTES:
+        split += 1
+    each = max(_SLAB_NBYTES // (math.prod(shape[split + 1 :]) * itemsize), 1)
+    own = wanted[split]
+    cuts = [slice(a, min(a + each, own.stop)) for a in range(own.start, own.stop, each)]
+    for outer in product(*(range(one.start, one.stop) for one in wanted[:split])):
+        for cut in cuts:
+            yield (*(slice(i, i + 1) for i in outer), cut, *wanted[split + 1 :])
+
+
+def _read_into(file: FileIO, array: NDArray[Any], offset: int, path: Path) -> None:
+    file.seek(offset)
+    view = memoryview(array.data).cast("B")
+    while len(view):
+        num = file.readinto(view)
+        if not num:
+            raise EOFError(f"{path} became shorter while it was read")
+        view = view[num:]
