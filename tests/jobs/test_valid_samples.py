@@ -204,6 +204,21 @@ def test_dropna_is_select_of_is_valid() -> None:
     assert south.dropna("inputs", at_least=0.9).recipe.whole == kept.recipe
 
 
+def test_a_variable_is_checked_alone_in_each_field_that_has_it() -> None:
+    ds, store, _ = with_mask("static")
+    opened = xloader.open(store).window(time=2)
+    samples = opened.inputs("depth", "sst", time=0).targets("sst", time=1)
+    shares = ds.sst.notnull().mean(["lat", "lon"]).values
+    at_least = float(np.median(shares))
+    starts = np.arange(len(samples)) * 2
+    expected = (shares[starts] >= at_least) & (shares[starts + 1] >= at_least)
+    assert expected.any() and not expected.all()
+    np.testing.assert_array_equal(samples.is_valid("sst", at_least=at_least), expected)
+    # A field of the same name comes first, and has all of its channels checked.
+    renamed = opened.field("sst", "depth", "sst")
+    assert renamed.is_valid("sst", at_least=0.9) == renamed.is_valid(at_least=0.9)
+
+
 def test_bad_arguments() -> None:
     _ds, store, sea = with_mask("static")
     samples = xloader.open(store).isel(lat=slice(0, 6)).window(time=2)

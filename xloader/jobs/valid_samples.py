@@ -23,7 +23,7 @@ from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.valid_counts import count_valid, may_hold_nan
 from xloader.jobs.wanted_elements import MaskArgument
 from xloader.recipe.layout import FieldLayout, layout_of
-from xloader.recipe.recipe import Recipe, find
+from xloader.recipe.recipe import Field, Recipe, find
 
 
 def find_valid(
@@ -143,24 +143,38 @@ class _LabelFields:
 
 
 def _of_fields(recipe: Recipe, names: Sequence[str]) -> tuple[Recipe, _LabelFields]:
-    """The recipe with some of its fields only, without transforms and each sample once.
+    """The recipe with what is checked as its fields, without transforms and each sample once.
 
-    Fields that are columns of a table are given apart.
+    Names are those of fields or of their variables. Fields that are columns of a table are given
+    apart.
     """
     gathered, columns = recipe.gathered_fields, recipe.label_columns
-    known = [field.name for field in gathered] + [column.name for column in columns]
+    own_names = [field.name for field in gathered] + [column.name for column in columns]
+    variables = [name for field in gathered for name in field.variables]
     for name in names:
-        find(name, known, "field")
-    wanted = set(names or known)
+        find(name, list(dict.fromkeys(own_names + variables)), "field or variable of a field")
+    wanted = set(names or own_names)
+    checked = tuple(part for field in gathered for part in _wanted_parts(field, wanted))
     # Fields that are not checked need not be laid out; without any, all would be gathered.
-    kept = tuple(field for field in gathered if field.name in wanted) or gathered
+    kept = checked or gathered
     # Samples of weight 0 are checked, too: weights may change later.
     chosen = None if recipe.subset is None else recipe.subset.indices
     subset = None if chosen is None else Subset(len(recipe.require_windows()), chosen)
     own = tuple(column for column in columns if column.name in wanted)
     changed = replace(recipe, fields=kept, steps=(), subset=subset)
-    others = frozenset(field.name for field in gathered if field.name in wanted)
+    others = frozenset(field.name for field in checked)
     return changed, _LabelFields(own, others, recipe.num_ids)
+
+
+def _wanted_parts(field: Field, wanted: set[str]) -> tuple[Field, ...]:
+    """A field that is wanted itself, or with only one of its variables for each that is wanted."""
+    if field.name in wanted:
+        return (field,)
+    return tuple(
+        replace(field, name=f"{field.name}: {variable}", variables=(variable,))
+        for variable in field.variables
+        if variable in wanted
+    )
 
 
 def _require_use(recipe: Recipe, layouts: tuple[FieldLayout, ...], argument: MaskArgument) -> None:

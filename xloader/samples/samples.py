@@ -913,9 +913,11 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         *fields : str
-            Names of the fields to check; by default all. A sample is valid if each of them is.
+            Names of the fields to check; by default all. The name of a variable stands for that
+            variable alone, in each field that has it. A sample is valid if each of them is.
         at_least : float, default 1.0
-            Share of the values of a field, over all its channels together, that must be valid.
+            Share of the values of a field, or of its variable, that must be valid. Those of all
+            channels count together.
         mask : str or xarray.DataArray, optional
             Where values count: the name of a boolean variable, or a boolean DataArray along some
             dimensions of the samples, such as a land-sea mask that is True over sea. Values where
@@ -1044,9 +1046,9 @@ class Samples(RecordedMethods):
         Parameters
         ----------
         *fields : str
-            Names of the fields to check; by default all.
+            Names of the fields or variables to check; by default all fields.
         at_least : float, default 1.0
-            Share of the values of a field that must not be NaN.
+            Share of the values of a field or variable that must not be NaN.
 
         Returns
         -------
