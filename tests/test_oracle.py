@@ -892,6 +892,11 @@ def test_the_table_is_long_enough() -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_samples_equal_plain_xarray(row: Row, tmp_path: Path) -> None:
+    check_row(row, tmp_path)
+
+
+def check_row(row: Row, tmp_path: Path) -> None:
+    """Check single samples and an epoch of a row against plain xarray."""
     opened, dataset = row.source(tmp_path)
     samples = row.make(opened)
     expected = [row.plain(dataset, index) for index in range(len(samples))]

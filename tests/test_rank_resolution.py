@@ -95,7 +95,7 @@ def test_ranks_that_planned_differently_are_told(
     monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], named: str | None
 ) -> None:
     store = Store()
-    monkeypatch.setattr(ranks, "_process_group", lambda: store)
+    monkeypatch.setattr(ranks, "process_group", lambda: store)
     for rank, options in enumerate([{}, other]):
         become(monkeypatch, rank, 2)
         loader = loader_of(**options)
@@ -111,7 +111,7 @@ def test_ranks_that_planned_differently_are_told(
 def meet(monkeypatch: pytest.MonkeyPatch, *ranks_do: Callable[[Loader], None]) -> list[int]:
     """Let ranks that can talk begin one after another; return the ranks that were refused."""
     store, refused = Store(), []
-    monkeypatch.setattr(ranks, "_process_group", lambda: store)
+    monkeypatch.setattr(ranks, "process_group", lambda: store)
     for rank, prepare in enumerate(ranks_do):
         become(monkeypatch, rank, len(ranks_do))
         loader = loader_of(lanes=2)
@@ -146,7 +146,7 @@ def test_a_state_that_one_rank_has_loaded_is_not_blamed_on_the_next_loader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store()
-    monkeypatch.setattr(ranks, "_process_group", lambda: store)
+    monkeypatch.setattr(ranks, "process_group", lambda: store)
     for rank in range(2):
         become(monkeypatch, rank, 2)
         loader = loader_of()
@@ -162,7 +162,7 @@ def test_a_store_of_a_dry_run_compares_nothing(monkeypatch: pytest.MonkeyPatch) 
         def add(self, key: str, amount: int) -> int:
             raise RuntimeError("INTERNAL ASSERT FAILED")
 
-    monkeypatch.setattr(ranks, "_process_group", FakeStore)
+    monkeypatch.setattr(ranks, "process_group", FakeStore)
     become(monkeypatch, 0, 2)
     assert len(list(loader_of())) == 5
 
@@ -197,7 +197,7 @@ def test_what_ranks_cannot_mend_is_an_error_at_once(monkeypatch: pytest.MonkeyPa
         loader_of(memory=10)
     with pytest.raises(LanesError):
         loader_of(lanes=3, rank=0, world_size=1)
-    monkeypatch.setattr(ranks, "_process_group", Store)
+    monkeypatch.setattr(ranks, "process_group", Store)
     with pytest.raises(LanesError):
         loader_of(lanes=3)
 

@@ -12,6 +12,8 @@ from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
+from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
+from xloader.loader.interleaved_loader import InterleavedLoader
 from xloader.loader.loader import Loader
 from xloader.loader.report import Report
 from xloader.mosaic.merged_boxes import MosaicSummary
@@ -23,6 +25,8 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.interleave import Interleaved, interleave
+from xloader.samples.join import join
 from xloader.samples.partial_results import merge
 from xloader.samples.rollout import Rollout
 from xloader.samples.samples import Samples, open, overlap
@@ -34,6 +38,10 @@ __all__ = [
     "Batch",
     "ClassSamples",
     "Explanation",
+    "Interleaved",
+    "InterleavedExplanation",
+    "InterleavedLoader",
+    "InterleavedReport",
     "Loader",
     "Mosaic",
     "MosaicSummary",
@@ -50,6 +58,8 @@ __all__ = [
     "errors",
     "forcings",
     "from_xbatcher",
+    "interleave",
+    "join",
     "merge",
     "open",
     "open_classes",

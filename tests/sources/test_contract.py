@@ -13,13 +13,15 @@ import xarray as xr
 
 from tests.sources import kinds
 from tests.sources.concat_kinds import concat_kind
+from tests.sources.join_kinds import merged_kind, repeated_kind, viewed_kind
 from tests.sources.kinds import Opened
 from tests.sources.store_kinds import STORE_KINDS
 from xloader.errors import UnknownNameError
 from xloader.sources.base import Source
 from xloader.sources.open.open_source import open_source
 
-KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind}
+JOIN_KINDS = {"merged": merged_kind, "viewed": viewed_kind, "repeated": repeated_kind}
+KINDS = {**kinds.KINDS, **STORE_KINDS, "concat": concat_kind, **JOIN_KINDS}
 
 
 @pytest.fixture(params=sorted(KINDS))

@@ -118,7 +118,7 @@ def test_ranks_that_planned_differently_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store()
-    monkeypatch.setattr(ranks, "_process_group", lambda: store)
+    monkeypatch.setattr(ranks, "process_group", lambda: store)
     for rank, own in enumerate([0, seed]):
         become(monkeypatch, rank, 2)
         door = make(seed=own)

@@ -14,7 +14,6 @@ the selection skips chunks.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -22,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from xloader.core.element_list import ElementList
 from xloader.errors import OptionError
 
 MOST_BLOCKS: Final = 10**8
@@ -30,7 +30,7 @@ MOST_BLOCKS: Final = 10**8
 Ints = NDArray[np.signedinteger[Any]]
 """Array of offsets, blocks, ids or counts: int64, or int32 where all values are small."""
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
-Selection = range | tuple[int, ...]
+Selection = range | tuple[int, ...] | ElementList
 """Selected elements of a dimension: a range with positive step, or strictly increasing indices."""
 
 
@@ -50,7 +50,7 @@ class Axis:
     chunks : int or tuple of int
         The size of every chunk in elements, where the array's end may cut the last one short;
         or the size of each chunk, where they differ.
-    selection : range or tuple of int
+    selection : range, tuple of int or ElementList
         Indices of the selected stored elements, increasing.
 
     Raises
@@ -79,7 +79,7 @@ class Axis:
         if isinstance(kept, range):
             is_increasing = kept.step >= 1
         else:
-            is_increasing = all(a < b for a, b in itertools.pairwise(kept))
+            is_increasing = bool((np.diff(np.asarray(kept, np.int64)) > 0).all())
         if kept and (not is_increasing or kept[0] < 0 or kept[-1] >= self.stored_size):
             raise OptionError(
                 "the selected positions do not increase or lie outside the dimension",

@@ -36,6 +36,8 @@ class Batch(tuple[Any, ...]):
         ``on_error="skip"`` leaves out. All False by default.
     origin : BatchOrigin, optional
         The samples that the batch is of, for its labels. Loaders and datasets of xloader give it.
+    source : numpy.ndarray, optional
+        Name of the set that each row comes from, str, shape ``(n,)``, for batches of several sets.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class Batch(tuple[Any, ...]):
     _ids: Ints
     _is_padding: NDArray[np.bool_]
     _origin: BatchOrigin | None
+    _source: NDArray[np.str_] | None
 
     def __new__(  # noqa: D102
         cls,
@@ -64,6 +67,7 @@ class Batch(tuple[Any, ...]):
         ids: Ints,
         is_padding: NDArray[np.bool_] | None = None,
         origin: BatchOrigin | None = None,
+        source: NDArray[np.str_] | None = None,
     ) -> Batch:
         batch = super().__new__(cls, arrays)
         batch._names = tuple(names)
@@ -72,6 +76,7 @@ class Batch(tuple[Any, ...]):
             is_padding = np.zeros(len(batch._ids), bool)
         batch._is_padding = np.asarray(is_padding, bool)
         batch._origin = origin
+        batch._source = source
         if len(batch._names) != len(batch) or len(batch._is_padding) != len(batch._ids):
             raise OptionError(
                 "the parts of a batch do not match",
@@ -95,6 +100,15 @@ class Batch(tuple[Any, ...]):
     def is_padding(self) -> NDArray[np.bool_]:
         """True where a row only repeats another sample, bool, shape ``(n,)``."""
         return self._is_padding
+
+    @property
+    def source(self) -> NDArray[np.str_] | None:
+        """Name of the set of each row, str, shape ``(n,)``; None if all are of one set.
+
+        :func:`xloader.interleave` makes batches of several sets. There, ``ids`` are the ids of a
+        row's own set.
+        """
+        return self._source
 
     @property
     def num_samples(self) -> int:
@@ -148,7 +162,7 @@ class Batch(tuple[Any, ...]):
         return sorted({*super().__dir__(), *self._names})
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = (tuple(self), self._names, self._ids, self._is_padding, self._origin)
+        parts = (tuple(self), self._names, self._ids, self._is_padding, self._origin, self._source)
         return type(self), parts
 
     def __repr__(self) -> str:
@@ -202,6 +216,14 @@ class Batch(tuple[Any, ...]):
         return self._require_origin().to_xarray(self.as_dict(), self._ids)
 
     def _require_origin(self) -> BatchOrigin:
+        if self._source is not None:
+            raise OptionError(
+                "the rows of this batch are of several sets, whose labels may differ",
+                given=f"rows of {', '.join(dict.fromkeys(self._source.tolist()))}",
+                allowed="batches of one set of samples",
+                remedy="ask the samples of a set, as in "
+                "samples.to_xarray(batch.ids[batch.source == name])",
+            )
         if self._origin is None:
             raise OptionError(
                 "the samples of this batch are not known",
@@ -229,7 +251,8 @@ class Batch(tuple[Any, ...]):
         OptionError
             If the numbers of arrays and names differ.
         """
-        return type(self)(arrays, self._names, self._ids, self._is_padding, self._origin)
+        parts = (self._names, self._ids, self._is_padding, self._origin, self._source)
+        return type(self)(arrays, *parts)
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Copy the tensors to a device. Ids and flags stay where they are.

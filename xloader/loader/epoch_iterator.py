@@ -10,13 +10,41 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from xloader.engine.job import Delivery
 from xloader.errors import ClosedError
 from xloader.loader.cursor import Cursor, Position
-from xloader.loader.engines import BatchRun
-from xloader.loader.progress import EpochProgress
+
+
+class StepRun(Protocol):
+    """Makes the batches of one epoch, or of the rest of one."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        ...
+
+    def take(self) -> Any:
+        """The next batch, before it is handed over; None after the last one."""
+        ...
+
+    def close(self) -> None:
+        """End the run. It may be called more than once, from any thread."""
+        ...
+
+
+class StepProgress(Protocol):
+    """Counters of the batches delivered."""
+
+    num_steps: int
+
+    def start(self) -> None:
+        """Note that a batch is asked for."""
+        ...
+
+    def add(self, delivery: Any) -> None:
+        """Count a batch."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -25,9 +53,9 @@ class EpochRun:
 
     Parameters
     ----------
-    run : BatchRun
-        The threads or processes that make the batches.
-    progress : EpochProgress
+    run : StepRun
+        Makes the batches.
+    progress : StepProgress
         Counters of the batches delivered.
     start : Position
         The position of the first batch that is yielded.
@@ -37,8 +65,8 @@ class EpochRun:
         Number of batches before the first one that are made and not yielded.
     """
 
-    run: BatchRun
-    progress: EpochProgress
+    run: StepRun
+    progress: StepProgress
     start: Position
     num_steps: int
     num_again: int
@@ -57,7 +85,7 @@ class EpochIterator:
         Makes the `EpochRun`. It is called at once, and again if another epoch is chosen before
         the first batch is asked for.
     deliver : callable
-        Converts a `Delivery` and the number of its epoch into the batch that the user gets.
+        Converts what the run gives, and the number of its epoch, into what the user gets.
     """
 
     def __init__(
@@ -65,7 +93,7 @@ class EpochIterator:
         cursor: Cursor,
         number: int,
         begin: Callable[[], EpochRun],
-        deliver: Callable[[Delivery, int], Any],
+        deliver: Callable[[Any, int], Any],
     ) -> None:
         self._cursor = cursor
         self._number = number
@@ -79,7 +107,7 @@ class EpochIterator:
         self._take_up(begin())
 
     @property
-    def run(self) -> BatchRun:
+    def run(self) -> StepRun:
         """The run that makes the batches. It may outlive the iterator."""
         return self._epoch_run.run
 

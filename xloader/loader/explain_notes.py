@@ -52,7 +52,8 @@ def with_notes(
     """
     checks = recipe.subset.notes if recipe.subset is not None else ()
     own = overlap_note(recipe), gap_note(recipe), wrap_note(recipe), pad_note(recipe)
-    notes = tuple(note for note in (*more, *checks, *own, *points_notes(recipe)) if note)
+    every = (*more, *recipe.source.notes, *checks, *own, *points_notes(recipe))
+    notes = tuple(note for note in every if note)
     as_stored = {field.name for field in packed_fields}
     copied = [
         (

@@ -39,6 +39,8 @@ def describe_samples(recipe: Recipe) -> dict[str, str]:
         "transforms": [step.describe() for step in recipe.steps],
         "subset": "" if recipe.subset is None else recipe.subset.digest,
     }
+    if recipe.num_taken is not None:
+        parts["samples of an epoch"] = str(recipe.num_taken)
     return {
         name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in parts.items()
     }

@@ -34,6 +34,7 @@ from xloader.loader.progress import EpochProgress
 from xloader.loader.rank_resolver import RankResolver
 from xloader.loader.report import Report
 from xloader.loader.row_list import Rows
+from xloader.loader.state import read_state
 from xloader.planning.epoch import Epoch
 from xloader.planning.explain import Explanation, shared_blocks
 from xloader.planning.plan import Plan
@@ -65,6 +66,11 @@ class Loader:
         Fields that are gathered as stored. The device unpacks them.
     device_path : DevicePath, optional
         Brings the batches to a device in place of ``hand_over``.
+
+    Attributes
+    ----------
+    label : str
+        Begins warnings: which of several sets of samples they are about. Empty for one set.
 
     Raises
     ------
@@ -101,6 +107,7 @@ class Loader:
         self._hand_over = hand_over
         self._packed_fields = tuple(packed_fields)
         self._device_path = device_path
+        self.label = ""
         self._resolver = RankResolver(recipe, options)
         self._cursor = Cursor()
         # The iterator itself is not kept: one that nobody holds is collected, and ends its run.
@@ -250,12 +257,50 @@ class Loader:
         OptionError
             If the scope is neither of these.
         """
+        return self.explain_from(self._cursor.start, scope)
+
+    def explain_from(
+        self, start: Position, scope: Literal["rank", "world"] = "rank"
+    ) -> Explanation:
+        """Predict as `explain` does, for an iteration that would start at a position.
+
+        Parameters
+        ----------
+        start : Position
+            The position, between two batches.
+        scope : {"rank", "world"}
+            As for `explain`.
+        """
         rank_plan = self._resolver.settle()
-        expected = self._expected() if scope == "rank" else self._explain_all(scope)
+        expected = self._expected(start) if scope == "rank" else self._explain_all(start, scope)
         refusal = "" if self._device_path is None else self._device_path.refusal
         noted = rank_plan.with_notes(expected, self._packed_fields, refusal)
         note = processes_note(self.recipe, rank_plan.options)
         return replace(noted, notes=(*noted.notes, note)) if note else noted
+
+    def move_to(self, position: Position) -> None:
+        """Start the next iteration at a position.
+
+        Parameters
+        ----------
+        position : Position
+            The position, between two batches.
+        """
+        self._cursor.resume(position)
+
+    def state_at(self, position: Position) -> dict[str, Any]:
+        """The state as `state_dict` gives it, for any position.
+
+        Parameters
+        ----------
+        position : Position
+            The position, between two batches.
+        """
+        return self._resolver.save(position)
+
+    def check_state(self, state: object) -> None:
+        """Raise the errors of `load_state_dict`, without loading the state."""
+        read_state(state, self._resolver.settle())
 
     def report(self) -> Report:
         """Measurements of the epoch under way, or of the last one.
@@ -310,11 +355,11 @@ class Loader:
             # Before the run stops: a thread that waits for the run's next batch is told why.
             number = self._cursor.begin()
             self._stop()
-            expected = self._expected()
+            expected = self._expected(self._cursor.start)
             if self._device_path is not None:
                 rank_plan = self._resolver.rank_plan
                 self._device_path.check(rank_plan.batch_size, rank_plan.last_size)
-            self._resolver.rank_plan.warn(expected)
+            self._resolver.rank_plan.warn(expected, self.label)
             self._resolver.begin(expected, self._cursor.start)
             return EpochIterator(self._cursor, number, self._begin, self._deliver)
 
@@ -338,23 +383,22 @@ class Loader:
         if self._is_closed:
             raise ClosedError("the loader is closed", remedy="make a new loader")
 
-    def _left(self) -> Epoch | Remainder:
-        """The epoch, or remainder of one, that the next iteration yields."""
-        start = self._cursor.start
+    def _left(self, start: Position) -> Epoch | Remainder:
+        """The epoch, or remainder of one, that an iteration from a position on yields."""
         return self._resolver.rank_plan.remainder(start.epoch, start.step)
 
-    def _expected(self) -> Explanation:
-        """Prediction for the next iteration of this rank. No labels are read."""
-        rank_plan, left = self._resolver.settle(), self._left()
+    def _expected(self, start: Position) -> Explanation:
+        """Prediction for an iteration of this rank. No labels are read."""
+        rank_plan, left = self._resolver.settle(), self._left(start)
         kept = self._engine().loaded()
-        key = self._cursor.start, sum(map(len, kept))
+        key = start, sum(map(len, kept))
         if key not in self._explained:
             self._explained = {key: rank_plan.explain(left, cached=kept)}
         return self._explained[key]
 
-    def _explain_all(self, scope: Literal["world"]) -> Explanation:
+    def _explain_all(self, start: Position, scope: Literal["world"]) -> Explanation:
         """Prediction for all ranks, with the chunks that several of them read."""
-        rank_plan, left = self._resolver.rank_plan, self._left()
+        rank_plan, left = self._resolver.rank_plan, self._left(start)
         expected = rank_plan.explain(left, scope)
         blocks = shared_blocks(left, rank_plan.processes(scope))
         return replace(expected, shared_chunks=name_chunks(rank_plan, blocks))
@@ -364,8 +408,8 @@ class Loader:
         with self._lock:
             self._stop()
             start = self._cursor.start
-            expected, rank_plan = self._expected(), self._resolver.rank_plan
-            part = self._left()
+            expected, rank_plan = self._expected(start), self._resolver.rank_plan
+            part = self._left(start)
             run, num_threads = self._engine().begin(part, start.step)
             progress = EpochProgress(
                 expected,

@@ -26,6 +26,7 @@ from xloader.errors import (
 )
 from xloader.loader.explain_notes import pinning_in_words, transfer_in_words, with_notes
 from xloader.planning.epoch import Epoch
+from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.explain import Cached, Explanation, explain_epoch
 from xloader.planning.make_plan import delivered_nbytes, make_plan, most_rows
 from xloader.planning.plan import Plan
@@ -114,7 +115,7 @@ class RankPlan:
     @property
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
-        return self._planned_footprint.num_samples
+        return self.recipe.planned.num_taken or self._planned_footprint.num_samples
 
     @property
     def num_steps(self) -> int:
@@ -165,17 +166,32 @@ class RankPlan:
         Epoch or Remainder
             The whole epoch if ``first_step`` is 0 and the samples are not slabs.
         """
-        epoch = self.epoch(number)
-        if not first_step and self.footprint is self._planned_footprint:
+        part = self._parts.part(number) if self._parts else None
+        epoch = self.epoch(part.whole if part else number)
+        if part:
+            first_step += part.first_step
+        elif not first_step and self.footprint is self._planned_footprint:
             return epoch
         kept = self._left
-        if kept is None or kept.whole is not epoch or kept.first_step != first_step:
+        place = first_step, part
+        if kept is None or kept.whole is not epoch or (kept.first_step, kept.part) != place:
             processes = tuple(self.processes("world"))
-            self._left = kept = Remainder(epoch, first_step, self.footprint, processes)
+            self._left = kept = Remainder(epoch, first_step, self.footprint, processes, part)
         return kept
 
+    @property
+    def _parts(self) -> EpochParts | None:
+        """The parts of passes over the samples that are epochs; None if epochs are whole."""
+        num_taken = self.recipe.planned.num_taken
+        if num_taken is None:
+            return None
+        return EpochParts.of(self.plan, self._planned_footprint.num_samples, num_taken)
+
     def epoch(self, number: int) -> Epoch:
-        """The order and schedule of an epoch. They are kept until another epoch is asked for."""
+        """The order and schedule of a pass over all samples: an epoch, unless epochs are parts.
+
+        They are kept until another one is asked for.
+        """
         if self._planned is None or self._planned.epoch != number:
             options = self.options
             self._planned = Epoch(
@@ -338,13 +354,15 @@ class RankPlan:
         workers = range(self.plan.workers)
         return [self._sublanes(rank, worker) for rank in ranks for worker in workers]
 
-    def warn(self, expected: Explanation) -> None:
+    def warn(self, expected: Explanation, label: str = "") -> None:
         """Warn once if a shuffle mixes poorly, reads more than allowed, or has no batch.
 
         Parameters
         ----------
         expected : Explanation
             The prediction for the epoch.
+        label : str
+            Begins each warning: which of several sets of samples it is about.
         """
         self.warn_if_empty()
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
@@ -361,14 +379,14 @@ class RankPlan:
             remedy += f"; fewer lanes mix better too: {lanes}"
         if is_poor:
             warn_caller(
-                f"batches mix {expected.mixing:.1f} regions, those of a full shuffle "
+                f"{label}batches mix {expected.mixing:.1f} regions, those of a full shuffle "
                 f"{expected.full_mixing:.1f}: {remedy}",
                 MixingWarning,
             )
         if is_costly:
             warn_caller(
-                f"each chunk will be read {expected.read_amplification:.2f} times, more than "
-                f"max_amplification={self.options.max_amplification}: {remedy}",
+                f"{label}each chunk will be read {expected.read_amplification:.2f} times, more "
+                f"than max_amplification={self.options.max_amplification}: {remedy}",
                 AmplificationWarning,
             )
 

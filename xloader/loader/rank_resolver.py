@@ -61,7 +61,7 @@ class RankResolver:
         # Which one of the loaders that begin this is, and how many states it has loaded since.
         self._number: int | None = None
         self._num_loads = 0
-        may_change = asked.rank is None and _process_group() is None
+        may_change = asked.rank is None and process_group() is None
         try:
             options = asked.settled()
         except OptionError:
@@ -196,7 +196,7 @@ class RankResolver:
         """
         if self._has_begun:
             return
-        own, group = self.rank_plan, _process_group()
+        own, group = self.rank_plan, process_group()
         if group is not None and self.asked.rank is None and own.options.world.world_size > 1:
             self._compare(own, position, group)
         _tell_share(own, expected)
@@ -262,7 +262,7 @@ def _flat(told: Mapping[str, Any]) -> dict[str, Any]:
     return {**known, **state["samples"], **told["options"]}
 
 
-def _process_group() -> Any:
+def process_group() -> Any:
     """The store that the ranks of the process group share; None without a process group."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -39,6 +39,9 @@ class SubLanes:
         First step of the remainder of the epoch that is asked for.
     made_again : frozenset of int
         Numbers of the sub-lanes whose last step before ``first_step`` is made again.
+    end : int, optional
+        Number of samples of each lane after which its samples are left out, if that lies before
+        the end of ``num_steps``. Only with one worker.
 
     Examples
     --------
@@ -56,6 +59,7 @@ class SubLanes:
     num_steps: int = 0
     first_step: int = 0
     made_again: frozenset[int] = frozenset()
+    end: int | None = None
 
     @property
     def num(self) -> int:
@@ -89,7 +93,10 @@ class SubLanes:
 
         Samples beyond that are left out of the epoch.
         """
-        return self.num_steps_of(number) * self.share
+        most = self.num_steps_of(number) * self.share
+        if self.end is None:
+            return most
+        return min(most, max(self.end - self.num_done_of(number) * self.share, 0))
 
     def has_padding_only(self, numbers: Sequence[int]) -> bool:
         """Whether a process has steps left, but none of its samples."""

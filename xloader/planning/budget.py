@@ -110,6 +110,16 @@ class Budget:
         """
         return self.num_processes * selection_nbytes <= self.lane_nbytes * self.num_lanes
 
+    def enough_nbytes(self, selection_nbytes: int) -> int:
+        """The least memory in which the whole selection may stay.
+
+        Parameters
+        ----------
+        selection_nbytes : int
+            Decoded bytes of its chunks.
+        """
+        return self.minimum_nbytes(-(-self.num_processes * selection_nbytes // self.num_lanes))
+
     @property
     def _least_in_flight(self) -> int:
         return max(2, self.num_processes) * self.max_chunk_nbytes

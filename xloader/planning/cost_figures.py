@@ -10,8 +10,32 @@ from typing import Any
 from xloader.core.nbytes import show_nbytes
 
 
+class FigureTable:
+    """Base of frozen dataclasses whose values are shown as a table, as text and as HTML."""
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """The rows of the table: a heading and a text each."""
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
+        return f"<table><caption>{html.escape(self._title())}</caption>{cells}</table>"
+
+
 @dataclass(frozen=True)
-class Figures:
+class Figures(FigureTable):
     """The figures that an explanation and a report have in common.
 
     They are of one rank and one epoch, except where noted.
@@ -88,19 +112,3 @@ class Figures:
             ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
             ("plan", f"tile {tile}; {runs}spread {self.spread}, lanes {self.lanes}"),
         ]
-
-    def _title(self) -> str:
-        return type(self).__name__
-
-    def __str__(self) -> str:
-        rows = self._rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join([self._title(), *(f"  {name:<{width}}  {text}" for name, text in rows)])
-
-    def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._rows()
-        )
-        return f"<table><caption>{html.escape(self._title())}</caption>{cells}</table>"

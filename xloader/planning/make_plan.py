@@ -54,16 +54,7 @@ def make_plan(
     OptionError
         If no plan with the given ``spread`` fits the memory.
     """
-    budget = Budget(
-        memory_nbytes=options.memory_nbytes // workers,
-        batch_nbytes=batch_nbytes(footprint, layouts, options),
-        num_batches=options.prefetch + 2,
-        max_chunk_nbytes=footprint.max_chunk_nbytes,
-        num_lanes=options.carried_lanes,
-        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
-        # If `lanes` is given, the plan must be the same on any number of processes.
-        num_processes=1 if options.lanes else max(1, options.processes),
-    )
+    budget = make_budget(footprint, layouts, options, workers)
     goal = PlanGoal(
         global_batch=options.global_batch,
         lanes=options.num_lanes,
@@ -84,6 +75,25 @@ def make_plan(
             minimum_nbytes=workers * error.minimum_nbytes,
         ) from error
     return dataclasses.replace(plan, workers=workers)
+
+
+def make_budget(
+    footprint: Footprint,
+    layouts: tuple[FieldLayout, ...],
+    options: LoaderOptions,
+    workers: int = 1,
+) -> Budget:
+    """The division of the memory of a loader, or of one of its workers; see `make_plan`."""
+    return Budget(
+        memory_nbytes=options.memory_nbytes // workers,
+        batch_nbytes=batch_nbytes(footprint, layouts, options),
+        num_batches=options.prefetch + 2,
+        max_chunk_nbytes=footprint.max_chunk_nbytes,
+        num_lanes=options.carried_lanes,
+        index_nbytes=min(footprint.index_nbytes, MOST_INDEX_NBYTES),
+        # If `lanes` is given, the plan must be the same on any number of processes.
+        num_processes=1 if options.lanes else max(1, options.processes),
+    )
 
 
 def _find_shuffle(footprint: Footprint, budget: Budget, goal: PlanGoal, workers: int) -> Plan:

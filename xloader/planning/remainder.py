@@ -21,6 +21,7 @@ from xloader.core.footprint import Footprint
 from xloader.order.lane_spans import SubLanes
 from xloader.order.protocol import AnyOrder
 from xloader.planning.epoch import Epoch, Lane
+from xloader.planning.epoch_parts import EpochPart
 from xloader.planning.plan import Plan
 from xloader.planning.schedule import Schedule
 
@@ -97,8 +98,13 @@ class RemainingOrder:
         return self.whole.segments(self.begin + begin)
 
     def places(self, begin: int = 0, size: int = 1 << 14) -> Iterator[tuple[Ints, Ints]]:
-        """Entry and rank of each sample from place ``begin`` on, about ``size`` at a time."""
-        return self.whole.places(self.begin + begin, size)
+        """Entry and rank of each sample from place ``begin`` up to ``end``, ``size`` at a time."""
+        num_left = self.end - self.begin - begin
+        for entries, ranks in self.whole.places(self.begin + begin, size):
+            if num_left <= 0:
+                return
+            yield entries[:num_left], ranks[:num_left]
+            num_left -= len(entries)
 
     def counts_before(self, place: int) -> Ints:
         """Number of each entry's remaining samples before ``place`` of the remainder."""
@@ -122,12 +128,15 @@ class Remainder:
         The chunks that this rank reads. For a slab they differ from those of ``whole``.
     processes : tuple of (sequence of int)
         The numbers of each process's sub-lanes, over all ranks.
+    part : EpochPart, optional
+        The part of ``whole`` that is an epoch of its own; by default ``whole`` is the epoch.
     """
 
     whole: Epoch
     first_step: int
     footprint: Footprint
     processes: tuple[Sequence[int], ...]
+    part: EpochPart | None = None
 
     @property
     def plan(self) -> Plan:
@@ -136,13 +145,14 @@ class Remainder:
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch."""
-        return self.whole.epoch
+        """Number of the epoch, which is not that of ``whole`` if it is a part of it."""
+        return self.whole.epoch if self.part is None else self.part.epoch
 
     @property
     def num_steps(self) -> int:
         """Steps that every rank has left."""
-        return self.whole.num_steps - self.first_step
+        end = self.whole.num_steps if self.part is None else self.part.end_step
+        return end - self.first_step
 
     @cached_property
     def sublanes(self) -> SubLanes:
@@ -152,6 +162,8 @@ class Remainder:
         therefore makes its step before that again, without delivering it.
         """
         left = replace(self.whole.sublanes, first_step=self.first_step)
+        if self.part is not None:
+            left = replace(left, num_steps=self.part.end_step, end=self.part.end)
         own = (numbers for numbers in self.processes if left.has_padding_only(numbers))
         return replace(left, made_again=frozenset(chain.from_iterable(own)))
 
@@ -170,7 +182,7 @@ class Remainder:
     def _left_of(self, number: int, lane: Lane) -> Lane:
         sublanes, plan = self.sublanes, self.plan
         begin = sublanes.num_done_of(number) * sublanes.share
-        if not begin and self.footprint is self.whole.footprint:
+        if not begin and self.part is None and self.footprint is self.whole.footprint:
             return lane
         order = RemainingOrder(lane.order, begin, begin + sublanes.most_samples(number))
         schedule = Schedule(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xloader.core.axis import Ints
 from xloader.errors import OptionError, UnknownNameError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
+from xloader.sources.label_spans import is_time_index, label_span
 
 _DROP = (
     'drop the rows: table = table[...], or pass outside="drop" to leave out and count the points '
@@ -117,7 +118,7 @@ def elements_at(
     _check_index(dim, index, method)
     wanted = _as_labels_of(dim, index, labels, coords[dim].dtype)
     try:
-        found = index.get_indexer(wanted, method=method, tolerance=_span(index, tolerance))
+        found = index.get_indexer(wanted, method=method, tolerance=label_span(index, tolerance))
         elements = np.asarray(found, np.int64)
         if method is not None and tolerance is None:
             elements = np.where(_is_beyond(index, wanted), -1, elements)
@@ -260,29 +261,15 @@ def _conversion(dim: str, index: pd.Index, labels: pd.Series) -> str:
     return f"convert the column, as with {column}.astype(str)"
 
 
-def _is_time(index: pd.Index) -> bool:
-    return isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
-
-
 def _is_text(index: pd.Index) -> bool:
     return not isinstance(index, xr.CFTimeIndex) and index.dtype.kind not in "biufmM"
-
-
-def _span(index: pd.Index, tolerance: Any) -> Any:
-    """A tolerance between times may be text, such as "1h"."""
-    if _is_time(index) and np.asarray(tolerance).dtype.kind in "biuf":
-        # pandas would take it for nanoseconds.
-        raise TypeError("the tolerance is a number, but the labels are times")
-    if tolerance is not None and isinstance(index, xr.CFTimeIndex):
-        return pd.Timedelta(tolerance).to_pytimedelta()
-    return pd.Timedelta(tolerance) if isinstance(tolerance, str) else tolerance
 
 
 def _is_beyond(index: pd.Index, wanted: pd.Index) -> NDArray[np.bool_]:
     """Whether labels lie beyond the first or the last one by more than half a step."""
     if len(index) < 2 or _is_text(index):
         return np.zeros(len(wanted), np.bool_)
-    if not _is_time(index):
+    if not is_time_index(index):
         # Differences of unsigned integers would wrap.
         index, wanted = index.astype(np.float64), wanted.astype(np.float64)
     if index[0] > index[-1]:

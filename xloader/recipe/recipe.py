@@ -144,6 +144,9 @@ class Recipe:
     retry_policy : RetryPolicy, optional
         The time that reads may take and the number of retries, unless a loader sets its own. It
         is not compared.
+    num_taken : int, optional
+        Samples that an epoch takes, if that is fewer than there are. Successive epochs then take
+        successive parts of one pass over the samples; see `xloader.planning.epoch_parts`.
 
     Raises
     ------
@@ -160,6 +163,7 @@ class Recipe:
     subset: Subset | None = None
     slab: Slab | None = None
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy, compare=False)
+    num_taken: int | None = None
 
     def __post_init__(self) -> None:
         if not self.variables:
@@ -179,7 +183,7 @@ class Recipe:
         own = (self.windows, self.fields, self.steps, self.subset, self.slab, self.retry_policy)
         # A copy has the same token, so that batches of one are known to be of the other.
         made = {"_token": self.token} if "_token" in self.__dict__ else None
-        return Recipe, (*parts, *own), made
+        return Recipe, (*parts, *own, self.num_taken), made
 
     def __setstate__(self, state: dict[str, str]) -> None:
         self.__dict__.update(state)
@@ -188,7 +192,8 @@ class Recipe:
     @property
     def _key(self) -> tuple[object, ...]:
         parts = (self.source.fingerprint, self.variables, self.selection)
-        return (*parts, self.windows, self.fields, self.steps, self.subset, self.slab)
+        own = (self.windows, self.fields, self.steps, self.subset, self.slab)
+        return (*parts, *own, self.num_taken)
 
     @property
     def whole(self) -> Recipe | None:
@@ -313,6 +318,8 @@ class Recipe:
         digest.update(repr(parts).encode())
         if self.subset is not None:
             digest.update(self.subset.digest.encode())
+        if self.num_taken is not None:
+            digest.update(repr(self.num_taken).encode())
         return digest.hexdigest()
 
     @property

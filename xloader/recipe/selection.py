@@ -17,6 +17,9 @@ from xloader.core.axis import Ints, Selection
 from xloader.errors import EmptySamplesError, OptionError, UnknownNameError
 from xloader.recipe.recipe import Kept, Recipe, find
 
+Several = range | tuple[int, ...]
+"""Stored elements that are kept of a dimension, increasing."""
+
 _INCREASING = "positions in stored order, each once"
 
 
@@ -109,7 +112,7 @@ def stored(kept: Selection, offsets: Ints) -> Ints:
     return np.asarray(kept, np.int64)[offsets]
 
 
-def take(dim: str, kept: Selection, indexer: Any) -> Kept:
+def take(dim: str, kept: Several, indexer: Any) -> Kept:
     """Select from one dimension by position.
 
     Parameters
@@ -163,7 +166,7 @@ def take(dim: str, kept: Selection, indexer: Any) -> Kept:
     return as_selection(stored(kept, positions))
 
 
-def as_selection(elements: Ints) -> Selection:
+def as_selection(elements: Ints) -> Several:
     """A range if the elements are equally spaced, else a tuple."""
     steps = np.diff(elements)
     step = int(steps[0]) if len(steps) else 1
@@ -172,7 +175,7 @@ def as_selection(elements: Ints) -> Selection:
     return tuple(elements.tolist())
 
 
-def _take_slice(dim: str, kept: Selection, indexer: slice) -> Selection:
+def _take_slice(dim: str, kept: Several, indexer: slice) -> Several:
     try:
         taken = kept[indexer]
     except (TypeError, ValueError) as error:

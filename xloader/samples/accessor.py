@@ -1,4 +1,4 @@
-"""The accessor ``ds.xloader``: samples of an open xarray Dataset or DataArray."""
+"""The accessor ``ds.xloader``: samples of an open xarray Dataset, DataArray or DataTree."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from xloader.samples.samples import Samples, open
 _REGISTRIES: tuple[Callable[[str], Callable[[Any], Any]], ...] = (
     xr.register_dataset_accessor,
     xr.register_dataarray_accessor,
+    xr.register_datatree_accessor,
 )
 
 
-def samples_of(source: xr.Dataset | xr.DataArray) -> Samples:
-    """Samples of an open Dataset or DataArray, with no windows yet.
+def samples_of(source: xr.Dataset | xr.DataArray | xr.DataTree) -> Samples:
+    """Samples of an open Dataset, DataArray or DataTree, with no windows yet.
 
     Parameters
     ----------
-    source : xarray.Dataset or xarray.DataArray
+    source : xarray.Dataset, xarray.DataArray or xarray.DataTree
         The open object, as :func:`xloader.open` takes it.
 
     Returns

@@ -109,7 +109,7 @@ def concat(
 
 
 def _listed(sources: Iterable[object] | str) -> list[object]:
-    if isinstance(sources, str | os.PathLike | xr.Dataset | xr.DataArray):
+    if isinstance(sources, str | os.PathLike | xr.Dataset | xr.DataArray | xr.DataTree):
         return [sources]
     if not isinstance(sources, Iterable):
         raise UnsupportedDataError(

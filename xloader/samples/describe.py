@@ -50,6 +50,7 @@ def _title(recipe: Recipe) -> str:
 def _rows(recipe: Recipe) -> Rows:
     sizes = ", ".join(f"{dim}: {size}" for dim, size in recipe.dim_sizes.items())
     rows = [("source", recipe.source.name), ("dimensions", sizes)]
+    rows += [("note", note) for note in recipe.source.notes]
     windows = recipe.windows
     if windows is None:
         return [*rows, ("variables", ", ".join(recipe.variables))]

@@ -6,6 +6,7 @@ These are `loader`, `explain` and `to_tensor_dataset`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from xloader.core.option_checks import MOST, check_choice, check_whole
 from xloader.core.options import LoaderOptions, make_options, refuse_unknown
 from xloader.errors import MemoryBudgetError, OptionError
 from xloader.loader.explain_notes import with_notes
-from xloader.loader.loader import Loader
+from xloader.loader.loader import HandOver, Loader
 from xloader.planning.explain import Explanation
 from xloader.planning.explain_order import explain_cached, explain_order
 from xloader.planning.make_plan import most_rows
@@ -26,7 +27,7 @@ from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe
 from xloader.samples.sample_ids import normal_ids
-from xloader.tensors.convert import tensor_maker
+from xloader.tensors.convert import join_tensors, tensor_maker
 from xloader.tensors.other_arrays import cupy_maker, jax_maker
 from xloader.transforms.outputs import make_outputs
 
@@ -39,6 +40,41 @@ def make_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     if loader.device_path is not None:
         loader.device_path.check_outputs(outputs, most_rows(loader.footprint, options))
     return loader
+
+
+def make_array_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
+    """A loader whose batches stay arrays, whatever the output, for other code to hand over."""
+    make_outputs(recipe, make_layouts(recipe))
+    return Loader(recipe, options, np.asarray)
+
+
+def composers(
+    options: LoaderOptions, dtypes: Mapping[str, np.dtype]
+) -> tuple[HandOver, Callable[[Sequence[Any]], Any] | None]:
+    """The functions that hand over arrays of batches, and that join batches on a device.
+
+    Parameters
+    ----------
+    options : LoaderOptions
+        The options of the loader.
+    dtypes : mapping of str to numpy.dtype
+        The dtypes of the fields.
+
+    Returns
+    -------
+    callable
+        Converts an array into what is delivered.
+    callable or None
+        Concatenates tensors on a device; None if batches stay in ordinary memory.
+    """
+    match options.output:
+        case "numpy":
+            return np.asarray, None
+        case "cupy":
+            return cupy_maker(), None
+        case "jax":
+            return jax_maker(dtypes), None
+    return tensor_maker(), None if options.device is None else join_tensors
 
 
 def explain(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
@@ -46,6 +46,7 @@ from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
 from xloader.samples.verb_order import require_before
+from xloader.samples.whole_sources import merged_source
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
@@ -76,10 +77,14 @@ def open(  # noqa: A001
 
     Parameters
     ----------
-    source : str, os.PathLike, store, zarr.Group, xarray.Dataset or xarray.DataArray
+    source : str, os.PathLike, store, zarr.Group, Dataset, DataArray, DataTree, or list of them
         A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
         (netCDF, GRIB), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk),
-        or an open Dataset of any backing. An unnamed DataArray is offered as ``"data"``.
+        or an open Dataset of any backing. An unnamed DataArray is offered as ``"data"``. The
+        variables of an :class:`xarray.DataTree` are named by their paths, as ``"radar/rain"``. A
+        list holds stores of different variables on the same grid, which are offered together; its
+        members may be :class:`Samples` without windows, too. :func:`xloader.join` takes stores of
+        different grids or times.
     variables : iterable of str, optional
         The data variables to offer; by default all that hold bool, integers or floats.
     group : str, optional
@@ -122,7 +127,8 @@ def open(  # noqa: A001
     UnsupportedDataError
         If a variable asked for holds no numbers, or nothing can open the source.
     OptionError
-        If an option is out of range.
+        If an option is out of range. If two sources of a list have a variable of one name, or
+        other labels along a dimension.
 
     Examples
     --------
@@ -132,9 +138,8 @@ def open(  # noqa: A001
     (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
     """
     retry_policy = RetryPolicy(read_timeout, max_retries)
-    opened = open_source(
-        source,
-        variables=variables,
+    open_one = partial(
+        open_source,
         group=group,
         storage_options=storage_options,
         dtype=dtype,
@@ -142,6 +147,10 @@ def open(  # noqa: A001
         retry_policy=retry_policy,
         **open_kwargs,
     )
+    if isinstance(source, list | tuple):
+        opened = merged_source(source, variables, lambda one: open_one(source=one))
+    else:
+        opened = open_one(source=source, variables=variables)
     return Samples(Recipe(opened, retry_policy=retry_policy))
 
 

@@ -201,6 +201,11 @@ class Source(Protocol):
         """A digest of the variables and of how they are stored, wherever the store lies."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that users should know about the data, such as labels that were left out."""
+        ...
+
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Do the part of reading chunks that waits for the store.
 
@@ -303,3 +308,8 @@ class Described:
     def fingerprint(self) -> str:
         """A digest of the variables and of how they are stored, wherever the store lies."""
         return self._fingerprint
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that users should know about the data; see `Source.notes`."""
+        return ()

@@ -5,7 +5,7 @@ PyTorch is imported only when one of these functions is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,24 @@ def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def join_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Concatenate tensors along their first axis, on the device where they are.
+
+    Parameters
+    ----------
+    tensors : sequence of torch.Tensor
+        Tensors of the same shape but for the first axis.
+
+    Returns
+    -------
+    torch.Tensor
+        A new tensor.
+    """
+    import torch
+
+    return torch.cat(list(tensors))
 
 
 def require_torch(given: str, allowed: str | None = None) -> None:

@@ -126,6 +126,11 @@ class SourceRecorder:
         """Fingerprint of the source."""
         return self._source.fingerprint
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes of the source."""
+        return self._source.notes
+
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """Coordinates of the source."""
         return self._source.coordinates(is_indexed=is_indexed)

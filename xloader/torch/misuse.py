@@ -7,6 +7,7 @@ from typing import Any
 
 from xloader.errors import OptionError, RanksError
 from xloader.recipe.recipe import Recipe
+from xloader.samples.interleave import Interleaved
 from xloader.samples.unplanned_warning import is_fetcher
 
 
@@ -30,6 +31,8 @@ def require_samples(samples: Any, door: str) -> None:
     remedy = "pass xloader.open(...).window(...), or ds.xloader.window(...)"
     if hasattr(samples, "indices") and hasattr(samples, "dataset"):
         remedy = "pass samples.select(subset.indices)"
+    elif isinstance(samples, Interleaved):
+        remedy = "iterate over .loader(...) of the sets together, perhaps with processes="
     elif hasattr(samples, "samples"):
         remedy = "pass the dataset's samples, as in dataset.samples"
     raise OptionError(

@@ -139,6 +139,11 @@ class ConcatSource:
         parts = [self._dim, *(part.fingerprint for part in self._parts)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of all sources, each once; see `Source.notes`."""
+        return tuple(dict.fromkeys(note for part in self._parts for note in part.notes))
+
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable, in any of its sources."""
         return any(part.is_through_xarray(variable) for part in self._parts_of(variable))

@@ -116,7 +116,7 @@ def check_labels(dim: str, labels: Sequence[Labels]) -> None:
     """
     for one, other in itertools.pairwise(labels):
         if one.kind != other.kind:
-            raise _different_kinds(dim, one, other)
+            raise different_kinds(dim, one, other)
     if labels and labels[0].kind == "text or objects":
         _check_distinct(dim, labels)
         return
@@ -179,8 +179,16 @@ def _check_distinct(dim: str, labels: Sequence[Labels]) -> None:
             owners[label] = one.owner
 
 
-def _different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
-    """The error for labels of two kinds."""
+def different_kinds(dim: str, one: Labels, other: Labels) -> OptionError:
+    """The error for labels of two kinds.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension.
+    one, other : Labels
+        The labels of two sources.
+    """
     is_calendar = "dates" in one.kind and "dates" in other.kind
     return OptionError(
         f"labels along {dim!r} are of two kinds",
@@ -245,7 +253,7 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
             if other in own and other in indexes[0] and not own[other].equals(indexes[0][other]):
                 raise OptionError(
                     f"the labels along {other!r} differ between two sources",
-                    given=f"{_differing(indexes[0][other], own[other])} "
+                    given=f"{differing_labels(indexes[0][other], own[other])} "
                     f"in {label_of(sources, 0)} and {label_of(sources, number)}",
                     allowed=f"the same labels in all sources along all dimensions except {dim!r}",
                     remedy="regrid them with xarray, or give them the same labels with "
@@ -253,8 +261,14 @@ def check_coordinates(sources: Sequence[Source], dim: str) -> None:
                 )
 
 
-def _differing(one: Any, other: Any) -> str:
-    """How the labels of two sources differ, in words."""
+def differing_labels(one: Any, other: Any) -> str:
+    """How the labels of two sources differ, in words.
+
+    Parameters
+    ----------
+    one, other : pandas.Index
+        The labels.
+    """
     if len(one) != len(other):
         return f"{len(one)} and {len(other)} labels"
     for place, (label, another) in enumerate(zip(one, other, strict=True)):

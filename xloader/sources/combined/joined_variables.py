@@ -11,8 +11,8 @@ from xloader.errors import StackError, UnknownNameError
 from xloader.sources.base import Source, Variable
 from xloader.sources.chunk_sizes import each, join_sizes
 
-MERGED: Final = "xloader.open(xr.merge([xr.open_zarr(a), xr.open_zarr(b)]))"
-"""Code, for messages, that makes one source of stores with different variables, lazily."""
+MERGED: Final = "xloader.open([a, b])"
+"""Code, for messages, that makes one source of stores with different variables."""
 
 
 def require_names(sources: Sequence[Source], dim: str) -> None:

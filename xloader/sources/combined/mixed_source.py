@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import xarray as xr
 
 from xloader.sources import catalog
-from xloader.sources.base import Described, Fetched, Read, Source
+from xloader.sources.base import Described, Fetched, Read, Source, key_within
 from xloader.sources.fetched import fetch_from
 from xloader.sources.store_watch import Watch
+
+
+class Named(Protocol):
+    """Gives the name, the coordinates and the notes of a mixed source. Every source is one."""
+
+    @property
+    def name(self) -> str:
+        """Where the data comes from, for messages."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that users should know about the data; see `Source.notes`."""
+        ...
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates; see `Source.coordinates`."""
+        ...
 
 
 class MixedSource(Described):
@@ -19,13 +38,18 @@ class MixedSource(Described):
     ----------
     owners : mapping of str to Source
         The source of each variable, in the order in which variables are offered.
-    home : Source
-        The source of the name and the coordinates.
+    home : Named
+        Gives the name, the coordinates and the notes: one of the sources, or all together.
     """
 
-    def __init__(self, owners: Mapping[str, Source], home: Source) -> None:
+    def __init__(self, owners: Mapping[str, Source], home: Named) -> None:
         self._owners = dict(owners)
         self._home = home
+        # Sources may use equal keys for their bundles, which are told apart by these numbers.
+        numbers: dict[int, int] = {}
+        self._numbers = {
+            name: numbers.setdefault(id(source), len(numbers)) for name, source in owners.items()
+        }
         self._name = home.name
         self._variables = {name: source.variables[name] for name, source in owners.items()}
         self._fingerprint = catalog.fingerprint(
@@ -34,7 +58,8 @@ class MixedSource(Described):
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
         """Bundle of the chunk in the variable's own source; see `Source.bundle_of`."""
-        return self._owners[variable].bundle_of(variable, chunk)
+        key = self._owners[variable].bundle_of(variable, chunk)
+        return key_within(self._numbers[variable], key)
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch some chunks, those of each source together; see `Source.fetch`."""
@@ -51,6 +76,13 @@ class MixedSource(Described):
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """The coordinates, lazily and without data variables."""
         return self._home.coordinates(is_indexed=is_indexed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the home, then those of the other sources; see `Source.notes`."""
+        sources = {id(source): source for source in self._owners.values()}
+        every = [*self._home.notes, *(note for one in sources.values() for note in one.notes)]
+        return tuple(dict.fromkeys(every))
 
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the variable."""

@@ -23,6 +23,7 @@ from xloader.sources.combined.joined_variables import MERGED
 from xloader.sources.datasets.xarray_source import XarraySource, describe
 from xloader.sources.file_stamps import StampedFiles
 from xloader.sources.open.from_dataset import from_dataset
+from xloader.sources.open.from_tree import from_tree
 from xloader.sources.open.from_zarr import from_zarr, refuse_empty
 from xloader.sources.ordinary_files import check_path
 from xloader.sources.stores.access_errors import access_error, cause_of, told_of
@@ -58,11 +59,12 @@ def open_source(
 
     Parameters
     ----------
-    source : str, os.PathLike, store, zarr.Group, xarray.Dataset, xarray.DataArray or Source
+    source : str, os.PathLike, store, zarr.Group, xarray.Dataset, xarray.DataArray, \
+xarray.DataTree or Source
         A directory, zip file or URL with a Zarr group (v2 or v3), a file that xarray opens
         (netCDF), an open group or store (of zarr, obstore, fsspec's ``FSMap`` or icechunk), or an
-        open dataset of any backing. An unnamed DataArray is offered as ``"data"``. A `Source` is
-        returned unchanged.
+        open dataset of any backing. An unnamed DataArray is offered as ``"data"``. The variables of
+        a DataTree are named by their paths, as ``"radar/rain"``. A `Source` is returned unchanged.
     variables : iterable of str, optional
         The data variables to offer. By default all that hold bool, integers or floats. Those of a
         Zarr group are then sorted by name.
@@ -123,6 +125,9 @@ def open_source(
     if isinstance(source, xr.Dataset):
         _refuse_options(group, storage_options, open_kwargs)
         return from_dataset(source, variables, on_missing)
+    if isinstance(source, xr.DataTree):
+        _refuse_options(group, storage_options, open_kwargs)
+        return from_tree(source, variables, on_missing)
     _refuse_misspelt(open_kwargs)
     if group is not None and not isinstance(group, str):
         raise OptionError(
@@ -151,7 +156,8 @@ def open_source(
     raise UnsupportedDataError(
         "xloader cannot open an object of this kind",
         given=f"{type(source).__module__}.{type(source).__qualname__}",
-        allowed="a path or URL, a store or session, a zarr group, an xarray Dataset or DataArray",
+        allowed="a path or URL, a store or session, a zarr group, an xarray Dataset, DataArray or "
+        "DataTree",
         remedy="join sources along a dimension with xloader.concat([...]), and sources with "
         f"different variables with {MERGED}"
         if isinstance(source, list | tuple)

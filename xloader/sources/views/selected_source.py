@@ -11,6 +11,7 @@ selection touches, cut down to the elements that the selection keeps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ class Selected:
     ----------
     base : str
         Name of the variable in the source that reads it.
-    kept : tuple of (int or range or tuple of int)
+    kept : tuple of (int, range, tuple of int or ElementList)
         Per stored dimension, the elements that are kept. An int drops the dimension.
     order : tuple of int
         For each dimension that is offered, the number of the stored one.
@@ -198,6 +199,8 @@ class SelectedSource(Described):
         self._name = base.name
         self._selected = dict(selected)
         self._dims = dict(dims)
+        bases = Counter(part.base for part in selected.values())
+        self._repeated = {base for base, count in bases.items() if count > 1}
         self._views = {
             name: _SelectedBlocks(part, base.variables[part.base])
             for name, part in selected.items()
@@ -219,10 +222,13 @@ class SelectedSource(Described):
         )
 
     def bundle_of(self, variable: str, chunk: tuple[int, ...]) -> Hashable:
-        """Bundle of the stored chunk, for this variable only; see `Source.bundle_of`."""
+        """Bundle of the stored chunk; see `Source.bundle_of`.
+
+        Two selections from one stored variable have bundles of their own.
+        """
         view = self._views[variable]
         key = self._base.bundle_of(view.selected.base, view.chunk(chunk))
-        return key_within(variable, key)
+        return key_within(variable, key) if view.selected.base in self._repeated else key
 
     def fetch(self, reads: Sequence[Read]) -> Fetched:
         """Fetch the stored chunks of some blocks together; see `Source.fetch`."""
@@ -241,6 +247,11 @@ class SelectedSource(Described):
     def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
         """An empty dataset, as the stored coordinates do not fit the selections."""
         return xr.Dataset()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the source that reads the stored variables; see `Source.notes`."""
+        return self._base.notes
 
     def is_through_xarray(self, variable: str) -> bool:
         """Whether xarray reads the stored variable."""

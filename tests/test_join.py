@@ -1,0 +1,733 @@
+"""Several sources in one plan: what is read and counted, what is left out, which names result."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xloader
+from xloader.core.element_list import ElementList, as_elements
+from xloader.errors import (
+    EmptySamplesError,
+    MissingChunkError,
+    OptionError,
+    StackError,
+    StoreChangedError,
+    UnknownNameError,
+    UnsupportedDataError,
+    XloaderError,
+)
+from xloader.testing import CountingStore, write_store
+
+# Budgets are as small as possible, so poor mixing and extra reads are normal here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
+    pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning"),
+]
+
+CHUNKS = {"t2m": (8, 6, 4), "rain": (24, 5, 7), "oro": (6, 4)}
+
+
+def times(count: int, hours: int, first: str = "2000-01-01") -> np.ndarray:
+    return np.datetime64(first, "ns") + np.arange(count) * np.timedelta64(hours, "h")
+
+
+def era5(count: int = 160) -> xr.Dataset:
+    values = np.arange(count * 48, dtype="f4").reshape(count, 6, 8)
+    coords = {"time": times(count, 6), "lat": np.arange(6.0), "lon": np.arange(8.0)}
+    return xr.Dataset({"t2m": (("time", "lat", "lon"), values)}, coords)
+
+
+def radar(count: int = 960) -> xr.Dataset:
+    values = np.arange(count * 35, dtype="f4").reshape(count, 5, 7)
+    return xr.Dataset(
+        {"rain": (("time", "y", "lon"), values)}, {"time": times(count, 1), "lon": np.arange(7.0)}
+    )
+
+
+def orography() -> xr.Dataset:
+    oro = np.arange(48, dtype="f4").reshape(6, 8)
+    return xr.Dataset({"oro": (("lat", "lon"), oro)}, {"lat": np.arange(6.0)})
+
+
+def stores() -> dict[str, CountingStore]:
+    every = {"era5": era5(), "radar": radar(), "static": orography()}
+    return {
+        name: CountingStore(write_store(data, {v: CHUNKS[v] for v in data.data_vars}))
+        for name, data in every.items()
+    }
+
+
+# Reads
+
+
+@pytest.mark.parametrize("first", ["era5", "radar"])
+@pytest.mark.parametrize("method", [None, "ffill", "nearest"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_predicted_reads_are_counted_reads(first: str, method: Any, world_size: int) -> None:
+    opened = stores()
+    order = dict(sorted(opened.items(), key=lambda item: item[0] != first))
+    samples = (
+        xloader.join(order, method=method)
+        .window(time=3, stride=1)
+        .inputs("era5/t2m", "static/oro")
+        .targets("radar/rain", time=2)
+    )
+    plain = era5().t2m.reindex(time=samples.coordinates.time, method=method)
+    rain = radar().rain.reindex(time=samples.coordinates.time, method=method)
+    num_reads = num_chunks = 0
+    seen: list[int] = []
+    for rank in range(world_size):
+        loader = samples.loader(
+            batch_size=8, memory="1MiB", output="numpy", rank=rank, world_size=world_size, seed=3
+        )
+        with loader:
+            expected = loader.explain()
+            for store in opened.values():
+                store.reset()
+            for batch in loader:
+                for index, inputs, targets in zip(batch.ids, *batch, strict=True):
+                    np.testing.assert_array_equal(inputs[0], plain[index : index + 3])
+                    np.testing.assert_array_equal(
+                        inputs[1], np.broadcast_to(orography().oro, (3, 6, 8))
+                    )
+                    np.testing.assert_array_equal(targets[0], rain[index + 2])
+                seen += batch.ids[~batch.is_padding].tolist()
+            counted = sum(store.num_reads for store in opened.values())
+            assert counted == expected.num_reads == loader.report().num_reads
+            num_reads += counted
+            if world_size == 1:
+                assert expected.read_amplification <= 1.05
+                for store in opened.values():
+                    assert set(store.reads.values()) == {1}
+    assert sorted(seen) == list(range(len(samples)))
+    # Ranks share chunks only where lanes are cut, each of which is within a window of a chunk.
+    num_chunks = 2 * 20 + 40 + 2
+    assert num_chunks <= num_reads + 40
+    assert num_reads <= 1.25 * num_chunks
+
+
+@given(data=st.data())
+def test_laws_of_any_join(data: st.DataObject) -> None:
+    """Values equal those of `reindex`, and predicted reads are counted reads, for any labels."""
+    labels = st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True).map(sorted)
+    method = data.draw(st.sampled_from([None, "nearest", "ffill"]), label="method")
+    tolerance = None if method is None else data.draw(st.sampled_from([None, 0, 2, 9]))
+    parts, opened = {}, {}
+    for name in "abc"[: data.draw(st.integers(2, 3), label="sources")]:
+        own = np.array(data.draw(labels, label=f"labels of {name}"))
+        values = 100.0 * own[:, None] + np.arange(3) + ord(name)
+        parts[name] = xr.Dataset({"v": (("time", "x"), values)}, {"time": own})
+        chunks = data.draw(st.tuples(st.integers(1, len(own)), st.integers(1, 3)))
+        opened[name] = CountingStore(write_store(parts[name], {"v": chunks}))
+    first = parts["a"].time.values
+    found = [
+        pd.Index(part.time).get_indexer(first, method=method, tolerance=tolerance)
+        for part in parts.values()
+    ]
+    kept = np.all([elements >= 0 for elements in found], axis=0)
+    if not kept.any():
+        with pytest.raises(EmptySamplesError):
+            xloader.join(opened, method=method, tolerance=tolerance)
+        return
+    joined = xloader.join(opened, method=method, tolerance=tolerance)
+    size = data.draw(st.integers(1, int(kept.sum())), label="window")
+    samples = joined.window(time=size, stride=1, gaps="allow")
+    expected = [
+        part.v.values[elements[kept]] for part, elements in zip(parts.values(), found, strict=True)
+    ]
+    memory = data.draw(st.sampled_from(["16KiB", "64KiB"]), label="memory")
+    with samples.loader(batch_size=3, memory=memory, output="numpy", prefetch=0) as loader:
+        plan = loader.explain()
+        for store in opened.values():
+            store.reset()
+        for batch in loader:
+            for row, index in enumerate(batch.ids):
+                for array, wanted in zip(batch, expected, strict=True):
+                    np.testing.assert_array_equal(array[row], wanted[index : index + size])
+        assert sum(store.num_reads for store in opened.values()) == plan.num_reads
+        assert loader.report().peak_nbytes <= plan.peak_nbytes
+
+
+def test_repeated_elements_are_read_once_and_take_their_memory() -> None:
+    opened = stores()
+    samples = xloader.join({"radar": opened["radar"], "era5": opened["era5"]}, method="ffill")
+    variable = samples.recipe.source.variables["era5/t2m"]
+    assert variable.shape == (960, 6, 8)
+    assert variable.chunks == (48, 6, 4)
+    with samples.window(time=6).loader(batch_size=4, memory="2MiB", output="numpy") as loader:
+        expected = loader.explain()
+        assert expected.read_nbytes == 4 * 960 * (48 + 35)
+        opened["era5"].reset()
+        for _ in loader:
+            pass
+        assert loader.report().peak_nbytes <= expected.peak_nbytes
+    assert opened["era5"].num_reads == 40
+
+
+def test_a_thinned_source_decodes_only_chunks_with_labels() -> None:
+    """Of a source with chunks of two hours, two of three chunks hold no common label."""
+    store = CountingStore(write_store(radar(), {"rain": (2, 5, 7)}))
+    samples = xloader.join({"era5": era5(), "radar": store}).window(time=1)
+    with samples.loader(batch_size=8, memory="1MiB", output="numpy") as loader:
+        expected = loader.explain()
+        store.reset()
+        for _ in loader:
+            pass
+    assert store.num_reads == 160
+    assert expected.num_reads == 160 + 1
+
+
+def test_variables_that_share_dask_tasks_are_computed_together() -> None:
+    calls: list[int] = []
+
+    def counted(block: np.ndarray) -> np.ndarray:
+        calls.append(len(block))
+        return block
+
+    wide = radar(96).chunk({"time": 24})
+    wide["rain"] = wide.rain.copy(data=wide.rain.data.map_blocks(counted, dtype="f4"))
+    both = xr.Dataset({"a": wide.rain + 1, "b": wide.rain * 2})
+    samples = xloader.join({"era5": era5(16), "radar": both}).window(time=2)
+    calls.clear()
+    with samples.loader(batch_size=4, memory="1MiB", output="numpy") as loader:
+        for _ in loader:
+            pass
+    assert len(calls) == 4
+
+
+def test_worker_processes_and_pickles_read_the_same(tmp_path: Path) -> None:
+    write_store(era5(), {"t2m": CHUNKS["t2m"]}, tmp_path / "e.zarr")
+    write_store(radar(), {"rain": CHUNKS["rain"]}, tmp_path / "r.zarr")
+    joined = xloader.join(
+        {"radar": tmp_path / "r.zarr", "era5": tmp_path / "e.zarr"}, method="ffill"
+    )
+    samples = joined.window(time=5).inputs("radar/rain").targets("era5/t2m", time=4)
+    options: dict[str, Any] = {"batch_size": 8, "memory": "2MiB", "output": "numpy"}
+    with samples.loader(**options, lanes=2) as loader:
+        wanted = [(b.ids, b.inputs.copy(), b.targets.copy()) for b in loader]
+    with pickle.loads(pickle.dumps(samples)).loader(**options, lanes=2, processes=2) as loader:
+        for batch, (ids, inputs, targets) in zip(loader, wanted, strict=True):
+            np.testing.assert_array_equal(batch.ids, ids)
+            np.testing.assert_array_equal(batch.inputs, inputs)
+            np.testing.assert_array_equal(batch.targets, targets)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_forked_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:
+    doors = pytest.importorskip("xloader.torch")
+    write_store(era5(), {"t2m": CHUNKS["t2m"]}, tmp_path / "e.zarr")
+    write_store(radar(), {"rain": CHUNKS["rain"]}, tmp_path / "r.zarr")
+    sources = {"radar": tmp_path / "r.zarr", "era5": tmp_path / "e.zarr", "static": orography()}
+    samples = xloader.join(sources, method="ffill").window(time=8)
+    samples = samples.field("rain", "radar/rain").field("t2m", "era5/t2m", "static/oro")
+    samples[0]
+    loader = doors.data_loader(
+        samples, batch_size=8, memory="2MiB", num_workers=2, multiprocessing_context="fork"
+    )
+    seen = []
+    for batch in loader:
+        for index, rain, t2m in zip(batch.ids, batch.rain, batch.t2m, strict=True):
+            wanted = samples[int(index)]
+            np.testing.assert_array_equal(rain, wanted[0])
+            np.testing.assert_array_equal(t2m, wanted[1])
+            seen.append(int(index))
+    assert sorted(seen) == list(range(len(samples)))
+
+
+@pytest.mark.parametrize("changed", ["era5", "radar"])
+def test_a_store_that_changes_is_an_error(changed: str, tmp_path: Path) -> None:
+    """The new chunks have as many bytes and decode, so only a look at the metadata shows them."""
+    data = {"era5": ("t2m", era5(), (4, 12, 4)), "radar": ("rain", radar(), (12, 10, 7))}
+    for name, (variable, dataset, _) in data.items():
+        write_store(dataset, {variable: CHUNKS[variable]}, tmp_path / name)
+    paths = {name: tmp_path / name for name in ("radar", "era5")}
+    samples = xloader.join(paths, method="ffill").window(time=4)
+    samples[3]
+    variable, dataset, chunks = data[changed]
+    write_store(dataset, {variable: chunks}, tmp_path / changed)
+    with pytest.raises(StoreChangedError, match=rf"variable '{variable}'.*chunks"):
+        samples[3]
+
+
+def test_a_chunk_that_is_absent_is_an_error(tmp_path: Path) -> None:
+    write_store(radar(), {"rain": CHUNKS["rain"]}, tmp_path / "r.zarr")
+    strict = xloader.open(tmp_path / "r.zarr", on_missing="raise")
+    samples = xloader.join({"radar": strict, "era5": era5()}, method="ffill").window(time=4)
+    (tmp_path / "r.zarr/rain/c/2/0/0").unlink()
+    samples[3]
+    with pytest.raises(MissingChunkError, match="rain"):
+        samples[14]
+
+
+def test_verbs_work_on_joined_samples() -> None:
+    holes = radar()
+    holes["rain"][100:130] = np.nan
+    samples = xloader.join({"radar": holes, "era5": era5()}, method="ffill").window(time=8)
+    kept = samples.dropna("radar/rain")
+    assert len(kept) == len(samples) - 5
+    split = samples.split(time={"train": 0.5, "valid": 0.5})
+    assert xloader.overlap(split["train"], split["valid"]) == 0
+    scaled = samples.normalize({"radar/rain": (1.0, 2.0), "era5/t2m": (0.0, 4.0)})
+    np.testing.assert_array_equal(scaled[0][1], samples[0][1] / 4)
+    clipped = samples.map(lambda batch: batch.assign(wet=batch["radar/rain"] > 5))
+    assert clipped[0][2].shape == (8, 5, 7)
+
+
+def test_forcings_of_a_source_and_of_the_join_are_no_reads() -> None:
+    opened = stores()
+    own = xloader.open(opened["era5"]).forcing("latitude", day=lambda time: time.dt.dayofyear)
+    joined = xloader.join({"radar": opened["radar"], "era5": own}, method="ffill")
+    samples = joined.forcing(hour=lambda time: time.dt.hour).window(time=2)
+    with samples.loader(batch_size=8, memory="1MiB", output="numpy") as loader:
+        expected = loader.explain()
+        for store in opened.values():
+            store.reset()
+        for batch in loader:
+            hours = 2 * batch.ids[:, None] + [0, 1]
+            np.testing.assert_array_equal(batch["hour"], hours % 24)
+            np.testing.assert_array_equal(batch["era5/day"], hours // 24 + 1)
+        assert sum(store.num_reads for store in opened.values()) == expected.num_reads == 80
+
+
+def test_a_million_times_pickle_small(tmp_path: Path) -> None:
+    """Also where the elements are no range: repeated, and with holes."""
+    hours = times(10**6, 1, "1900-01-01")
+    kept = np.delete(np.arange(10**6), [5, 77, 500_000])
+    for name, some in {"fine": hours, "coarse": hours[::6], "holes": hours[kept]}.items():
+        size = len(some)
+        data = xr.Dataset({name: ("time", np.zeros(size, "u1"))}, {"time": some})
+        write_store(data, {name: (10**5,)}, tmp_path / f"{name}.zarr")
+    names = ["holes", "fine", "coarse"]
+    samples = xloader.join({n: tmp_path / f"{n}.zarr" for n in names}, method="ffill")
+    samples = samples.window(time=24)
+    data = pickle.dumps(samples)
+    assert len(data) <= 64 * 1024
+    copy = pickle.loads(data)
+    assert copy.recipe == samples.recipe
+    assert len(copy) == len(samples)
+    np.testing.assert_array_equal(copy[3][0], samples[3][0])
+
+
+# What is left out
+
+
+def test_labels_left_out_are_counted_and_shown() -> None:
+    late = radar().isel(time=slice(30, 900))
+    samples = xloader.join({"era5": era5(), "radar": late})
+    told = "along time, 15 of 160 labels of era5 are left out, because radar has none for them"
+    used = "along time, 145 of 870 labels of radar are used"
+    assert samples.recipe.source.notes == (f"{told} (first: 2000-01-01T00:00:00)", used)
+    assert told in repr(samples)
+    assert used in repr(samples)
+    windows = samples.window(time=2)
+    assert told in repr(windows)
+    assert told in str(windows.explain(memory="1MiB"))
+    with windows.loader(batch_size=4, output="numpy") as loader:
+        assert any(told in note for note in loader.explain().notes)
+    again = xloader.join({"a": samples, "b": orography()})
+    assert told in repr(again)
+
+
+def test_labels_left_out_in_the_middle_are_a_gap() -> None:
+    holes = radar().isel(time=np.delete(np.arange(960), [60, 66]))
+    samples = xloader.join({"era5": era5(), "radar": holes}).window(time=4, stride=1)
+    assert samples.recipe.dim_sizes["time"] == 158
+    assert "along time" in repr(samples)
+    for index in range(len(samples)):
+        steps = np.diff(samples.to_xarray(index).time)
+        assert set(steps.tolist()) == {6 * 3600 * 10**9}
+
+
+def test_tolerance_limits_what_is_found() -> None:
+    shifted = radar().assign_coords(time=radar().time + np.timedelta64(20, "m"))
+    sources = {"era5": era5(), "radar": shifted}
+    joined = xloader.join(sources, method="nearest", tolerance="30min")
+    assert joined.recipe.dim_sizes["time"] == 160
+    with pytest.raises(EmptySamplesError, match=r"no label along 'time' in common.*tolerance"):
+        xloader.join(sources, method="nearest", tolerance="10min")
+    assert xloader.join(sources, method="ffill").recipe.dim_sizes["time"] == 159
+
+
+# Names
+
+
+def test_dims_are_shared_where_their_labels_are_equal() -> None:
+    finer = era5(4).assign_coords(lat=np.arange(6) / 2)
+    sources = {"a": era5(4), "b": finer, "c": finer.astype("f8"), "d": orography()}
+    joined = xloader.join(sources)
+    dims = {name: variable.dims for name, variable in joined.recipe.source.variables.items()}
+    assert dims == {
+        "a/t2m": ("time", "lat", "lon"),
+        "b/t2m": ("time", "b/lat", "lon"),
+        "c/t2m": ("time", "b/lat", "lon"),
+        "d/oro": ("lat", "lon"),
+    }
+
+
+def test_a_grid_that_differs_by_rounding_is_one_grid() -> None:
+    grid = np.arange(360 * 4) / 4 + 0.1
+    one = xr.Dataset({"a": ("x", np.zeros(1440))}, {"x": grid})
+    for other, is_shared in [
+        (grid.astype("f4"), True),
+        (grid + 1e-12, True),
+        (grid + 0.01, False),
+        (grid.astype("f4") + np.float32(0.01), False),
+    ]:
+        both = xloader.join({"n": era5(4), "a": one, "b": one.assign_coords(x=other)})
+        assert (both.recipe.source.variables["b/a"].dims == ("x",)) is is_shared
+        assert both.coordinates.x.dtype == np.float64
+
+
+def test_a_field_of_two_grids_is_refused_and_two_fields_are_not() -> None:
+    samples = xloader.join({"era5": era5(), "radar": radar()}).window(time=2)
+    with pytest.raises(StackError, match=r"era5/t2m.*radar/rain|radar/rain.*era5/t2m"):
+        samples.inputs("era5/t2m", "radar/rain").shapes  # noqa: B018
+    both = samples.inputs("era5/t2m").targets("radar/rain")
+    assert both.shapes == {"inputs": (1, 2, 6, 8), "targets": (1, 2, 5, 7)}
+
+
+def test_windows_along_a_dim_of_the_later_source() -> None:
+    samples = xloader.join({"era5": era5(), "radar": radar()})
+    patches = samples.window(time=2, **{"radar/lon": 3}).field("rain", "radar/rain")
+    assert patches.shapes == {"rain": (1, 2, 5, 3)}
+    chosen = samples.sel({"radar/lon": slice(2, 4)}).window(time=2).field("rain", "radar/rain")
+    assert chosen.shapes == {"rain": (1, 2, 5, 3)}
+    np.testing.assert_array_equal(chosen[5][0][0], radar().rain[60:72:6, :, 2:5])
+
+
+def test_a_static_source_may_come_first_and_keep_a_time_that_nothing_has() -> None:
+    static = orography().assign_coords(time=times(3, 12))
+    samples = xloader.join({"static": static, "era5": era5(), "radar": radar()})
+    assert samples.recipe.dim_sizes["time"] == 160
+    xr.testing.assert_equal(samples.coordinates.time, era5().time)
+
+
+def test_samples_bring_their_selection_options_and_retries() -> None:
+    store = write_store(era5(), {"t2m": CHUNKS["t2m"]})
+    chosen = xloader.open(store, read_timeout=7, max_retries=1).isel(time=slice(10, 20), lat=2)
+    samples = xloader.join({"era5": chosen, "radar": radar()})
+    assert samples.recipe.dim_sizes == {"time": 10, "lon": 8, "y": 5, "radar/lon": 7}
+    assert samples.recipe.retry_policy.read_timeout == 7
+    some = xloader.open(xr.merge([era5(), era5().rename(t2m="u")]), variables=["u"])
+    assert xloader.join({"a": some, "b": orography()}).recipe.variables == ("a/u", "b/oro")
+
+
+def test_labels_of_several_levels_are_joined() -> None:
+    index = pd.MultiIndex.from_product([[1, 2], ["p", "q"]], names=["i", "j"])
+    data = xr.Dataset({"v": ("s", np.arange(4.0))}).assign_coords(
+        xr.Coordinates.from_pandas_multiindex(index, "s")
+    )
+    some = data.isel(s=[0, 2, 3])
+    samples = xloader.join({"a": data, "b": some + 10}, on="s").window(s=3)
+    assert [array.tolist() for array in samples[0]] == [[0, 2, 3], [10, 12, 13]]
+    assert samples.coordinates.j.values.tolist() == ["p", "p", "q"]
+    apart = xloader.join({"time": era5(4), "a": data, "b": some})
+    assert {"i", "j", "b/i", "b/j"} <= set(apart.coordinates.coords)
+
+
+def test_cftime_labels_are_joined() -> None:
+    def data(name: str, start: str, freq: str, count: int) -> xr.Dataset:
+        when = xr.date_range(start, periods=count, freq=freq, calendar="noleap", use_cftime=True)
+        return xr.Dataset({name: ("time", np.arange(count))}, {"time": when})
+
+    coarse, fine = data("a", "2000-02-27", "D", 5), data("b", "2000-02-26", "6h", 40)
+    exact = xloader.join({"x": coarse, "y": fine}).window(time=5)
+    assert exact[0][1].tolist() == [4, 8, 12, 16, 20]
+    near = xloader.join({"y": fine, "x": coarse}, method="nearest", tolerance="6h").window(time=4)
+    assert near[0][1].tolist() == [0, 0, 0, 1]
+    with pytest.raises(OptionError, match=r"two kinds.*'noleap'.*datetime64.*convert_calendar"):
+        xloader.join({"x": coarse, "y": era5()})
+
+
+# Lists and trees
+
+
+def test_a_list_of_other_variables_reads_each_store() -> None:
+    opened = stores()
+    samples = xloader.open([opened["era5"], opened["static"]]).window(time=2)
+    plan = samples.inputs("t2m", "oro").explain(memory="1MiB")
+    assert plan.num_reads == 40 + 2
+    assert all(path.startswith("direct") for path in plan.paths.values())
+    assert xloader.open([era5()]).recipe == xloader.open(era5()).recipe
+    assert xloader.open([era5(), orography()], variables="oro").recipe.variables == ("oro",)
+    joined = xloader.join({"era5": [era5(), orography()], "radar": radar()})
+    assert joined.recipe.variables == ("era5/t2m", "era5/oro", "radar/rain")
+    # A name that occurs twice does no harm if it is not asked for.
+    asked = xloader.open([era5(), era5().assign(u=era5().t2m)], variables=["u"])
+    assert asked.recipe.variables == ("u",)
+
+
+def test_a_tree_offers_variables_by_their_paths() -> None:
+    tree = xr.DataTree.from_dict({"/": orography(), "/era5": era5(), "/obs/radar": era5() * 2})
+    assert tree.xloader.recipe.variables == ("oro", "era5/t2m", "obs/radar/t2m")
+    assert xloader.open(tree, variables=["obs/radar/t2m", "oro"]).recipe.variables == (
+        "oro",
+        "obs/radar/t2m",
+    )
+    assert tree["obs"].xloader.recipe.variables == ("radar/t2m",)
+    samples = tree.xloader.window(time=2).inputs("era5/t2m", "obs/radar/t2m")
+    np.testing.assert_array_equal(samples[3][0][0] * 2, samples[3][0][1])
+    joined = xloader.join({"tree": tree, "radar": radar()}, on="time")
+    assert joined.recipe.dim_sizes["time"] == 160
+
+
+# Bad input
+
+
+def windowed() -> xloader.Samples:
+    return xloader.open(era5()).window(time=2)
+
+
+REFUSALS: dict[str, tuple[Callable[[], Any], type[XloaderError], str]] = {
+    "no common label": (
+        lambda: xloader.join({"a": era5(4), "b": radar(9).isel(time=slice(1, 5))}),
+        EmptySamplesError,
+        r"no label along 'time' in common. Given: a: 2000-01-01T00:00:00 to .*; b: .*nearest",
+    ),
+    "no such dimension": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4)}, on="tine"),
+        UnknownNameError,
+        r"no source has a dimension 'tine'.*did you mean 'time'\?",
+    ),
+    "on is no name": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4)}, on=("time",)),  # type: ignore[arg-type]
+        OptionError,
+        "on is not the name of a dimension",
+    ),
+    "a method that does not exist": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4)}, method="bfill"),  # type: ignore[arg-type]
+        OptionError,
+        'no such method.*\'bfill\'.*"nearest" or "ffill"',
+    ),
+    "a tolerance without a method": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4)}, tolerance="1h"),
+        OptionError,
+        'tolerance does not fit.*pass method="nearest"',
+    ),
+    "a tolerance that is a number": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4)}, method="ffill", tolerance=3),
+        OptionError,
+        "cannot be compared: the tolerance is a number.*30min",
+    ),
+    "a tolerance that is no time": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4)}, method="ffill", tolerance="one"),
+        OptionError,
+        "cannot be compared",
+    ),
+    "labels that occur twice": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4).isel(time=[0, 1, 1])}),
+        OptionError,
+        r"occur twice or are missing. Given: 1 labels of b, .*drop_duplicates\('time'\)",
+    ),
+    "labels that are missing": (
+        lambda: xloader.join(
+            {"a": era5(4), "b": radar(2).assign_coords(time=[times(1, 1)[0], np.datetime64("NaT")])}
+        ),
+        OptionError,
+        "occur twice or are missing. Given: 1 labels of b, such as NaT",
+    ),
+    "times that do not increase": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4).isel(time=[0, 2, 1])}),
+        OptionError,
+        r"do not increase. Given: .*T02:00:00, then .*T01:00:00 in b.*sortby\('time'\)",
+    ),
+    "numbers in different orders": (
+        lambda: xloader.join(
+            {"a": era5(4), "b": era5(4).isel(lat=slice(None, None, -1))}, on="lat"
+        ),
+        OptionError,
+        r"labels along 'lat' in different orders. Given: 0.0 comes before 1.0 in a",
+    ),
+    "text by the nearest": (
+        lambda: xloader.join(
+            {n: xr.Dataset({"t": ("s", [1.0])}, {"s": ["a"]}) for n in "ab"},
+            on="s",
+            method="nearest",
+        ),
+        OptionError,
+        "are text, of which none is the nearest",
+    ),
+    "numbers and dates": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4).assign_coords(time=range(4))}),
+        OptionError,
+        "are of two kinds. Given: datetime64 dates in a, numbers in b",
+    ),
+    "no labels": (
+        lambda: xloader.join({"a": era5(4), "b": radar(4).drop_vars("time")}),
+        OptionError,
+        r"a source has no labels along 'time'.*Given: b: .*assign_coords\(time=...\)",
+    ),
+    "a name with a slash": (
+        lambda: xloader.join({"a/b": era5(4), "b": radar(4)}),
+        OptionError,
+        "no name for a source.*'a/b'.*text without a /",
+    ),
+    "a name that is no text": (
+        lambda: xloader.join({1: era5(4), "b": radar(4)}),  # type: ignore[dict-item]
+        OptionError,
+        "no name for a source.*Given: 1",
+    ),
+    "one source": (
+        lambda: xloader.join({"a": era5(4)}),
+        OptionError,
+        "too few sources to join. Given: 1: 'a'.*use xloader.open",
+    ),
+    "no source": (lambda: xloader.join({}), OptionError, "too few sources to join. Given: none"),
+    "a list": (
+        lambda: xloader.join([era5(4), radar(4)]),  # type: ignore[arg-type]
+        UnsupportedDataError,
+        "takes its sources by name. Given: builtins.list",
+    ),
+    "a Dataset": (
+        lambda: xloader.join(era5(4)),  # type: ignore[arg-type]
+        UnsupportedDataError,
+        "takes its sources by name. Given: xarray.core.dataset.Dataset",
+    ),
+    "something that nothing opens": (
+        lambda: xloader.join({"a": era5(4), "b": 3}),
+        UnsupportedDataError,
+        "cannot open an object of this kind. Given: builtins.int",
+    ),
+    "samples with windows": (
+        lambda: xloader.join({"a": windowed(), "b": radar()}),
+        OptionError,
+        "the samples 'a' have windows.*last recorded: window.*join first",
+    ),
+    "samples with a transform": (
+        lambda: xloader.join({"a": windowed().inputs("t2m").fillna(0.0), "b": radar()}),
+        OptionError,
+        "the samples 'a' have windows, fields or transforms.*join first",
+    ),
+    "an empty list": (lambda: xloader.open([]), OptionError, "nothing to open"),
+    "a list with a name twice": (
+        lambda: xloader.open([era5(4), era5(4)]),
+        OptionError,
+        r"a variable of the name 't2m'.*1 of 2.*2 of 2.*xloader.concat\(\[...\]\).*xloader.join",
+    ),
+    "a list with other labels": (
+        lambda: xloader.open([era5(4), orography().assign_coords(lat=np.arange(6) + 1)]),
+        OptionError,
+        r"differ along 'lat'. Given: 0.0 and 1 at position 0 in .*xloader.join",
+    ),
+    "a list with other sizes": (
+        lambda: xloader.open([era5(4), orography().isel(lon=slice(3))]),
+        OptionError,
+        "differ along 'lon'. Given: 8 and 3 elements",
+    ),
+    "a list with other coordinates": (
+        lambda: xloader.open([era5(4).assign_coords(run=1), orography().assign_coords(run=2)]),
+        OptionError,
+        r"different things of the name 'run'.*drop_vars\('run'\)",
+    ),
+    "a list with one name for a dim and a number": (
+        lambda: xloader.open([era5(4), orography().assign_coords(time=times(1, 1)[0])]),
+        OptionError,
+        r"different things of the name 'time'.*drop_vars\('time'\)",
+    ),
+    "a list without a variable": (
+        lambda: xloader.open([era5(4), orography()], variables=["orog"]),
+        UnknownNameError,
+        "no variable with this name. Given: 'orog'.*did you mean 'oro'",
+    ),
+    "a list and no variables": (
+        lambda: xloader.open([era5(4), orography()], variables=[]),
+        OptionError,
+        "variables= is empty",
+    ),
+    "a list with windows": (
+        lambda: xloader.open([windowed(), orography()]),
+        OptionError,
+        "the samples number 1 of 2 have windows",
+    ),
+    "a tree without numbers": (
+        lambda: xr.DataTree.from_dict({"/a": xr.Dataset({"t": ("x", ["a"])})}).xloader,
+        UnsupportedDataError,
+        "an open DataTree has no numeric data variable. Given: the groups",
+    ),
+    "a tree without a variable": (
+        lambda: xloader.open(xr.DataTree.from_dict({"/a": era5(4)}), variables="a/t2"),
+        UnknownNameError,
+        "with this path. Given: a/t2. Allowed: a/t2m.*did you mean 'a/t2m'",
+    ),
+    "a tree and no variables": (
+        lambda: xloader.open(xr.DataTree.from_dict({"/a": era5(4)}), variables=[]),
+        OptionError,
+        "variables= is empty",
+    ),
+    "a tree with options": (
+        lambda: xloader.open(xr.DataTree.from_dict({"/a": era5(4)}), group="a"),
+        OptionError,
+        "already open. Given: group",
+    ),
+}
+
+
+@pytest.mark.parametrize(("attempt", "kind", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_refusals_say_what_to_do(
+    attempt: Callable[[], Any], kind: type[XloaderError], told: str
+) -> None:
+    with pytest.raises(kind, match=told) as caught:
+        attempt()
+    assert caught.value.remedy or caught.value.allowed
+    assert caught.value.given is not None
+
+
+def test_no_credential_is_shown(tmp_path: Path) -> None:
+    write_store(era5(), {"t2m": CHUNKS["t2m"]}, tmp_path / "e.zarr")
+    url = f"file://{tmp_path}/e.zarr"
+    opened = xr.open_zarr(url, consolidated=False)
+    opened.encoding["source"] = "https://user:SECRET@host/e.zarr?token=SECRET"
+    samples = xloader.join({"a": opened, "b": radar()}).window(time=2)
+    tree = xr.DataTree.from_dict({"/a": opened})
+    tree.encoding["source"] = "https://user:SECRET@host/e.zarr?token=SECRET"
+    for shown in (
+        samples,
+        samples.explain(memory="1MiB"),
+        tree.xloader,
+        samples.recipe.source.name,
+    ):
+        assert "SECRET" not in f"{shown!r} {shown}"
+    assert "host/e.zarr" in repr(samples)
+
+
+# Lists of elements
+
+
+@pytest.mark.parametrize("elements", [[], [4], [0, 0, 0], [3, 4, 4, 2**40], list(range(0, 99, 7))])
+def test_a_list_of_elements_is_a_sequence_that_pickles(elements: list[int]) -> None:
+    held = ElementList(elements)
+    copy = pickle.loads(pickle.dumps(held))
+    assert copy == held
+    assert hash(copy) == hash(held)
+    assert repr(copy) == repr(held)
+    assert list(held) == elements
+    assert np.asarray(held).tolist() == elements
+    assert list(held[1:]) == elements[1:]
+    assert held != ElementList([*elements, 2**41])
+    assert list(as_elements(elements)) == elements
+
+
+def test_pandas_finds_what_join_finds() -> None:
+    """Labels that lie anywhere, against `get_indexer`."""
+    rng = np.random.default_rng(0)
+    for method in ("nearest", "ffill"):
+        own, other = (np.sort(rng.choice(500, 60, replace=False)) for _ in range(2))
+        data = {
+            "a": xr.Dataset({"n": ("time", np.arange(60))}, {"time": own}),
+            "b": xr.Dataset({"n": ("time", np.arange(60))}, {"time": other}),
+        }
+        found = pd.Index(other).get_indexer(own, method=method, tolerance=9)
+        samples = xloader.join(data, method=method, tolerance=9).window(time=1)
+        both = np.array([[int(array[0]) for array in samples[i]] for i in range(len(samples))])
+        np.testing.assert_array_equal(both[:, 0], np.flatnonzero(found >= 0))
+        np.testing.assert_array_equal(both[:, 1], found[found >= 0])

@@ -1,0 +1,309 @@
+"""Batches that are composed of the batches of several sets, each made by a loader of its own.
+
+::
+
+    set era5   [a a a a a] [a a a a a] ...      batches of its own loader, in its own order
+    set cmip   [b b] [b b] ...
+    step 0     a a a a b                        as many rows of each as the interleaving says
+    step 1     a a a b b                        a batch of a set may serve several steps
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.engine.buffers import ArrayKind, BatchPool
+from xloader.errors import ClosedError
+from xloader.loader.batch import Batch
+from xloader.planning.interleaving import Interleaving
+
+NUM_HELD = 2
+"""Composed batches in memory at a time: the one under way, and the one before it."""
+
+
+class RowStack(Protocol):
+    """The rows of one batch, as they are put together."""
+
+    def put(self, batch: Batch, rows: slice, at: int) -> None:
+        """Add some rows of a set's batch, from row ``at`` of the composed one on."""
+        ...
+
+    def arrays(self) -> list[Any]:
+        """The fields of the composed batch, once all rows were added."""
+        ...
+
+
+MakeStack = Callable[[int], RowStack]
+"""Makes the place for a batch of so many rows."""
+
+
+class HostRows:
+    """Puts batches together in reused memory of this process.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The fields, in order.
+    hand_over : callable
+        Converts a composed array into what is delivered.
+    batch_size : int
+        Rows of a full batch.
+    """
+
+    def __init__(
+        self, names: Sequence[str], hand_over: Callable[[NDArray[Any]], Any], batch_size: int
+    ) -> None:
+        self.names = names
+        self.hand_over = hand_over
+        self._batch_size = batch_size
+        self._pool: BatchPool | None = None
+
+    def __call__(self, num_rows: int) -> RowStack:
+        """The place for a batch of so many rows."""
+        return _HostStack(self, num_rows)
+
+    def take(self, like: Batch, num_rows: int) -> list[NDArray[Any]]:
+        """Uninitialised arrays of so many rows, of the fields of a batch."""
+        size = self._batch_size
+        kinds = [ArrayKind((size, *like[n].shape[1:]), like[n].dtype) for n in self.names]
+        if self._pool is None:
+            self._pool = BatchPool(kinds, NUM_HELD)
+        return [array[:num_rows] for array in self._pool.take(kinds)]
+
+
+class _HostStack:
+    def __init__(self, owner: HostRows, num_rows: int) -> None:
+        self._owner = owner
+        self._num_rows = num_rows
+        self._arrays: list[NDArray[Any]] = []
+
+    def put(self, batch: Batch, rows: slice, at: int) -> None:
+        if not self._arrays:
+            self._arrays = self._owner.take(batch, self._num_rows)
+        for name, array in zip(self._owner.names, self._arrays, strict=True):
+            array[at : at + rows.stop - rows.start] = batch[name][rows]
+
+    def arrays(self) -> list[Any]:
+        return [self._owner.hand_over(array) for array in self._arrays]
+
+
+class DeviceRows:
+    """Puts batches together where they are, such as on a GPU.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The fields, in order.
+    join : callable
+        Concatenates arrays along their first axis.
+    """
+
+    def __init__(self, names: Sequence[str], join: Callable[[Sequence[Any]], Any]) -> None:
+        self._names = names
+        self._join = join
+
+    def __call__(self, num_rows: int) -> RowStack:
+        """The place for a batch of so many rows."""
+        return _DeviceStack(self._names, self._join)
+
+
+class _DeviceStack:
+    def __init__(self, names: Sequence[str], join: Callable[[Sequence[Any]], Any]) -> None:
+        self._names = names
+        self._join = join
+        self._parts: list[tuple[int, dict[str, Any]]] = []
+
+    def put(self, batch: Batch, rows: slice, at: int) -> None:
+        self._parts.append((at, {name: batch[name][rows] for name in self._names}))
+
+    def arrays(self) -> list[Any]:
+        self._parts.sort(key=lambda part: part[0])
+        return [self._join([part[name] for _, part in self._parts]) for name in self._names]
+
+
+class SetFeed:
+    """The batches of one set, in order. It holds one of them at a time.
+
+    Parameters
+    ----------
+    name : str
+        Name of the set.
+    batches : iterator of Batch, optional
+        The batches of its own loader; None if the set has given all its rows.
+    first : int
+        Number of the first of these batches.
+    """
+
+    def __init__(self, name: str, batches: Iterator[Batch] | None, first: int) -> None:
+        self.name = name
+        self._batches = batches
+        self._next = first
+        self._held: Batch | None = None
+
+    def batch(self, number: int) -> Batch:
+        """The batch of that number. Numbers must ascend."""
+        while self._held is None or self._next <= number:
+            assert self._batches is not None
+            # Dropped first, so that its memory is free for the batches to come.
+            self._held = None
+            self._held = next(self._batches)
+            self._next += 1
+        return self._held
+
+    def close(self) -> None:
+        """Stop the making of batches."""
+        self._held = None
+        if self._batches is not None:
+            self._batches.close()  # type: ignore[attr-defined]
+
+
+class ComposedRun:
+    """One epoch, or the rest of one, whose batches are composed of those of several sets.
+
+    Parameters
+    ----------
+    interleaving : Interleaving
+        How many rows of which set are in which step.
+    feeds : sequence of SetFeed
+        The batches of each set.
+    make_stack : callable
+        Makes the place for each batch.
+    names : sequence of str
+        The fields, in order.
+    first_step : int
+        The step of the first batch.
+    """
+
+    def __init__(
+        self,
+        interleaving: Interleaving,
+        feeds: Sequence[SetFeed],
+        make_stack: MakeStack,
+        names: Sequence[str],
+        first_step: int,
+    ) -> None:
+        self._interleaving = interleaving
+        self._feeds = feeds
+        self._make_stack = make_stack
+        self._names = names
+        self._step = first_step
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run was closed."""
+        return self._is_closed
+
+    def take(self) -> Batch | None:
+        """The next batch; None after the last one.
+
+        Raises
+        ------
+        ClosedError
+            If the run is closed.
+        XloaderError
+            Of any kind, from the loader of a set.
+        """
+        if self._is_closed:
+            raise ClosedError(
+                "the iterator is closed",
+                remedy="iterate over the loader again; after loader.close(), make a new loader",
+            )
+        told = self._interleaving
+        if self._step == told.num_steps:
+            return None
+        begun, ended = told.counts(self._step), told.counts(self._step + 1)
+        given = [end - begin for begin, end in zip(begun, ended, strict=True)]
+        sizes = [told.rank_dealers * rows for rows in given]
+        num_rows = sum(sizes)
+        rows = _ComposedRows(self._make_stack(num_rows), num_rows)
+        at = 0
+        for index, size in enumerate(sizes):
+            if size:
+                self._put(index, (begun[index], ended[index]), rows, at)
+            at += size
+        self._step += 1
+        source = np.repeat(np.array([feed.name for feed in self._feeds]), sizes)
+        arrays = rows.stack.arrays()
+        return Batch(arrays, self._names, rows.ids, rows.is_padding, source=source)
+
+    def close(self) -> None:
+        """Stop the loaders of all sets."""
+        self._is_closed = True
+        for feed in self._feeds:
+            feed.close()
+
+    def _put(self, index: int, given: tuple[int, int], rows: _ComposedRows, at: int) -> None:
+        """Put the rows of one set: those that it gives after ``given[0]``, up to ``given[1]``."""
+        told, feed = self._interleaving, self._feeds[index]
+        share, size = told.share(index), told.lane_rows[index]
+        num_lanes = told.rank_dealers * told.dealer_lanes
+        spans = [(told.done(given[0], n), told.done(given[1], n)) for n in range(num_lanes)]
+        places = at + np.cumsum([0, *(end - begin for begin, end in spans)])
+        first = min(begin for begin, end in spans if begin < end) // share
+        last = (max(end for begin, end in spans if begin < end) - 1) // share
+        for number in range(first, last + 1):
+            batch = feed.batch(number)
+            # The rows of a batch are sorted by lane. At the end, all lanes have equally few.
+            num_each = min(share, size - number * share)
+            for lane, (begin, end) in enumerate(spans):
+                low, high = max(begin, number * share), min(end, number * share + num_each)
+                if low < high:
+                    shift = lane * num_each - number * share
+                    place = int(places[lane]) + low - begin
+                    rows.put(batch, slice(low + shift, high + shift), place)
+
+
+@dataclass
+class _ComposedRows:
+    """The rows of a batch under way, with the id and the flag of each."""
+
+    stack: RowStack
+    num_rows: int
+
+    def __post_init__(self) -> None:
+        self.ids = np.empty(self.num_rows, np.int64)
+        self.is_padding = np.empty(self.num_rows, np.bool_)
+
+    def put(self, batch: Batch, rows: slice, at: int) -> None:
+        into = slice(at, at + rows.stop - rows.start)
+        self.ids[into], self.is_padding[into] = batch.ids[rows], batch.is_padding[rows]
+        self.stack.put(batch, rows, at)
+
+
+@dataclass
+class ComposedProgress:
+    """Counters of the composed batches delivered so far.
+
+    Parameters
+    ----------
+    loaders : mapping of str to object
+        The loader of each set that has rows in this epoch.
+    """
+
+    loaders: Mapping[str, Any]
+    begin: float = 0.0
+    end: float = 0.0
+    num_steps: int = 0
+    num_samples: int = 0
+    num_skipped: int = 0
+    delivered_nbytes: int = 0
+
+    def start(self) -> None:
+        """Note that a batch is asked for. Only the first call counts."""
+        self.begin = self.begin or time.perf_counter()
+
+    def add(self, delivery: Batch) -> None:
+        """Count a batch."""
+        self.num_steps += 1
+        num_skipped = int(np.count_nonzero(delivery.is_padding))
+        self.num_skipped += num_skipped
+        self.num_samples += len(delivery.ids) - num_skipped
+        self.delivered_nbytes += sum(int(array.nbytes) for array in delivery)
+        self.end = time.perf_counter()

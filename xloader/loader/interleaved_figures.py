@@ -1,0 +1,246 @@
+"""The cost of an epoch of several sets, predicted before it and measured after it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from typing import Any
+
+from xloader.core.nbytes import show_nbytes
+from xloader.loader.advice import show_speed
+from xloader.loader.report import Report
+from xloader.planning.cost_figures import Figures, FigureTable
+from xloader.planning.explain import Explanation
+
+
+@dataclass(frozen=True)
+class SetShare:
+    """The part of one set in an epoch of several sets, on all ranks.
+
+    Attributes
+    ----------
+    weight : Fraction
+        Proportion of the rows that are of this set; those of all sets sum to 1.
+    num_samples : int
+        Rows of the set in an epoch.
+    num_left_out : int
+        Samples that the set has beyond these. Successive epochs take other samples, if shuffled.
+    memory_nbytes : int
+        The part of ``memory`` that the set's own loader has, on each rank.
+    """
+
+    weight: Fraction
+    num_samples: int
+    num_left_out: int
+    memory_nbytes: int
+
+
+@dataclass(frozen=True)
+class InterleavedFigures(FigureTable):
+    """The figures that the prediction and the measurement of several sets share.
+
+    They are of one rank and one epoch, and are sums over the sets, except where noted.
+
+    Attributes
+    ----------
+    num_samples : int
+        Samples delivered, without padding.
+    num_steps : int
+        Batches of each rank.
+    num_reads : int
+        (variable, chunk) pairs read and decoded.
+    read_nbytes : int
+        Decoded bytes of these chunks.
+    read_amplification : float
+        ``num_reads`` divided by the number of distinct pairs needed; 1.00 is each once.
+    peak_nbytes : int
+        The most bytes in use at a time, as in :class:`Explanation`, with two composed batches.
+    mixing, full_mixing : float
+        Mean number of distinct regions in a batch, and its value for full shuffles. For each set,
+        a batch of its own loader is counted, which has about as many rows as it gives to a step.
+    num_dropped_windows : int
+        Windows left out by the sets themselves.
+    dropped_windows : dict of str to int
+        The same by reason.
+    is_exact : bool
+        Whether the counts are exact.
+    shares : dict of str to SetShare
+        The part of each set in an epoch.
+    """
+
+    num_samples: int
+    num_steps: int
+    num_reads: int
+    read_nbytes: int
+    read_amplification: float
+    peak_nbytes: int
+    mixing: float
+    full_mixing: float
+    num_dropped_windows: int
+    dropped_windows: Mapping[str, int]
+    is_exact: bool
+    shares: Mapping[str, SetShare]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"
+        rows = [
+            ("samples", f"{self.num_samples:,} in {self.num_steps:,} batches"),
+            ("reads", f"{self.num_reads:,} chunks, {show_nbytes(self.read_nbytes)} decoded"),
+            ("amplification", f"{self.read_amplification:.3f} reads a chunk"),
+            ("mixing", mixing),
+            ("memory", f"{show_nbytes(self.peak_nbytes)} at most"),
+        ]
+        for name, share in self.shares.items():
+            text = f"{float(share.weight):.4g} of the rows, {share.num_samples:,} an epoch"
+            if share.num_left_out:
+                text += f", {share.num_left_out:,} samples left out of each"
+            rows.append((name, f"{text}; {show_nbytes(share.memory_nbytes)} of memory"))
+        return rows
+
+
+@dataclass(frozen=True)
+class InterleavedExplanation(InterleavedFigures):
+    """The predicted cost of an epoch of several sets, computed before any data is read.
+
+    Attributes
+    ----------
+    sets : dict of str to Explanation
+        The prediction for each set's own loader, for sets with rows left in the epoch.
+    num_shared_reads : int
+        Extra reads because several ranks need the same chunk.
+    notes : tuple of str
+        Other facts that may surprise the user, each a sentence that begins with the set's name.
+    """
+
+    sets: Mapping[str, Explanation] = field(default_factory=dict)
+    num_shared_reads: int = 0
+    notes: tuple[str, ...] = ()
+
+    def _title(self) -> str:
+        return "Explanation of several sets: a prediction, made without reading data"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = super()._rows()
+        if self.num_shared_reads:
+            rows.append(("shared", f"{self.num_shared_reads:,} extra reads that ranks share"))
+        return rows + [("note", note) for note in self.notes]
+
+
+@dataclass(frozen=True)
+class InterleavedReport(InterleavedFigures):
+    """The amounts read and the speed of the epoch under way, or of the last one.
+
+    Attributes
+    ----------
+    sets : dict of str to Report
+        The report of each set's own loader. Its samples are those of the set's own batches, of
+        which an epoch may have used only a part so far.
+    num_requests, num_retries, num_missing, num_skipped_samples : int
+        As in :class:`Report`.
+    num_nan : dict of str to int
+        Number of NaN values by set and field, such as ``"era5/t2m"``.
+    delivered_nbytes : int
+        Bytes of the batches delivered.
+    seconds : float
+        Seconds from the first request for a batch to the last batch.
+    wait_seconds : float
+        Seconds in which the consumer waited for batches of the sets.
+    bottleneck : str
+        What limits the speed: ``"consumer"``, or the bottleneck of the set that was waited for
+        longest, such as ``"decode"``.
+    advice : str
+        The bottleneck in words, with the name of the set.
+    """
+
+    sets: Mapping[str, Report] = field(default_factory=dict)
+    num_requests: int = 0
+    num_retries: int = 0
+    num_missing: int = 0
+    num_skipped_samples: int = 0
+    num_nan: Mapping[str, int] = field(default_factory=dict)
+    delivered_nbytes: int = 0
+    seconds: float = 0.0
+    wait_seconds: float = 0.0
+    bottleneck: str = "consumer"
+    advice: str = ""
+
+    def _title(self) -> str:
+        return "Report of several sets"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        seconds = max(self.seconds, 1e-9)
+        speed = show_speed(self.delivered_nbytes / seconds, self.num_samples / seconds)
+        size = show_nbytes(self.delivered_nbytes)
+        waited = f"{self.wait_seconds:.2f} s, {self.wait_seconds / seconds:.0%} of the time"
+        rows = [
+            *super()._rows(),
+            ("delivered", f"{size} in {self.seconds:.2f} s, {speed}"),
+            ("waited", waited),
+            ("bottleneck", f"{self.bottleneck}. {self.advice}"),
+        ]
+        if self.num_retries:
+            rows.append(("retries", f"{self.num_retries:,} of {self.num_requests:,} requests"))
+        if self.num_missing:
+            rows.append(("missing", f"{self.num_missing:,} chunks were absent"))
+        if self.num_skipped_samples:
+            rows.append(("skipped", f"{self.num_skipped_samples:,} samples"))
+        if self.num_nan:
+            counts = ", ".join(f"{name} {num:,}" for name, num in self.num_nan.items())
+            rows.append(("NaN", f"{counts} values, in the batches that were checked"))
+        return rows
+
+
+def summed(figures: Sequence[Figures]) -> dict[str, Any]:
+    """The figures of several sets that are sums: reads, bytes, regions and dropped windows.
+
+    Parameters
+    ----------
+    figures : sequence of Figures
+        The figures of each set's loader.
+    """
+    num_reads = sum(own.num_reads for own in figures)
+    needed = sum(own.num_reads / (own.read_amplification or 1.0) for own in figures)
+    dropped: Counter[str] = Counter()
+    for own in figures:
+        dropped.update(own.dropped_windows)
+    return {
+        "num_reads": num_reads,
+        "read_nbytes": sum(own.read_nbytes for own in figures),
+        "read_amplification": num_reads / needed if needed else 0.0,
+        "mixing": sum(own.mixing for own in figures),
+        "full_mixing": sum(own.full_mixing for own in figures),
+        "num_dropped_windows": sum(own.num_dropped_windows for own in figures),
+        "dropped_windows": dict(dropped),
+        "is_exact": all(own.is_exact for own in figures),
+    }
+
+
+def worst_wait(reports: Mapping[str, Report], seconds: float) -> dict[str, Any]:
+    """The bottleneck of several sets, and advice on it.
+
+    Parameters
+    ----------
+    reports : mapping of str to Report
+        The report of each set's loader.
+    seconds : float
+        Seconds of the epoch so far.
+    """
+    waits = {name: own.wait_seconds for name, own in reports.items()}
+    if not waits or sum(waits.values()) < seconds / 10:
+        return {"bottleneck": "consumer", "advice": "The training loop is slower than the loader."}
+    name = max(waits, key=waits.__getitem__)
+    stage, busy = reports[name].bottleneck, reports[name].busy_seconds
+    if stage == "consumer" and busy:
+        # While one set is waited for, the others have a slow consumer.
+        stage = max(busy, key=busy.__getitem__)
+    advice = (
+        f"The set {name!r} was waited for longest, {waits[name]:.2f} s; "
+        f"report().sets[{name!r}] says more."
+    )
+    return {"bottleneck": stage, "advice": advice}

@@ -1,0 +1,443 @@
+"""The loader of several sets of samples: it composes the batches of one loader for each set.
+
+::
+
+    era5   Loader  \
+                     ComposedRun -> EpochIterator -> batches
+    cmip   Loader  /
+
+Order, reads, memory, faults and states are those of the sets' own loaders. What is added here is
+which set gives which row, and the division of the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from xloader.core.messages import names_function
+from xloader.core.options import LoaderOptions
+from xloader.core.ranks import World, find_world
+from xloader.errors import (
+    ClosedError,
+    OptionError,
+    StateError,
+)
+from xloader.loader.batch import Batch
+from xloader.loader.composed_run import (
+    NUM_HELD,
+    ComposedProgress,
+    ComposedRun,
+    DeviceRows,
+    HostRows,
+    SetFeed,
+)
+from xloader.loader.cursor import Cursor, Position
+from xloader.loader.epoch_iterator import EpochIterator, EpochRun
+from xloader.loader.interleaved_figures import (
+    InterleavedExplanation,
+    InterleavedReport,
+    summed,
+    worst_wait,
+)
+from xloader.loader.interleaved_state import make_state, read_parts
+from xloader.loader.loader import Loader
+from xloader.loader.rank_resolver import process_group
+from xloader.loader.row_list import Rows
+from xloader.loader.sample_sets import SampleSets
+from xloader.loader.set_loaders import SetLoaders
+from xloader.planning.explain import Explanation
+from xloader.planning.interleaving import Interleaving
+from xloader.recipe.recipe import Recipe
+
+
+class InterleavedLoader:
+    """Iterable over batches with rows of several sets, in exact proportions.
+
+    It is made by :meth:`Interleaved.loader`, and used as a :class:`Loader`. Each ``iter`` is one
+    epoch. After a complete epoch, the next ``iter`` delivers the next one. After a break in the
+    middle, it starts the same epoch again from its first batch.
+
+    Parameters
+    ----------
+    sets : SampleSets
+        The sets.
+    options : LoaderOptions
+        The options of :meth:`Interleaved.loader`.
+    make_loader : callable
+        Makes the loader of one set from its recipe and options.
+    hand_over : callable
+        Converts a composed array into what is delivered.
+    join : callable, optional
+        Concatenates arrays on a device; by default batches are composed in ordinary memory.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the memory is too small for the sets together. The error gives the minimum that
+        suffices.
+    EmptySamplesError
+        If a set has no row in an epoch.
+    LanesError
+        As for :class:`Loader`.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> a, b = (xloader.open(ds + shift).window(time=1) for shift in (0, 100))
+    >>> both = xloader.interleave({"a": (a, 0.7), "b": (b, 0.3)})
+    >>> with both.loader(batch_size=5, output="numpy") as loader:
+    ...     for batch in loader:
+    ...         print(batch.source.tolist(), batch.t2m.shape)
+    ['a', 'a', 'a', 'a', 'b'] (5, 1, 4)
+    ['a', 'a', 'a', 'b', 'b'] (5, 1, 4)
+    ['a', 'a', 'a', 'b'] (4, 1, 4)
+    """
+
+    def __init__(
+        self,
+        sets: SampleSets,
+        options: LoaderOptions,
+        make_loader: Callable[[Recipe, LoaderOptions], Loader],
+        hand_over: Callable[[NDArray[Any]], Any],
+        join: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> None:
+        self.sets = sets
+        self.options = options
+        self._make_loader = make_loader
+        self._hand_over = hand_over
+        self._join = join
+        self._cursor = Cursor()
+        self._run: ComposedRun | None = None
+        self._progress: ComposedProgress | None = None
+        self._is_closed = False
+        self._is_settled = False
+        self._locks: dict[int, threading.RLock] = {}
+        self._rows: HostRows | DeviceRows | None = None
+        self._made: SetLoaders | None = None
+        # As for a loader of one set: errors come at once, unless a later rank may resolve them.
+        may_change = options.rank is None and process_group() is None
+        try:
+            settled = options.settled()
+        except OptionError:
+            if not may_change:
+                raise
+            return
+        try:
+            self._made = self._make(settled)
+        except OptionError:
+            if not may_change or options.lanes is None:
+                raise
+
+    def __len__(self) -> int:
+        return self._settle().interleaving.num_steps
+
+    @property
+    def num_samples(self) -> int:
+        """Number of rows of an epoch, over all ranks."""
+        return sum(self._settle().interleaving.taken)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next ``iter`` delivers."""
+        return self._cursor.epoch
+
+    @property
+    def sampler(self) -> InterleavedLoader:
+        """The loader itself, as trainers call ``loader.sampler.set_epoch``."""
+        return self
+
+    @property
+    def batch_sampler(self) -> InterleavedLoader:
+        """The loader itself, as trainers look for a sampler here first."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows of a batch of one rank."""
+        return self.options.batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter`` delivers; see :meth:`Loader.set_epoch`.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+
+        Raises
+        ------
+        OptionError
+            If the number is not a whole one, is negative or is too large.
+        """
+        self._cursor.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the loader: after the last batch that was yielded.
+
+        Returns
+        -------
+        dict
+            Plain JSON values, about 1 KB for each set. The state of any rank restores all ranks.
+        """
+        made, position = self._settle(), self._cursor.position
+        told = made.interleaving
+        parts = {
+            name: loader.state_at(Position(position.epoch, told.begin(index, position.step) or 0))
+            for index, (name, loader) in enumerate(made.loaders.items())
+        }
+        return make_state(position, told, parts)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved position of a loader of the same sets. No chunk is read yet.
+
+        The rest of the epoch, and all later epochs, are those that the other loader would have
+        delivered. With ``lanes=`` that holds for any number of ranks that divides the lanes.
+        Without it, the number of ranks must be the same.
+
+        Parameters
+        ----------
+        state : dict
+            The return value of :meth:`state_dict` on any rank, also after a round trip through
+            JSON.
+
+        Raises
+        ------
+        StateError
+            If the state is damaged, or was saved with other sets, weights or samples, another
+            ``num_samples``, batch or ``drop_last``, or, without ``lanes=``, with another number
+            of ranks. Nothing is loaded then.
+        MemoryBudgetError
+            If the plans of the state need more memory than this loader has.
+        ClosedError
+            If the loader is closed.
+        """
+        self._check_open()
+        made = self._settle()
+        position, parts = read_parts(state, made.interleaving, list(made.loaders))
+        for name, loader in made.loaders.items():
+            try:
+                loader.check_state(parts[name])
+            except StateError as error:
+                raise StateError(
+                    f"the set {name!r}: {error.what}",
+                    given=error.given,
+                    allowed=error.allowed,
+                    remedy=error.remedy,
+                ) from error
+        self._stop()
+        for name, loader in made.loaders.items():
+            loader.load_state_dict(parts[name])
+        self._cursor.load(position, made.interleaving.num_steps)
+
+    def explain(self, scope: Literal["rank", "world"] = "rank") -> InterleavedExplanation:
+        """Predict what the next ``iter`` will read and hold in memory. No chunk of data is read.
+
+        Parameters
+        ----------
+        scope : {"rank", "world"}
+            Whether to count this rank alone or all ranks together.
+
+        Returns
+        -------
+        InterleavedExplanation
+            The prediction: sums, and a part for each set.
+
+        Raises
+        ------
+        OptionError
+            If the scope is neither of these.
+        """
+        if scope not in ("rank", "world"):
+            raise OptionError("unknown scope", given=repr(scope), allowed="'rank' or 'world'")
+        made, start = self._settle(), self._cursor.start
+        told = made.interleaving
+        sets: dict[str, Explanation] = {}
+        for index, (name, loader) in enumerate(made.loaders.items()):
+            first = told.begin(index, start.step)
+            if first is not None:
+                sets[name] = loader.explain_from(Position(start.epoch, first), scope)
+        num_ranks = told.world_size if scope == "world" else 1
+        num_left = told.num_rows - told.rows_before(start.step)
+        composed = num_ranks * min(told.num_steps - start.step, NUM_HELD) * made.composed_nbytes
+        notes = [f"{name}: {note}" for name, own in sets.items() for note in own.notes]
+        return InterleavedExplanation(
+            num_samples=num_ranks * told.rank_dealers * num_left,
+            num_steps=told.num_steps - start.step,
+            peak_nbytes=composed + sum(own.peak_nbytes for own in sets.values()),
+            shares=made.shares(self.sets),
+            sets=sets,
+            num_shared_reads=sum(own.num_shared_reads for own in sets.values()),
+            notes=(*notes, *self._rounding_note(told)),
+            **summed(list(sets.values())),
+        )
+
+    def report(self) -> InterleavedReport:
+        """Measurements of the epoch under way, or of the last one.
+
+        Returns
+        -------
+        InterleavedReport
+            The amounts read, and the speed: sums, and a part for each set.
+
+        Raises
+        ------
+        OptionError
+            If no epoch has begun.
+        """
+        progress = self._progress
+        if progress is None:
+            raise OptionError(
+                "there is nothing to report yet",
+                allowed="a report after a first batch",
+                remedy="iterate over the loader, or call explain() for the prediction",
+            )
+        reports = {name: loader.report() for name, loader in progress.loaders.items()}
+        every = reports.values()
+        seconds = progress.end - progress.begin if progress.num_steps else 0.0
+        num_nan = {f"{n}/{f}": num for n, own in reports.items() for f, num in own.num_nan.items()}
+        made = self._settle()
+        held = min(progress.num_steps, NUM_HELD) * made.composed_nbytes
+        return InterleavedReport(
+            num_samples=progress.num_samples,
+            num_steps=progress.num_steps,
+            peak_nbytes=held + sum(own.peak_nbytes for own in every),
+            shares=made.shares(self.sets),
+            sets=reports,
+            num_requests=sum(own.num_requests for own in every),
+            num_retries=sum(own.num_retries for own in every),
+            num_missing=sum(own.num_missing for own in every),
+            num_skipped_samples=progress.num_skipped,
+            num_nan=num_nan,
+            delivered_nbytes=progress.delivered_nbytes,
+            seconds=seconds,
+            wait_seconds=sum(own.wait_seconds for own in every),
+            **worst_wait(reports, seconds),
+            **summed(list(every)),
+        )
+
+    def close(self) -> None:
+        """Stop the threads and release the memory. It may be called more than once."""
+        self._is_closed = True
+        with self._lock:
+            self._stop()
+            for loader in self._made.loaders.values() if self._made else ():
+                loader.close()
+
+    def __enter__(self) -> InterleavedLoader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            self._check_open()
+            number = self._cursor.begin()
+            self._stop()
+            return EpochIterator(self._cursor, number, self._begin, self._deliver)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = (self.sets, self.options, self._make_loader, self._hand_over, self._join)
+        return InterleavedLoader, parts
+
+    def __repr__(self) -> str:
+        count = "" if self._made is None else f"{self._made.interleaving.num_steps} "
+        names = ", ".join(self.sets.names)
+        return (
+            f"<xloader.InterleavedLoader of {names}: {count}batches of {self.batch_size}, "
+            f"epoch {self.epoch}>"
+        )
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """Lock under which iterations begin and end."""
+        # One per process: a lock held by another thread during a fork stays locked in the child.
+        return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the loader is closed", remedy="make a new loader")
+
+    # Making the loaders of the sets
+
+    def _settle(self) -> SetLoaders:
+        """The loaders of all sets, made for the rank that this process has at the first use."""
+        made = self._made
+        if self._is_settled and made is not None:
+            # Each loader raises if its rank has changed since.
+            for loader in made.loaders.values():
+                len(loader)
+            return made
+        found = find_world(self.options.rank, self.options.world_size) or World()
+        if made is None or made.world != found:
+            made = self._made = self._make(self.options.settled())
+        self._is_settled = True
+        return made
+
+    def _make(self, settled: LoaderOptions) -> SetLoaders:
+        """Make the loaders of all sets, for the ranks of these options."""
+        self._rows = None
+        is_on_host = self._join is None
+        return SetLoaders.of(self.sets, self.options, settled, self._make_loader, is_on_host)
+
+    def _rounding_note(self, told: Interleaving) -> list[str]:
+        asked = self.sets.num_samples
+        if asked is None or asked == sum(told.taken):
+            return []
+        left = asked - sum(told.taken)
+        return [
+            f"{left:,} of {asked:,} rows are left out, so that all ranks take the same steps"
+            + " and each batch is full" * told.drop_last
+        ]
+
+    # Iterating
+
+    def _begin(self) -> EpochRun:
+        """Stop the run under way, and make the next one."""
+        with self._lock:
+            self._stop()
+            made, start = self._settle(), self._cursor.start
+            told = made.interleaving
+            feeds, at_work = [], {}
+            for index, (name, loader) in enumerate(made.loaders.items()):
+                first = told.begin(index, start.step)
+                batches = None
+                if first is not None:
+                    loader.move_to(Position(start.epoch, first))
+                    batches, at_work[name] = iter(loader), loader
+                feeds.append(SetFeed(name, batches, first or 0))
+            names = tuple(out.name for out in self.sets.outputs)
+            if self._rows is None:
+                size = self.options.batch_size
+                self._rows = (
+                    HostRows(names, self._hand_over, size)
+                    if self._join is None
+                    else DeviceRows(names, self._join)
+                )
+            run = ComposedRun(told, feeds, self._rows, names, start.step)
+            self._run, self._progress = run, ComposedProgress(at_work)
+            self._cursor.restart()
+            return EpochRun(run, self._progress, start, told.num_steps, num_again=0)
+
+    def _stop(self) -> None:
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+
+    def _deliver(self, batch: Batch, epoch: int) -> Any:
+        if self.options.collate_fn is None:
+            return batch
+        with names_function(f"collate_fn on a batch of {len(batch.ids)} samples"):
+            return self.options.collate_fn(Rows(batch))

@@ -1,0 +1,140 @@
+"""States of a loader of several sets: its own step, and the state of each set's loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from xloader.errors import StateError
+from xloader.loader.cursor import Position
+from xloader.loader.state import VERSION, another_option, sign, unusable_state
+from xloader.planning.interleaving import Interleaving
+
+_KEYS: Final = ("version", "epoch", "step", "interleave", "sets", "check")
+
+
+def make_state(
+    position: Position, interleaving: Interleaving, parts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the state at a position.
+
+    Parameters
+    ----------
+    position : Position
+        The position, between two batches.
+    interleaving : Interleaving
+        How many rows of which set are in which step.
+    parts : mapping of str to dict
+        The state of each set's loader, in the order of the sets.
+
+    Returns
+    -------
+    dict
+        Plain JSON values.
+    """
+    return sign(
+        {
+            "version": VERSION,
+            "epoch": position.epoch,
+            "step": position.step,
+            "interleave": _describe(interleaving, list(parts)),
+            "sets": dict(parts),
+        }
+    )
+
+
+def read_parts(
+    state: object, interleaving: Interleaving, names: Sequence[str]
+) -> tuple[Position, dict[str, Any]]:
+    """Check that a loader can continue from a state, but for the states of its sets.
+
+    Parameters
+    ----------
+    state : dict
+        The return value of `make_state`, also after a round trip through JSON.
+    interleaving : Interleaving
+        That of the loader.
+    names : sequence of str
+        Names of the sets, in order.
+
+    Returns
+    -------
+    Position
+        The position of the state.
+    dict of str to dict
+        The state of each set's loader.
+
+    Raises
+    ------
+    StateError
+        If it is not a state, is damaged, or was saved with other sets, weights, batches or ranks.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise unusable_state("it is not a state of xloader", type(state).__name__)
+    if "interleave" not in state:
+        raise StateError(
+            "this is the state of a loader of one set",
+            given=f"a state with the keys {', '.join(map(str, state))}",
+            allowed="a value of state_dict() of a loader that xloader.interleave made",
+            remedy="load it into the loader of that set",
+        )
+    if state["version"] != VERSION:
+        raise unusable_state(
+            "it was saved by another version of xloader", f"version {state['version']!r}"
+        )
+    if sorted(map(str, state)) != sorted(_KEYS):
+        raise unusable_state("it does not have the keys of a state", sorted(map(str, state)))
+    for name in ("epoch", "step"):
+        if type(state[name]) is not int or state[name] < 0:
+            raise unusable_state(f"its {name} is not a whole number >= 0", repr(state[name]))
+    try:
+        is_whole = sign(state)["check"] == state["check"]
+    except (TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise unusable_state("it was changed after it was saved", f"check {state['check']!r}")
+    _check_same(dict(state["interleave"]), _describe(interleaving, names))
+    if state["step"] > interleaving.num_steps:
+        raise unusable_state(
+            f"its step is beyond the {interleaving.num_steps} steps of an epoch", state["step"]
+        )
+    return Position(state["epoch"], state["step"]), dict(state["sets"])
+
+
+def _describe(interleaving: Interleaving, names: Sequence[str]) -> dict[str, Any]:
+    """Everything that fixes which set gives which row of which step."""
+    return {
+        "sets": list(names),
+        "weights": list(interleaving.pattern.weights),
+        "num_samples": interleaving.num_samples,
+        "drop_last": interleaving.drop_last,
+        "patterns": interleaving.dealers,
+        "lanes": interleaving.lanes,
+        "rows_of_a_pattern": interleaving.step_rows,
+    }
+
+
+def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    others = [name for name in own if saved.get(name) != own[name]]
+    if not others:
+        return
+    if others[0] in ("patterns", "lanes", "rows_of_a_pattern"):
+        ranks, batch = own["patterns"], own["patterns"] * own["rows_of_a_pattern"]
+        raise StateError(
+            "the state was saved with another number of ranks, processes or lanes, or another "
+            "batch_size, so that rows would come from other sets",
+            given=f"{ranks} ranks or lanes, {own['lanes']} lanes, a global batch of {batch}",
+            allowed=f"{saved['patterns']} ranks or lanes, {saved['lanes']} lanes, a global batch "
+            f"of {saved['patterns'] * saved['rows_of_a_pattern']}",
+            remedy="use as many ranks and processes, and the same batch_size; a training that may "
+            "go on with another number of ranks needs lanes= from its start, and the same "
+            "batch_size * world_size",
+        )
+    name = others[0]
+    raise another_option(
+        {"sets": "list of sets", "weights": "ratio of weights"}.get(name, name),
+        own[name],
+        saved.get(name),
+        "interleave the same sets, in the same order and with the same weights and num_samples, "
+        "and pass the same drop_last",
+    )

@@ -1,0 +1,177 @@
+"""The loaders of several sets of samples, each with its part of the batch and of the memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from xloader.core.counter_rng import derive_key
+from xloader.core.nbytes import show_nbytes
+from xloader.core.options import LoaderOptions, usable_cores
+from xloader.core.output_dtypes import converted_dtype
+from xloader.core.ranks import World
+from xloader.errors import MemoryBudgetError
+from xloader.loader.composed_run import NUM_HELD
+from xloader.loader.interleaved_figures import SetShare
+from xloader.loader.loader import Loader
+from xloader.loader.rank_plan import RankPlan
+from xloader.loader.sample_sets import SampleSet, SampleSets
+from xloader.planning.interleaving import Interleaving
+from xloader.planning.make_plan import make_budget
+from xloader.planning.memory_shares import share_memory
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Recipe
+from xloader.recipe.taken_samples import taking
+
+MakeLoader = Callable[[Recipe, LoaderOptions], Loader]
+"""Makes the loader of one set."""
+
+_SET_SEED = 0x5E75
+
+
+@dataclass(frozen=True)
+class SetLoaders:
+    """The loaders of all sets, for a number of ranks.
+
+    Parameters
+    ----------
+    world : World
+        The rank that they are made for.
+    interleaving : Interleaving
+        How many rows of which set are in which step.
+    loaders : dict of str to Loader
+        The loader of each set, in order.
+    composed_nbytes : int
+        Bytes of a composed batch in this process's memory; 0 if batches are on a device.
+    """
+
+    world: World
+    interleaving: Interleaving
+    loaders: Mapping[str, Loader]
+    composed_nbytes: int
+
+    @classmethod
+    def of(
+        cls,
+        sets: SampleSets,
+        asked: LoaderOptions,
+        settled: LoaderOptions,
+        make_loader: MakeLoader,
+        is_on_host: bool,
+    ) -> SetLoaders:
+        """Make the loaders.
+
+        Parameters
+        ----------
+        sets : SampleSets
+            The sets.
+        asked : LoaderOptions
+            The options as they were given.
+        settled : LoaderOptions
+            The same, with the rank of this process.
+        make_loader : callable
+            Makes the loader of one set.
+        is_on_host : bool
+            Whether batches are composed in this process's memory, and not on a device.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small for the sets together.
+        EmptySamplesError
+            If a set has no row in an epoch.
+        """
+        told = sets.settle(settled)
+        recipes = [
+            taking(own.recipe, told.lanes * rows)
+            for own, rows in zip(sets.sets, told.lane_rows, strict=True)
+        ]
+        options = [_options_of(index, own, told, settled) for index, own in enumerate(sets.sets)]
+        composed = _batch_nbytes(sets, settled) if is_on_host else 0
+        shares = _divide(sets, settled, recipes, options, NUM_HELD * composed)
+        loaders = {}
+        for name, recipe, own, nbytes in zip(sets.names, recipes, options, shares, strict=True):
+            # The rank stays open: each loader finds it, and compares itself with other ranks.
+            own = replace(own, memory=nbytes, rank=asked.rank, world_size=asked.world_size)
+            loaders[name] = make_loader(recipe, own)
+            loaders[name].label = f"set {name!r}, with {show_nbytes(nbytes)} of the memory: "
+        return cls(settled.world, told, loaders, composed)
+
+    def shares(self, sets: SampleSets) -> dict[str, SetShare]:
+        """The part of each set in an epoch."""
+        told = self.interleaving
+        return {
+            own.name: SetShare(
+                own.weight, taken, left, self.loaders[own.name].options.memory_nbytes
+            )
+            for own, taken, left in zip(sets.sets, told.taken, told.left_out, strict=True)
+        }
+
+
+def _options_of(
+    index: int, own: SampleSet, told: Interleaving, settled: LoaderOptions
+) -> LoaderOptions:
+    """The options of a set's own loader, but for its memory."""
+    threads = settled.threads
+    if threads is None and not settled.processes:
+        # One more than its part: a set may have fewer rows, and each of them cost more.
+        threads = min(math.ceil(usable_cores() * own.weight) + 1, usable_cores())
+    return replace(
+        settled,
+        threads=threads,
+        batch_size=told.share(index) * told.lanes // told.world_size,
+        drop_last=False,
+        collate_fn=None,
+        # With equal seeds, sets of equal chunks would come in the same order.
+        seed=derive_key(settled.seed, index, _SET_SEED) if index else settled.seed,
+    )
+
+
+def _batch_nbytes(sets: SampleSets, settled: LoaderOptions) -> int:
+    """Bytes of a full composed batch."""
+    # As for the batches of one set: with lanes, a later run may have one rank only.
+    num_rows = settled.global_batch if settled.lanes else settled.batch_size
+    return num_rows * sum(
+        out.nbytes
+        // out.dtype.itemsize
+        * max(out.dtype.itemsize, converted_dtype(out.dtype, settled.output_dtype).itemsize)
+        for out in sets.outputs
+    )
+
+
+def _divide(
+    sets: SampleSets,
+    settled: LoaderOptions,
+    recipes: Sequence[Recipe],
+    options: Sequence[LoaderOptions],
+    composed_nbytes: int,
+) -> list[int]:
+    """The memory of each set: by weight, within what it needs and can use."""
+    needs, enough = [], []
+    for recipe, own in zip(recipes, options, strict=True):
+        planned = recipe.planned
+        layouts = make_layouts(planned)
+        footprint = make_footprint(planned, layouts)
+        needs.append(_least_nbytes(recipe, own))
+        budget = make_budget(footprint, layouts, own)
+        enough.append(max(needs[-1], budget.enough_nbytes(footprint.total_nbytes)))
+    left = settled.memory_nbytes - composed_nbytes
+    if sum(needs) > left:
+        each = ", ".join(f"{n} needs {least}" for n, least in zip(sets.names, needs, strict=True))
+        raise MemoryBudgetError(
+            f"the memory is too small for {len(needs)} sets of samples together",
+            given=f"memory={settled.memory_nbytes} bytes; {each}",
+            minimum_nbytes=composed_nbytes + sum(needs),
+        )
+    return share_memory(left, needs, enough, sets.pattern.weights)
+
+
+def _least_nbytes(recipe: Recipe, options: LoaderOptions) -> int:
+    """The least memory in bytes of a set's own loader."""
+    try:
+        RankPlan(recipe, replace(options, memory=1))
+    except MemoryBudgetError as error:
+        return error.minimum_nbytes
+    return 1

@@ -1,0 +1,327 @@
+"""`interleave`: batches with rows of several sets of samples, in exact proportions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Rational, Real
+from typing import Any, Unpack
+
+import numpy as np
+
+from xloader.core.keywords import LoaderKeywords
+from xloader.core.nbytes import show_nbytes
+from xloader.core.option_checks import MOST, check_whole
+from xloader.core.options import make_options
+from xloader.errors import OptionError, StackError
+from xloader.loader.interleaved_figures import InterleavedExplanation
+from xloader.loader.interleaved_loader import InterleavedLoader
+from xloader.loader.sample_sets import SampleSet, SampleSets
+from xloader.order.quota_pattern import QuotaPattern
+from xloader.recipe.taken_samples import num_samples_of
+from xloader.samples import loader_verbs
+from xloader.samples.samples import Samples
+
+_MOST_DENOMINATOR = 1_000_000
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Several sets of samples with the same fields, whose rows share the batches of an epoch.
+
+    :func:`xloader.interleave` makes it.
+
+    Parameters
+    ----------
+    sets : SampleSets
+        The sets.
+    """
+
+    sets: SampleSets
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sets, in the order in which a batch has them."""
+        return self.sets.names
+
+    @property
+    def weights(self) -> dict[str, Fraction]:
+        """Proportion of the rows that are of each set. They sum to 1."""
+        return {own.name: own.weight for own in self.sets.sets}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields, after all transforms."""
+        return tuple(out.name for out in self.sets.outputs)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one sample of each field, after all transforms."""
+        return {out.name: out.shape for out in self.sets.outputs}
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype]:
+        """Dtype of each field, after all transforms."""
+        return {out.name: out.dtype for out in self.sets.outputs}
+
+    def __len__(self) -> int:
+        """Number of rows of an epoch on one rank, with ``drop_last=False``."""
+        if self.sets.num_samples is not None:
+            return self.sets.num_samples
+        return self.sets.pattern.num_rows(self.sets.sizes)
+
+    def loader(self, **options: Unpack[LoaderKeywords]) -> InterleavedLoader:
+        """Plan epochs of batches with rows of all sets. Nothing is read yet.
+
+        Parameters
+        ----------
+        **options
+            As for :meth:`Samples.loader`. ``batch_size`` is that of the batches with rows of all
+            sets. ``memory`` is divided among the sets: by weight, but each has at least what its
+            smallest plan needs, and none more than what holds all its chunks. ``threads`` and
+            ``processes`` are those of each set; by default the cores are divided by weight.
+            ``device_transform``, ``device_random`` and ``out`` are not possible.
+
+        Returns
+        -------
+        InterleavedLoader
+            An iterable of :class:`Batch`. The rows of a batch are grouped by set.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the memory is too small for the sets together.
+        EmptySamplesError
+            If a set has no row in an epoch.
+        LanesError
+            If lanes do not divide the global batch, or ranks and processes the lanes.
+        OptionError
+            If an option is unknown, outside its range, or not possible here.
+        """
+        _refuse_device_options(options)
+        checked = make_options(**options)
+        hand_over, join = loader_verbs.composers(checked, self.dtypes)
+        make = loader_verbs.make_loader if join is not None else loader_verbs.make_array_loader
+        return InterleavedLoader(self.sets, checked, make, hand_over, join)
+
+    def explain(self, **options: Unpack[LoaderKeywords]) -> InterleavedExplanation:
+        """Predict what an epoch costs in reads and memory. No value is read.
+
+        Parameters
+        ----------
+        **options
+            As for :meth:`loader`.
+
+        Returns
+        -------
+        InterleavedExplanation
+            Sums, and a part for each set.
+        """
+        asked: LoaderKeywords = {"output": "numpy", **options}
+        with self.loader(**asked) as loader:
+            return loader.explain()
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(Samples, name) and not name.startswith("_"):
+            raise AttributeError(
+                f"several sets together have no {name!r}: call it on the samples of each set, "
+                "before xloader.interleave"
+            )
+        raise AttributeError(f"'Interleaved' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        try:
+            length = f"{len(self):,} rows an epoch"
+        except OptionError:
+            # Users print samples to find a fault, so printing must not fail because of it.
+            length = "weights with too many digits"
+        rows = [f"<xloader.Interleaved, {length}>"]
+        for own in self.sets.sets:
+            size = num_samples_of(own.recipe)
+            rows.append(f"    {own.name}  {float(own.weight):.4g} of the rows, {size:,} samples")
+        for out in self.sets.outputs:
+            nbytes = show_nbytes(out.nbytes)
+            rows.append(f"    {out.name}  {out.shape} {out.dtype}, {nbytes} a sample")
+        return "\n".join(rows)
+
+
+def interleave(
+    sets: Mapping[str, tuple[Samples, float | Fraction]], *, num_samples: int | None = None
+) -> Interleaved:
+    """Mix several sets of samples with the same fields in one epoch, in exact proportions.
+
+    After any number ``k`` of rows, a set of proportion ``w`` has given ``floor(w * k)`` or
+    ``ceil(w * k)`` of them. Each set is read by its own plan, so each of its chunks is read once.
+
+    Parameters
+    ----------
+    sets : mapping of str to (Samples, float)
+        The sets by name, each with its weight, above 0. Only the ratios of the weights matter:
+        0.7 and 0.3 are the same as 7 and 3. Weights are taken as the decimal numbers or fractions
+        that they stand for, so 0.1 is a tenth.
+    num_samples : int, optional
+        Number of rows of an epoch, on all ranks. By default an epoch is the longest in which no
+        sample comes twice. With a larger number, the samples of a set that is too short come
+        equally often, give or take one.
+
+    Returns
+    -------
+    Interleaved
+        The sets together. Its ``loader(...)`` takes the options of :meth:`Samples.loader`.
+
+    Raises
+    ------
+    StackError
+        If the fields of two sets differ in names, shapes, dtypes or classes.
+    OptionError
+        If a weight or ``num_samples`` is no number above 0, a set has no windows, or there is no
+        set.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xloader
+    >>> ds = xr.Dataset({"t2m": (("time", "x"), np.arange(40.0).reshape(10, 4))})
+    >>> era5, cmip = (xloader.open(ds + shift).window(time=1) for shift in (0, 100))
+    >>> both = xloader.interleave({"era5": (era5, 0.7), "cmip": (cmip, 0.3)})
+    >>> both
+    <xloader.Interleaved, 14 rows an epoch>
+        era5  0.7 of the rows, 10 samples
+        cmip  0.3 of the rows, 10 samples
+        t2m  (1, 4) float64, 32 B a sample
+    >>> with both.loader(batch_size=10, output="numpy") as loader:
+    ...     batch = next(iter(loader))
+    >>> batch.source.tolist()
+    ['era5', 'era5', 'era5', 'era5', 'era5', 'era5', 'era5', 'cmip', 'cmip', 'cmip']
+    """
+    named = _checked_sets(sets)
+    if num_samples is not None:
+        num_samples = check_whole("num_samples", num_samples, 1, MOST)
+    _require_alike({name: own for name, (own, _) in named.items()})
+    total = sum(weight for _, weight in named.values())
+    weights = [weight / total for _, weight in named.values()]
+    chosen = tuple(
+        SampleSet(name, own.recipe, weight)
+        for (name, (own, _)), weight in zip(named.items(), weights, strict=True)
+    )
+    first = next(iter(named.values()))[0]
+    return Interleaved(SampleSets(chosen, first._outputs, num_samples, QuotaPattern.of(weights)))
+
+
+def _checked_sets(sets: Any) -> dict[str, tuple[Samples, Fraction]]:
+    allowed = 'a mapping such as {"era5": (samples, 0.7), "cmip": (others, 0.3)}'
+    if not isinstance(sets, Mapping) or not sets:
+        raise OptionError(
+            "interleave takes sets of samples by name",
+            given=repr(sets) if not isinstance(sets, Mapping) else "no set",
+            allowed=allowed,
+        )
+    found = {}
+    for name, value in sets.items():
+        if not isinstance(name, str) or not name:
+            raise OptionError("the name of a set is not a text", given=repr(name), allowed=allowed)
+        if not isinstance(value, tuple | list) or len(value) != 2:
+            raise OptionError(
+                f"the set {name!r} is not a pair of samples and a weight",
+                given=type(value).__name__,
+                allowed=allowed,
+                remedy=f'pass {{"{name}": (samples, weight)}}',
+            )
+        samples, weight = value
+        if not isinstance(samples, Samples):
+            raise OptionError(
+                f"the set {name!r} holds no samples",
+                given=type(samples).__name__,
+                allowed="xloader.Samples with windows, as from xloader.open(...).window(...)",
+            )
+        samples.recipe.require_windows()
+        found[name] = samples, _exact_weight(name, weight)
+    return found
+
+
+def _exact_weight(name: str, weight: Any) -> Fraction:
+    """The fraction that a weight stands for."""
+    is_number = isinstance(weight, Real) and not isinstance(weight, bool | np.bool_)
+    if not is_number or not math.isfinite(weight) or weight <= 0:
+        raise OptionError(
+            f"the weight of the set {name!r} is not a number above 0",
+            given=repr(weight),
+            allowed="finite numbers above 0, such as 0.7 or Fraction(2, 3)",
+            remedy="leave out a set that shall give no rows",
+        )
+    if isinstance(weight, Rational):
+        return Fraction(int(weight.numerator), int(weight.denominator))
+    # As text, 0.7 of 32 bits is 0.7 and not 0.699999988.
+    number = float(str(weight))
+    simple = Fraction(number).limit_denominator(_MOST_DENOMINATOR)
+    return simple if float(simple) == number else Fraction(str(number))
+
+
+def _require_alike(sets: Mapping[str, Samples]) -> None:
+    """Refuse sets whose fields differ from those of the first set."""
+    (first, one), *others = sets.items()
+    for name, other in others:
+        if set(one.fields) != set(other.fields):
+            raise StackError(
+                f"the sets {first!r} and {name!r} have different fields",
+                given=f"{first!r} with {', '.join(one.fields)}; "
+                f"{name!r} with {', '.join(other.fields)}",
+                allowed="sets with fields of the same names",
+                remedy="name the fields of each set, with inputs, targets or field",
+            )
+        for field in one.fields:
+            for what, look in (
+                ("shape", _shape_of),
+                ("dtype", lambda samples, field: samples.dtypes[field]),
+                ("classes", lambda samples, field: samples.classes.get(field)),
+            ):
+                _require_same(what, look, field, (first, one), (name, other))
+
+
+def _shape_of(samples: Samples, field: str) -> str:
+    out = next(out for out in samples._outputs if out.name == field)
+    dims = ", ".join(f"{dim}: {size}" for dim, size in zip(out.dims, out.shape, strict=True))
+    return f"({dims})"
+
+
+def _require_same(
+    what: str,
+    look: Callable[[Samples, str], Any],
+    field: str,
+    one: tuple[str, Samples],
+    other: tuple[str, Samples],
+) -> None:
+    own, found = look(one[1], field), look(other[1], field)
+    is_same = own == found
+    if what == "shape":
+        # Dimensions may have other names, such as lat and latitude.
+        is_same = one[1].shapes[field] == other[1].shapes[field]
+    if is_same:
+        return
+    remedies = {
+        "shape": "choose the same sizes, with sel, window, inputs and targets, or change one "
+        "with .map(...)",
+        "dtype": f'convert one, for example with .map(lambda ds: ds.astype("{own}"))',
+        "classes": "give the columns of both tables the same categories, with "
+        "pandas.Categorical(values, categories=[...])",
+    }
+    raise StackError(
+        f"the field {field!r} has another {what} in the set {other[0]!r} than in {one[0]!r}",
+        given=f"{one[0]!r} with {own}; {other[0]!r} with {found}",
+        allowed=f"the same {what} in all sets",
+        remedy=remedies[what],
+    )
+
+
+def _refuse_device_options(options: LoaderKeywords) -> None:
+    for name in ("device_transform", "device_random", "out"):
+        if options.get(name) not in (None, False):
+            raise OptionError(
+                f"a loader of several sets has no {name}",
+                given=f"{name}={type(options.get(name)).__name__}",
+                allowed="device= without it",
+                remedy="change batches in the training loop, or samples with .map(...) of a set"
+                if name != "out"
+                else "copy each batch into tensors of your own, in the training loop",
+            )

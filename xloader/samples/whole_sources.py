@@ -1,0 +1,134 @@
+"""Sources that users pass to be opened together: whatever `open` takes, or samples of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from xloader.core.retry_policy import RetryPolicy
+from xloader.errors import OptionError
+from xloader.recipe.recipe import Recipe, find
+from xloader.samples.describe import last_verb
+from xloader.sources.base import Source
+from xloader.sources.combined.join_sources import merge_sources
+from xloader.sources.combined.source_view import SourceView
+from xloader.sources.combined.viewed_source import one_source
+
+
+def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> Source:
+    """The source of something that is opened together with others.
+
+    Parameters
+    ----------
+    value : object
+        Samples without windows, fields and transforms; a list of what is offered together; or
+        anything that ``open_one`` takes.
+    name : str
+        Its name, for messages.
+    open_one : callable
+        Opens anything else.
+
+    Returns
+    -------
+    Source
+        The source; of samples, with the variables and the elements that they select.
+
+    Raises
+    ------
+    OptionError
+        If samples have windows, or anything that comes after them.
+    """
+    if isinstance(value, list | tuple):
+        return merged_source(value, None, open_one)
+    recipe = recipe_of(value)
+    if recipe is None:
+        return open_one(value)
+    if recipe.windows is not None or recipe.fields or recipe.steps:
+        raise OptionError(
+            f"the samples {name} have windows, fields or transforms already",
+            given=f"last recorded: {last_verb(recipe)}",
+            allowed="what xloader.open, .sel and .isel give",
+            remedy="join first, then call .window and all that follows on the joined samples",
+        )
+    if not recipe.selection and recipe.variables == tuple(recipe.source.variables):
+        return recipe.source
+    kept: Mapping[str, Any] = dict(recipe.selection)
+    return one_source([SourceView(recipe.source, {v: v for v in recipe.variables}, kept)])
+
+
+def recipe_of(value: Any) -> Recipe | None:
+    """The recipe of samples; None for anything else."""
+    recipe = getattr(value, "recipe", None)
+    return recipe if isinstance(recipe, Recipe) else None
+
+
+def longest_policy(values: Sequence[Any], policy: RetryPolicy) -> RetryPolicy:
+    """The most patient of a retry policy and those of samples.
+
+    Parameters
+    ----------
+    values : sequence
+        What is opened together. All but samples are left out.
+    policy : RetryPolicy
+        The policy without any samples.
+    """
+    own = [recipe.retry_policy for recipe in map(recipe_of, values) if recipe is not None]
+    if not own:
+        return policy
+    return RetryPolicy(max(one.read_timeout for one in own), max(one.max_retries for one in own))
+
+
+def merged_source(
+    values: Sequence[Any],
+    variables: Iterable[str] | str | None,
+    open_one: Callable[[Any], Source],
+) -> Source:
+    """Open several stores of different variables on one grid as one source.
+
+    Parameters
+    ----------
+    values : sequence
+        What is opened together, at least one.
+    variables : iterable of str, optional
+        The variables to offer, of all sources together; by default all.
+    open_one : callable
+        Opens one of them that is no samples.
+
+    Raises
+    ------
+    OptionError
+        If there is nothing to open, or two sources have a variable of one name, or differ along a
+        dimension.
+    UnknownNameError
+        If no source has one of the variables.
+    """
+    if not values:
+        raise OptionError(
+            "there is nothing to open",
+            given="an empty list",
+            allowed="at least one source",
+            remedy="pass paths, stores or Datasets",
+        )
+    sources = [
+        whole_source(value, f"number {number} of {len(values)}", open_one)
+        for number, value in enumerate(values, 1)
+    ]
+    if variables is not None:
+        asked = [variables] if isinstance(variables, str) else list(variables)
+        there = list(dict.fromkeys(name for source in sources for name in source.variables))
+        if not asked:
+            raise OptionError(
+                "variables= is empty",
+                given=asked,
+                allowed=", ".join(there),
+                remedy="leave variables= out to take them all",
+            )
+        for name in asked:
+            find(name, there, "variable")
+        sources = [_only(source, asked) for source in sources if set(asked) & set(source.variables)]
+    return sources[0] if len(sources) == 1 else merge_sources(sources)
+
+
+def _only(source: Source, names: Sequence[str]) -> Source:
+    """A source with only some of its variables."""
+    return one_source([SourceView(source, {v: v for v in source.variables if v in names})])

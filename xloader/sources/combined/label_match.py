@@ -1,0 +1,255 @@
+"""Matches the labels of several sources along one dimension, where the first source's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xloader.core.axis import Ints
+from xloader.core.element_list import ElementList, as_elements
+from xloader.errors import EmptySamplesError, OptionError
+from xloader.sources.combined.continuity import Labels, different_kinds
+from xloader.sources.label_spans import label_span
+
+Method = Literal["nearest", "ffill"] | None
+"""How labels are found that a source does not have."""
+
+_METHODS: Final = (None, "nearest", "ffill")
+
+_ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
+"""Largest difference, as a share of the largest label, between equal labels in float32."""
+
+_LARGEST_SHARE: Final = 0.01
+"""Labels that differ by more than this share of the smallest step are never the same."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """The elements of several sources that belong to the labels of the first one.
+
+    Parameters
+    ----------
+    elements : mapping of str to (range or ElementList)
+        By the source's name, its element for each label that all sources have.
+    notes : tuple of str
+        Sentences on labels that are left out.
+    """
+
+    elements: Mapping[str, range | ElementList]
+    notes: tuple[str, ...]
+
+
+def match_labels(on: str, labels: Mapping[str, Labels], method: Method, tolerance: Any) -> Match:
+    """Find the elements that belong to each label of the first source.
+
+    Parameters
+    ----------
+    on : str
+        The dimension.
+    labels : mapping of str to Labels
+        The labels of each source, by its name. Those of the first one rule.
+    method : {None, "nearest", "ffill"}
+        None for equal labels, "nearest" for the closest one, "ffill" for the last one before.
+    tolerance : optional
+        The largest distance to such a label, as for :meth:`pandas.Index.get_indexer`.
+
+    Returns
+    -------
+    Match
+        The elements, without those of labels that some source lacks.
+
+    Raises
+    ------
+    OptionError
+        If the labels are of different kinds or calendars, occur twice, are missing (NaT), or are
+        not in one order; if the tolerance does not fit them.
+    EmptySamplesError
+        If no label is left.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> labels = {"a": Labels("a", pd.Index([0, 6, 12])), "b": Labels("b", pd.Index(range(4, 8)))}
+    >>> match_labels("hour", labels, None, None).elements
+    {'a': range(1, 2), 'b': range(2, 3)}
+    """
+    first, *others = labels
+    for owned in labels.values():
+        if owned.kind != labels[first].kind:
+            raise different_kinds(on, labels[first], owned)
+        _check_order(on, owned, method)
+    target = labels[first].index
+    found = {name: _find(on, labels[name], target, method, tolerance) for name in others}
+    is_common = np.ones(len(target), np.bool_)
+    for elements in found.values():
+        is_common &= elements >= 0
+    if not is_common.any():
+        raise _nothing_common(on, labels, method)
+    kept = {first: np.flatnonzero(is_common)}
+    kept.update((name, elements[is_common]) for name, elements in found.items())
+    for name in others:
+        _check_ascending(on, labels[first], labels[name], kept[name])
+    notes = [
+        f"along {on}, {(~has).sum():,} of {len(target):,} labels of {first} are left out, because "
+        f"{name} has none for them (first: {_show(target[np.flatnonzero(~has)[0]])})"
+        for name, has in ((name, elements >= 0) for name, elements in found.items())
+        if not has.all()
+    ]
+    notes += [
+        f"along {on}, {used:,} of {len(labels[name].index):,} labels of {name} are used"
+        for name, used in ((name, len(np.unique(kept[name]))) for name in others)
+        if used < len(labels[name].index)
+    ]
+    return Match({name: as_elements(elements) for name, elements in kept.items()}, tuple(notes))
+
+
+def check_method(method: Any, tolerance: Any) -> None:
+    """Check that a method exists, and that a tolerance has one.
+
+    Raises
+    ------
+    OptionError
+        If not.
+    """
+    if method not in _METHODS:
+        raise OptionError(
+            "there is no such method for labels that a source does not have",
+            given=f"method={method!r}",
+            allowed='None, "nearest" or "ffill"',
+            remedy='pass method="nearest" for the closest label, or "ffill" for the last one '
+            "before",
+        )
+    if tolerance is not None and (method is None or np.ndim(tolerance)):
+        raise OptionError(
+            "the tolerance does not fit the method",
+            given=f"method={method!r}, tolerance={tolerance!r}",
+            allowed='one distance between labels, and only with method="nearest" or "ffill"',
+            remedy='pass method="nearest" too, or leave the tolerance out',
+        )
+
+
+def are_same_labels(one: Any, other: Any) -> bool:
+    """Whether two indexes have the same labels, but for rounding to float32.
+
+    Labels of a grid that one store has in float32 and another in float64 differ by rounding. They
+    are the same if they differ by a rounding error and by less than 1 % of the smallest step.
+
+    Parameters
+    ----------
+    one, other : pandas.Index
+        The labels.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> fine = np.linspace(0, 1, 11)
+    >>> are_same_labels(pd.Index(fine), pd.Index(fine.astype(np.float32)))
+    True
+    >>> are_same_labels(pd.Index(fine), pd.Index(fine + 0.001))
+    False
+    """
+    if len(one) != len(other):
+        return False
+    if one.equals(other):
+        return True
+    kinds = {_dtype_kind(one), _dtype_kind(other)}
+    if "f" not in kinds or not kinds <= set("iuf"):
+        return False
+    values, others = (np.asarray(index, np.float64) for index in (one, other))
+    apart = np.abs(values - others).max()
+    step = np.abs(np.diff(values)).min() if len(values) > 1 else np.abs(values).max()
+    largest = np.abs(values).max()
+    return bool(apart <= min(_ROUNDING * largest, _LARGEST_SHARE * step))
+
+
+def _dtype_kind(index: Any) -> str:
+    return str(getattr(index.dtype, "kind", "O"))
+
+
+def _check_order(on: str, owned: Labels, method: Method) -> None:
+    """Refuse labels that occur twice, are missing or, where that matters, do not increase."""
+    index = owned.index
+    # Labels of several levels cannot be asked for NaN.
+    has_missing = index.nlevels == 1 and index.hasnans
+    if not index.is_unique or has_missing:
+        wrong = index[index.isna()] if has_missing else index[index.duplicated()]
+        raise OptionError(
+            f"labels along {on!r} occur twice or are missing",
+            given=f"{len(wrong)} labels of {owned.owner}, such as {wrong[0]}",
+            allowed="each label once",
+            remedy=f"open it with xarray, use .drop_duplicates({on!r}) or .dropna, and pass the "
+            "Dataset",
+        )
+    is_time = "dates" in owned.kind or "durations" in owned.kind
+    if owned.kind == "text or objects":
+        if method is not None:
+            raise OptionError(
+                f"the labels along {on!r} are text, of which none is the nearest or the last",
+                given=f"method={method!r}, labels such as {index[0]!r}",
+                allowed="method=None",
+                remedy="leave method= out, to join equal labels",
+            )
+    elif (is_time or method is not None) and not index.is_monotonic_increasing:
+        wrong_at = int(np.flatnonzero(index[1:] < index[:-1])[0])
+        raise OptionError(
+            f"the labels along {on!r} do not increase",
+            given=f"{_show(index[wrong_at])}, then {_show(index[wrong_at + 1])} in {owned.owner}",
+            allowed="labels that increase, in each source",
+            remedy=f"open it with xarray, use .sortby({on!r}), and pass the Dataset",
+        )
+
+
+def _find(on: str, owned: Labels, target: Any, method: Method, tolerance: Any) -> Ints:
+    """The element of each label of the first source; -1 for a label that has none."""
+    try:
+        found = owned.index.get_indexer(
+            target, method=method, tolerance=label_span(owned.index, tolerance)
+        )
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise OptionError(
+            f"labels along {on!r} cannot be compared: {error}",
+            given=f"labels such as {_show(target[0])}, method={method!r}, tolerance={tolerance!r}",
+            allowed=f"labels like {_show(owned.index[0])}, and a tolerance that is a distance "
+            "between them",
+            remedy='for times, pass a duration such as tolerance="30min"',
+        ) from error
+    return np.asarray(found, np.int64)
+
+
+def _check_ascending(on: str, first: Labels, other: Labels, elements: NDArray[Any]) -> None:
+    """Refuse a source whose elements come in another order than those of the first one."""
+    falls = np.flatnonzero(np.diff(elements) < 0)
+    if len(falls):
+        before, after = elements[falls[0]], elements[falls[0] + 1]
+        raise OptionError(
+            f"two sources have the labels along {on!r} in different orders",
+            given=f"{_show(other.index[before])} comes before {_show(other.index[after])} in "
+            f"{first.owner}, and after it in {other.owner}",
+            allowed="one order in all sources",
+            remedy=f"open one with xarray, use .sortby({on!r}) or .isel, and pass the Dataset",
+        )
+
+
+def _nothing_common(on: str, labels: Mapping[str, Labels], method: Method) -> EmptySamplesError:
+    ends = "; ".join(
+        f"{name}: {_show(own.index[0])} to {_show(own.index[-1])}"
+        if len(own.index)
+        else f"{name}: no label"
+        for name, own in labels.items()
+    )
+    return EmptySamplesError(
+        f"the sources have no label along {on!r} in common",
+        given=ends,
+        allowed="labels that all sources have",
+        remedy='check the units and the years; or pass method="nearest" or "ffill"'
+        if method is None
+        else "check the units and the years, or pass a larger tolerance",
+    )
+
+
+def _show(label: Any) -> str:
+    return str(label.isoformat()) if hasattr(label, "isoformat") else str(label)

@@ -1,0 +1,209 @@
+"""Names of dimensions and coordinates of several sources: shared where they are the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import xarray as xr
+
+from xloader.errors import OptionError
+from xloader.sources.base import Source
+from xloader.sources.combined.continuity import differing_labels
+from xloader.sources.combined.label_match import are_same_labels
+from xloader.sources.combined.source_view import SourceView
+
+ALIKE = "xloader.join({'a': one, 'b': other})"
+"""Code, for messages, that opens sources together whose names mean different things."""
+
+
+@dataclass
+class _Dim:
+    """A dimension that sources share.
+
+    Parameters
+    ----------
+    name : str
+        The name under which it is offered.
+    owner : str
+        The first source that has it, for messages.
+    size : int
+        Its number of elements.
+    index : pandas.Index, optional
+        Its labels, if a source has any.
+    """
+
+    name: str
+    owner: str
+    size: int
+    index: Any
+
+    def difference(self, size: int, index: Any) -> str:
+        """How another source's dimension differs, in words; empty if it is the same."""
+        if size != self.size:
+            return f"{self.size} and {size} elements"
+        if index is None or self.index is None or are_same_labels(self.index, index):
+            return ""
+        return differing_labels(self.index, index)
+
+
+@dataclass
+class SharedNames:
+    """Finds the names of each source's dimensions and coordinates, one source after the other.
+
+    A dimension is shared with the first earlier source that has it with equal labels, or with equal
+    size if one of them has no labels. Any other one gets the source's prefix, and so does a
+    coordinate whose name is taken.
+
+    Parameters
+    ----------
+    variables : frozenset of str
+        The names under which variables are offered.
+    on : str, optional
+        A dimension that all sources share, whatever its labels.
+    is_strict : bool
+        Whether a name that is taken by something else is an error.
+    """
+
+    variables: frozenset[str]
+    on: str | None = None
+    is_strict: bool = False
+    _dims: dict[str, list[_Dim]] = field(default_factory=dict)
+
+    def views(
+        self,
+        sources: Sequence[Source],
+        prefixes: Sequence[str],
+        kept: Sequence[Mapping[str, Any]],
+    ) -> list[SourceView]:
+        """The views of the sources, with the names of their variables, dimensions and coordinates.
+
+        Parameters
+        ----------
+        sources : sequence of Source
+            The sources.
+        prefixes : sequence of str
+            For each source, what stands before the names of its variables.
+        kept : sequence of mapping
+            For each source, the elements that are kept of its dimensions.
+
+        Raises
+        ------
+        OptionError
+            If ``is_strict`` and two sources have different things of one name.
+        """
+        coords = [source.coordinates() for source in sources]
+        names: list[dict[str, str]] = []
+        hidden: list[set[str]] = []
+        for source, prefix, own in zip(sources, prefixes, coords, strict=True):
+            renamed, left_out = self._name_dims(source, prefix, own)
+            names.append(renamed)
+            hidden.append(left_out)
+        self._name_coords(sources, prefixes, coords, names, hidden)
+        return [
+            SourceView(
+                source,
+                {name: prefix + name for name in source.variables},
+                {dim: some for dim, some in own.items() if dim in dims_of(source)},
+                renamed,
+                frozenset(left_out),
+            )
+            for source, prefix, own, renamed, left_out in zip(
+                sources, prefixes, kept, names, hidden, strict=True
+            )
+        ]
+
+    def _name_dims(
+        self, source: Source, prefix: str, coords: xr.Dataset
+    ) -> tuple[dict[str, str], set[str]]:
+        """New names of a source's dimensions and their labels, and the labels of shared ones."""
+        renamed: dict[str, str] = {}
+        left_out: set[str] = set()
+        for dim, size in dims_of(source).items():
+            if dim == self.on and not any(dim in v.dims for v in source.variables.values()):
+                # Labels without a variable that has them say nothing about the joined dimension.
+                left_out.update(str(n) for n, c in coords.coords.items() if dim in c.dims)
+                continue
+            index = coords.indexes.get(dim)
+            labels: set[str] = set()
+            if index is not None:
+                labels.update(map(str, coords.xindexes.get_all_coords(dim)))
+            known = self._dims.setdefault(dim, [])
+            shared = self._shared(dim, known, size, index)
+            if shared is None and known and self.is_strict:
+                raise OptionError(
+                    f"two sources differ along {dim!r}",
+                    given=f"{known[0].difference(size, index)} in {known[0].owner} and "
+                    f"{source.name}",
+                    allowed="the same labels, or the same size without labels",
+                    remedy=f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
+                )
+            if shared is None:
+                shared = _Dim(prefix + dim if known else dim, source.name, size, index)
+                known.append(shared)
+            elif shared.index is None:
+                # No earlier source has labels, so these become the dimension's labels.
+                shared.index = index
+            else:
+                left_out.update(labels)
+            if shared.name != dim:
+                renamed[dim] = shared.name
+                renamed.update((label, prefix + label) for label in sorted(labels - {dim}))
+        return renamed, left_out
+
+    def _shared(self, dim: str, known: Sequence[_Dim], size: int, index: Any) -> _Dim | None:
+        """The first dimension of earlier sources that is the same; None if there is none."""
+        if dim == self.on and known:
+            return known[0]
+        return next((one for one in known if not one.difference(size, index)), None)
+
+    def _name_coords(
+        self,
+        sources: Sequence[Source],
+        prefixes: Sequence[str],
+        coords: Sequence[xr.Dataset],
+        names: Sequence[dict[str, str]],
+        hidden: Sequence[set[str]],
+    ) -> None:
+        """Add new names for those other coordinates whose names are taken."""
+        taken: dict[str, tuple[str, Any]] = {}
+        for source, prefix, own, renamed, left_out in zip(
+            sources, prefixes, coords, names, hidden, strict=True
+        ):
+            for name in map(str, own.coords):
+                is_of_dim = name in own.dims or name in renamed
+                if is_of_dim or name in left_out:
+                    continue
+                if name not in taken and name not in self._dims and name not in self.variables:
+                    taken[name] = source.name, own.variables[name]
+                elif not self.is_strict:
+                    renamed[name] = prefix + name
+                elif name in taken and _are_equal(own.variables[name], taken[name][1]):
+                    left_out.add(name)
+                else:
+                    raise OptionError(
+                        f"two sources have different things of the name {name!r}",
+                        given=f"a coordinate of {source.name}, and something else of "
+                        + (taken[name][0] if name in taken else "another source"),
+                        allowed="equal coordinates",
+                        remedy=f"open one with xarray, use .rename or .drop_vars({name!r}), and "
+                        f"pass the Dataset; or join them: {ALIKE}",
+                    )
+
+
+def dims_of(source: Source) -> dict[str, int]:
+    """Sizes of all dimensions of a source: those of its variables, and of its coordinates."""
+    sizes = {
+        dim: size
+        for variable in source.variables.values()
+        for dim, size in zip(variable.dims, variable.shape, strict=True)
+    }
+    for dim, size in source.coordinates().sizes.items():
+        sizes.setdefault(str(dim), size)
+    return sizes
+
+
+def _are_equal(one: xr.Variable, other: xr.Variable) -> bool:
+    """Whether two coordinates have the same dimensions and values."""
+    return bool(one.equals(other))  # type: ignore[no-untyped-call]

@@ -1,0 +1,75 @@
+"""Several sources as one: the variables of all of them, and their coordinates together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import xarray as xr
+
+from xloader.sources.base import Source
+from xloader.sources.combined.mixed_source import MixedSource
+from xloader.sources.combined.source_view import SourceView
+from xloader.sources.per_process import PerProcess
+
+
+class ViewedSources:
+    """The name, the coordinates and the notes of views that are offered as one source.
+
+    Parameters
+    ----------
+    views : tuple of SourceView
+        The views. No two of them offer a coordinate of one name.
+    name : str
+        Where the data comes from, for messages, without a credential.
+    notes : tuple of str
+        Sentences that users should know about how the views were made.
+    """
+
+    def __init__(self, views: tuple[SourceView, ...], name: str, notes: tuple[str, ...]) -> None:
+        self._views = views
+        self.name = name
+        self.notes = notes
+        # Made anew in a forked child, where each source says whether it may be used there.
+        self._coordinates, self._labels = (
+            PerProcess(partial(_merged, views, is_indexed), name, is_remade=True)
+            for is_indexed in (True, False)
+        )
+
+    def coordinates(self, *, is_indexed: bool = True) -> xr.Dataset:
+        """The coordinates of all views; see `Source.coordinates`."""
+        return (self._coordinates if is_indexed else self._labels).get()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ViewedSources, (self._views, self.name, self.notes)
+
+
+def one_source(
+    views: Sequence[SourceView], name: str = "", notes: Sequence[str] = ()
+) -> MixedSource:
+    """Offer views as one source.
+
+    Parameters
+    ----------
+    views : sequence of SourceView
+        The views, at least one. No two of them offer a variable or a coordinate of one name.
+    name : str
+        Where the data comes from; by default the name of the first view.
+    notes : sequence of str
+        Sentences that users should know, which `Source.notes` gives.
+
+    Returns
+    -------
+    MixedSource
+        All variables, in the order of the views.
+    """
+    owners: dict[str, Source] = {}
+    for view in views:
+        owners.update(view.owners())
+    return MixedSource(owners, ViewedSources(tuple(views), name or views[0].name, tuple(notes)))
+
+
+def _merged(views: Sequence[SourceView], is_indexed: bool) -> xr.Dataset:
+    every = [view.coordinates(is_indexed=is_indexed) for view in views]
+    # With these options nothing is compared, so nothing is read.
+    return xr.merge(every, compat="override", join="override")
