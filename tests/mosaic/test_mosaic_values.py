@@ -444,3 +444,23 @@ def test_variables_of_several_groups_lie_in_one_store(tmp_path: Path) -> None:
     tree = xr.open_datatree(tmp_path / "a.zarr", engine="zarr")
     assert set(tree.children) == {"era5", "radar", "_coverage"}
     assert set(tree.data_vars) == {"z"}
+
+
+def test_a_field_of_joined_sources_comes_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    times = [numbered(40).time.values[::step] for step in (4, 1)]
+    coarse = xr.Dataset({"t2m": (("time", "lat"), rng.normal(size=(10, 4)))}, {"time": times[0]})
+    fine = xr.Dataset({"rain": (("time", "lat"), rng.normal(size=(40, 6)))}, {"time": times[1]})
+    samples = (
+        xloader.join({"era5": coarse, "radar": fine})
+        .window(time=2, stride=1)
+        .inputs("era5/t2m", time=0)
+        .targets("radar/rain", time=1)
+    )
+    with samples.mosaic(tmp_path / "a.zarr") as out:
+        for batch in samples.loader(batch_size=4, output="numpy"):
+            out.write(batch, batch.targets)
+    found = xr.open_zarr(tmp_path / "a.zarr", group="radar").rain
+    expected = fine.rain.sel(time=times[0][1:])
+    assert (found.values == expected.values).all()
+    xr.testing.assert_equal(found.time, expected.time)

@@ -67,9 +67,10 @@ class MosaicSummary:
 
     def __str__(self) -> str:
         covered = self.num_cells - self.num_uncovered
+        most = f"{self.max_coverage:,} window" + "s" * (self.max_coverage != 1)
         text = (
             f"{self.num_windows:,} of {self.num_ids:,} windows; {covered:,} of "
-            f"{self.num_cells:,} cells covered, by up to {self.max_coverage:,} windows"
+            f"{self.num_cells:,} cells covered, by up to {most}"
         )
         return text + f"; {self.num_uncovered:,} uncovered cells are NaN" * (self.num_uncovered > 0)
 

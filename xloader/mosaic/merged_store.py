@@ -14,7 +14,7 @@ import zarr
 
 from xloader.errors import MosaicError, SourceNotFoundError, XloaderWarning
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.parts import LABELS, FolderParts, differences, parts_folder
+from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
 from xloader.mosaic.target_grid import TargetGrid
@@ -58,11 +58,11 @@ def merge_store(
     """
     path = Path(target)
     folder = parts_folder(path)
-    if not folder.is_dir():
+    if not (folder / GRID_FILE).is_file():
         has_target = path.exists()
         raise SourceNotFoundError(
             f"{path} has no predictions to merge",
-            given=f"no folder {folder}" + " (the target is there)" * has_target,
+            given=f"nothing in {folder}" + " (the target is there)" * has_target,
             allowed="the target of samples.mosaic(target), some of whose predictions are written",
             remedy="the mosaic may be merged already: open it with xarray.open_zarr"
             if has_target

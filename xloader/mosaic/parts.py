@@ -3,8 +3,8 @@
 Beside the target ``forecast.zarr`` lies a folder until every sample has been written::
 
     forecast.zarr.parts/
-        mosaic.json                   the grid
-        labels.zarr/                  the coordinates
+        grid/mosaic.json              the variables, and where windows are placed
+        grid/labels.zarr/             the coordinates
         rank-0000/3f2a9c51-0000.records
         rank-0001/...
 
@@ -33,8 +33,8 @@ from xloader.mosaic.records import Record, read_record, write_record
 from xloader.mosaic.stored_groups import label_groups
 from xloader.mosaic.target_grid import TargetGrid
 
-GRID_FILE: Final = "mosaic.json"
-LABELS: Final = "labels.zarr"
+GRID_FILE: Final = Path("grid", "mosaic.json")
+LABELS: Final = Path("grid", "labels.zarr")
 
 
 class Parts(Protocol):
@@ -170,22 +170,21 @@ def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str
 
 def _make(folder: Path, grid: TargetGrid, labels: xr.Dataset) -> None:
     """Make a folder of parts. Several ranks may do so at once: all write the same."""
-    folder.mkdir(parents=True, exist_ok=True)
-    own = uuid.uuid4().hex[:8]
-    partial = folder / f"{own}.partial"
-    zarr.create_group(str(partial), zarr_format=3)
-    for group, own_labels in label_groups(grid, labels):
-        own_labels.to_zarr(
-            partial, group=group or None, mode="a", zarr_format=3, consolidated=False
-        )
+    partial = folder / f"{uuid.uuid4().hex[:8]}.partial"
+    partial.mkdir(parents=True)
+    (partial / GRID_FILE.name).write_text(grid.to_json(), "utf-8")
+    stored = partial / LABELS.name
+    zarr.create_group(str(stored), zarr_format=3)
+    for group, own in label_groups(grid, labels):
+        own.to_zarr(stored, group=group or None, mode="a", zarr_format=3, consolidated=False)
     try:
-        os.rename(partial, folder / LABELS)
+        # Both appear at one stroke.
+        os.rename(partial, folder / GRID_FILE.parent)
     except OSError:
-        # Another rank was faster.
         shutil.rmtree(partial)
-    text = folder / f"{own}.json.partial"
-    text.write_text(grid.to_json(), "utf-8")
-    os.replace(text, folder / GRID_FILE)
+        if not (folder / GRID_FILE).exists():
+            raise
+        # Another rank was faster.
 
 
 def done_ids(records: Sequence[Record]) -> Ints:

@@ -53,7 +53,7 @@ def merge(
     ...     out.write([rank], samples[[rank]].sst)
     ...     out.flush()
     >>> print(merge(path))
-    2 of 2 windows; 6 of 6 cells covered, by up to 1 windows
+    2 of 2 windows; 6 of 6 cells covered, by up to 1 window
     """
     if not isinstance(target, str | os.PathLike):
         raise UnsupportedDataError(
