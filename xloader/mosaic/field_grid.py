@@ -99,6 +99,7 @@ class FieldGrid:
         chunks: Mapping[str, int] | None = None,
         keep_units: bool = False,
     ) -> None:
+        _check_kinds(leads, chunks)
         self._recipe = recipe
         self.layout = _layout_named(recipe, field)
         self.placings = _placings(recipe, self.layout, leads)
@@ -241,6 +242,22 @@ class FieldGrid:
         placed = [(own.dim, own.kind, own.access) for own in self.placings]
         digest = hashlib.sha256(repr((self.layout.name, placed)).encode()).hexdigest()[:12]
         return {**describe_samples(recipe), "field": digest, "blend": blend}
+
+
+def _check_kinds(leads: object, chunks: object) -> None:
+    """Check that two options are of the kinds that they are said to be."""
+    if chunks is not None and not isinstance(chunks, Mapping):
+        raise OptionError(
+            "chunks are not given by dimension",
+            given=repr(chunks),
+            allowed='a mapping such as {"time": 1}, or None for chunks as in the source',
+        )
+    if leads is not None and not isinstance(leads, Collection):
+        raise OptionError(
+            "leads are not names of dimensions",
+            given=repr(leads),
+            allowed='a name or several, such as ("time",), or () to blend along all dimensions',
+        )
 
 
 def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:

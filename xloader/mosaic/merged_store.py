@@ -206,8 +206,15 @@ def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str =
 def _replace(made: Path, target: Path) -> None:
     """Move a store to the target, in place of what is there."""
     old = target.with_name(target.name + ".replaced")
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
     if target.exists():
         os.rename(target, old)
     os.rename(made, target)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder or a file, if there is one."""
+    if path.is_file():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
