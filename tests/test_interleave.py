@@ -337,6 +337,20 @@ def test_processes_give_their_lanes_in_turn() -> None:
                 assert floor(weight * number) <= given[own] <= ceil(weight * number)
 
 
+def test_lanes_of_processes_have_the_memory_that_they_need() -> None:
+    options = {"batch_size": 8, "lanes": 4, "processes": 2, "output": "numpy"}
+    # Between these, plans keep a whole set in memory, which each process must then have.
+    for memory in (1, 15_000):
+        with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
+            three().loader(memory=memory, **options)
+        with three().loader(memory=caught.value.minimum_nbytes, **options) as loader:
+            assert loader.explain().num_steps == len(loader)
+    with three().loader(memory="16MiB", **options) as loader:
+        expected = loader.explain()
+        check_values(list(loader))
+        assert loader.report().num_reads == expected.num_reads
+
+
 def test_a_weighted_set_keeps_its_weights() -> None:
     weights = np.zeros(60)
     weights[[3, 40]] = 1.0, 3.0

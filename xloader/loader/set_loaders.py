@@ -158,20 +158,32 @@ def _divide(
         budget = make_budget(footprint, layouts, own)
         enough.append(max(needs[-1], budget.enough_nbytes(footprint.total_nbytes)))
     left = settled.memory_nbytes - composed_nbytes
-    if sum(needs) > left:
-        each = ", ".join(f"{n} needs {least}" for n, least in zip(sets.names, needs, strict=True))
-        raise MemoryBudgetError(
-            f"the memory is too small for {len(needs)} sets of samples together",
-            given=f"memory={settled.memory_nbytes} bytes; {each}",
-            minimum_nbytes=composed_nbytes + sum(needs),
-        )
-    return share_memory(left, needs, enough, sets.pattern.weights)
+    while True:
+        if sum(needs) > left:
+            pairs = zip(sets.names, needs, strict=True)
+            each = ", ".join(f"{name} needs {least}" for name, least in pairs)
+            raise MemoryBudgetError(
+                f"the memory is too small for {len(needs)} sets of samples together",
+                given=f"memory={settled.memory_nbytes} bytes; {each}",
+                minimum_nbytes=composed_nbytes + sum(needs),
+            )
+        shares = share_memory(left, needs, enough, sets.pattern.weights)
+        if not (settled.lanes and settled.processes > 1):
+            return shares
+        # With lanes, a plan does not depend on the number of processes. The plan that a share
+        # gives may need more memory in several of them than the share has.
+        found = list(map(_least_nbytes, recipes, options, shares))
+        if found == shares:
+            return shares
+        triples = zip(needs, found, shares, strict=True)
+        needs = [need if least == share else least for need, least, share in triples]
+        enough = list(map(max, enough, needs))
 
 
-def _least_nbytes(recipe: Recipe, options: LoaderOptions) -> int:
-    """The least memory in bytes of a set's own loader."""
+def _least_nbytes(recipe: Recipe, options: LoaderOptions, nbytes: int = 1) -> int:
+    """The memory in bytes, from a number of them on, that a set's own loader needs."""
     try:
-        RankPlan(recipe, replace(options, memory=1))
+        RankPlan(recipe, replace(options, memory=nbytes))
     except MemoryBudgetError as error:
         return error.minimum_nbytes
-    return 1
+    return nbytes
