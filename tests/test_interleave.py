@@ -339,12 +339,16 @@ def test_processes_give_their_lanes_in_turn() -> None:
 
 def test_lanes_of_processes_have_the_memory_that_they_need() -> None:
     options = {"batch_size": 8, "lanes": 4, "processes": 2, "output": "numpy"}
-    # Between these, plans keep a whole set in memory, which each process must then have.
-    for memory in (1, 15_000):
-        with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
-            three().loader(memory=memory, **options)
-        with three().loader(memory=caught.value.minimum_nbytes, **options) as loader:
+    options |= {"rank": 0, "world_size": 1}
+    with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
+        three().loader(memory=1, **options)
+    least = caught.value.minimum_nbytes
+    # Between these, a plan would keep a whole set in memory, and each process must then hold it.
+    for memory in (least, 12_000, 15_000, 18_000, 21_000):
+        assert memory >= least
+        with three().loader(memory=memory, **options) as loader:
             assert loader.explain().num_steps == len(loader)
+            assert sum(own.memory_nbytes for own in loader.explain().shares.values()) <= memory
     with three().loader(memory="16MiB", **options) as loader:
         expected = loader.explain()
         check_values(list(loader))

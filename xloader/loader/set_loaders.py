@@ -158,32 +158,46 @@ def _divide(
         budget = make_budget(footprint, layouts, own)
         enough.append(max(needs[-1], budget.enough_nbytes(footprint.total_nbytes)))
     left = settled.memory_nbytes - composed_nbytes
+    if sum(needs) > left:
+        each = ", ".join(f"{n} needs {least}" for n, least in zip(sets.names, needs, strict=True))
+        raise MemoryBudgetError(
+            f"the memory is too small for {len(needs)} sets of samples together",
+            given=f"memory={settled.memory_nbytes} bytes; {each}",
+            minimum_nbytes=composed_nbytes + sum(needs),
+        )
     while True:
-        if sum(needs) > left:
-            pairs = zip(sets.names, needs, strict=True)
-            each = ", ".join(f"{name} needs {least}" for name, least in pairs)
-            raise MemoryBudgetError(
-                f"the memory is too small for {len(needs)} sets of samples together",
-                given=f"memory={settled.memory_nbytes} bytes; {each}",
-                minimum_nbytes=composed_nbytes + sum(needs),
-            )
         shares = share_memory(left, needs, enough, sets.pattern.weights)
-        if not (settled.lanes and settled.processes > 1):
+        if not _is_refused_late(settled):
             return shares
-        # With lanes, a plan does not depend on the number of processes. The plan that a share
-        # gives may need more memory in several of them than the share has.
         found = list(map(_least_nbytes, recipes, options, shares))
         if found == shares:
             return shares
-        triples = zip(needs, found, shares, strict=True)
-        needs = [need if least == share else least for need, least, share in triples]
-        enough = list(map(max, enough, needs))
+        for index, least in enumerate(found):
+            if least == shares[index]:
+                continue
+            if sum(needs) - needs[index] + least <= left:
+                needs[index], enough[index] = least, max(enough[index], least)
+            else:
+                # A smaller part gives a plan that keeps less in memory.
+                enough[index] = needs[index]
 
 
 def _least_nbytes(recipe: Recipe, options: LoaderOptions, nbytes: int = 1) -> int:
     """The memory in bytes, from a number of them on, that a set's own loader needs."""
-    try:
-        RankPlan(recipe, replace(options, memory=nbytes))
-    except MemoryBudgetError as error:
-        return error.minimum_nbytes
-    return nbytes
+    while True:
+        try:
+            RankPlan(recipe, replace(options, memory=nbytes))
+        except MemoryBudgetError as error:
+            nbytes = error.minimum_nbytes
+            if _is_refused_late(options):
+                continue
+        return nbytes
+
+
+def _is_refused_late(options: LoaderOptions) -> bool:
+    """Whether a plan that fits into the memory may still be refused.
+
+    With lanes, a plan does not depend on the number of processes. A plan that keeps all samples in
+    memory then needs as much in each of them.
+    """
+    return options.lanes is not None and options.processes > 1
