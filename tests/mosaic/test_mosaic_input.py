@@ -148,6 +148,18 @@ def test_a_dimension_called_lead_is_refused() -> None:
         samples.mosaic()
 
 
+@pytest.mark.parametrize("name", ["_coverage", "_coverage/a", "valid_time"])
+def test_variables_with_the_name_of_a_part_of_the_mosaic_are_refused(name: str) -> None:
+    ds = weather()
+    samples = ds.assign({name: ds.t}).xloader.window(time=4)
+    with pytest.raises(OptionError, match="already, which is the name of a part"):
+        samples.targets(name, time=slice(2, 4)).mosaic()
+    # What the mosaic does not hold may have any name.
+    with samples.targets("t", time=slice(2, 4)).mosaic() as out:
+        out.write(range(2), samples.targets("t", time=slice(2, 4))[:].targets)
+    assert list(out.dataset) == ["t"]
+
+
 def test_labels_of_points_have_no_place() -> None:
     import pandas as pd
 

@@ -17,10 +17,7 @@ from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes,
 from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
-from xloader.mosaic.target_grid import TargetGrid
-
-COVERAGE: Final = "_coverage"
-"""The group with the number of windows of each cell."""
+from xloader.mosaic.target_grid import COVERAGE, TargetGrid
 
 _ATTRIBUTE: Final = "xloader_mosaic"
 

@@ -24,7 +24,7 @@ from xloader.loader.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.merged_store import COVERAGE, check_target, merge_store, open_merged
+from xloader.mosaic.merged_store import check_target, merge_store, open_merged
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
@@ -34,7 +34,7 @@ from xloader.mosaic.parts import (
 )
 from xloader.mosaic.prediction_arrays import as_predictions
 from xloader.mosaic.sample_rows import SampleRows
-from xloader.mosaic.target_grid import BLENDS, Blend
+from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
 
 _LOG: Final = logging.getLogger("xloader")

@@ -103,7 +103,7 @@ class SampleRows:
 
 
 def _places(recipe: Recipe) -> tuple[Any, ...]:
-    """What says which elements a window has, apart from the subset."""
+    """The elements that windows have, apart from the choice of windows."""
     windows = recipe.require_windows()
     kept = tuple(recipe.kept_of(dim) for dim in windows.dims)
     return windows, kept, describe_samples(recipe)["labels"]
