@@ -762,7 +762,7 @@ REFUSALS: dict[str, tuple[type[XloaderError], Callable[[], Any], str]] = {
     ),
     "the balance of an unknown column": (
         UnknownNameError, lambda: at_table(make_dataset()).weighted(balance="skyy"),
-        r"no column of at_points with this name.*'snow', 'sky'.*did you mean 'sky'",
+        r"no column of at_points or open_classes with this name.*'snow', 'sky'.*did you mean 'sky'",
     ),
     "the balance of floats": (
         OptionError, lambda: at_table(make_dataset()).weighted(balance="snow"),

@@ -303,3 +303,9 @@ def test_slabs_after_methods_that_leave_the_dimension_alone() -> None:
     ):
         with pytest.raises(OptionError, match="cannot be cut into slabs"):
             record(samples).slab("lat", 0, 2)
+
+
+def test_a_transform_before_windows_comes_too_early() -> None:
+    for record in (lambda s: s.rename(t2m="x"), lambda s: s.map(abs), lambda s: s.fillna(0.0)):
+        with pytest.raises(OptionError, match=r"(rename|map|fillna) comes too early.*call .window"):
+            record(weather().xloader)

@@ -305,3 +305,24 @@ def test_the_chunks_of_the_store_are_chosen(tmp_path: Path) -> None:
         for name in ("a.zarr", "b.zarr")
     }
     assert len(digests) == 1
+
+
+def test_few_predictions_are_written_after_some_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xloader.mosaic import mosaic
+
+    now = [0.0]
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now[0])})
+    monkeypatch.setattr(mosaic, "time", clock)
+    samples = xr.Dataset({"t": ("x", np.arange(9.0))}).xloader.window(x=1)
+    target = tmp_path / "a.zarr"
+    out = samples.mosaic(target)
+    for number, seconds in enumerate([1.0, 29.0, 31.0, 32.0, 62.0]):
+        now[0] = seconds
+        out.write([number], samples[[number]].t)
+    # A killed process would have lost nothing now but what came after the last file.
+    files = sorted((tmp_path / "a.zarr.parts" / "rank-0000").iterdir())
+    assert len(files) == 2
+    out.write(range(5, 9), samples[5:9].t)
+    out.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -41,6 +42,9 @@ _LOG: Final = logging.getLogger("xloader")
 
 _FLUSH_NBYTES: Final = 8 << 20
 """Bytes of predictions that wait in memory, at most, before they are written."""
+
+_FLUSH_SECONDS: Final = 30.0
+"""Seconds after which predictions are written however few they are."""
 
 _NOT_DONE, _DONE_BEFORE, _DONE_NOW = 0, 1, 2
 
@@ -109,6 +113,7 @@ class Mosaic:
         self._states = np.full(recipe.num_ids, _NOT_DONE, np.uint8)
         self._states[done_ids(self._parts.records())] = _DONE_BEFORE
         self._waiting: list[tuple[Ints, NDArray[Any]]] = []
+        self._flushed_at = time.monotonic()
         self._merged: tuple[xr.Dataset, xr.Dataset] | None = None
         self._is_closed = False
         self.num_skipped = 0
@@ -237,8 +242,8 @@ class Mosaic:
         Notes
         -----
         Samples that an earlier run has written are skipped and counted. Predictions reach the disk
-        when some MiB have come together, or with `flush`; a killed process loses the others, which
-        then count as not written.
+        when 8 MiB have come together, after 30 s, or with `flush`; a killed process loses the
+        others, which then count as not written.
         """
         self._require_open()
         own, is_padding = self._rows.of(ids, selected)
@@ -258,7 +263,9 @@ class Mosaic:
             self.flush()
         self._waiting.append((own[kept], checked[kept]))
         self._states[own[kept]] = _DONE_NOW
-        if sum(rows.nbytes for _, rows in self._waiting) >= _FLUSH_NBYTES:
+        waiting_nbytes = sum(rows.nbytes for _, rows in self._waiting)
+        is_late = time.monotonic() - self._flushed_at >= _FLUSH_SECONDS
+        if waiting_nbytes >= _FLUSH_NBYTES or is_late:
             self.flush()
 
     def flush(self) -> None:
@@ -270,6 +277,7 @@ class Mosaic:
             If the mosaic is closed.
         """
         self._require_open()
+        self._flushed_at = time.monotonic()
         if not self._waiting:
             return
         ids = np.concatenate([own for own, _ in self._waiting])
@@ -450,8 +458,9 @@ def _warn_of_holes(summary: MosaicSummary, target: Path | None) -> None:
         else (f" {parts_folder(target)} is kept, so that the other samples can be written later.")
     )
     warnings.warn(
-        f"the mosaic has holes: {summary}. Windows that reach every cell need all samples, and a "
-        f"stride, wrap= or pad= with which they cover the dimension.{kept}",
+        f"the mosaic has holes: {summary}. Cells stay empty around samples that select, dropna, "
+        "split or weights left out, and where a stride passes over them or windows end before the "
+        f"border; wrap= and pad= help there.{kept}",
         XloaderWarning,
         stacklevel=4,
     )

@@ -43,7 +43,7 @@ def _balanced(recipe: Recipe, name: str) -> NDArray[np.float64]:
     """One divided by the number of samples of the same class."""
     recipe.require_windows()
     columns = columns_by_name(recipe)
-    find(name, columns, "column of at_points")
+    find(name, columns, "column of at_points or open_classes")
     values = columns[name].values
     if values.dtype.kind == "f":
         raise OptionError(

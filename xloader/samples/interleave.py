@@ -214,7 +214,7 @@ def _checked_sets(sets: Any) -> dict[str, tuple[Samples, Fraction]]:
     if not isinstance(sets, Mapping) or not sets:
         raise OptionError(
             "interleave takes sets of samples by name",
-            given=repr(sets) if not isinstance(sets, Mapping) else "no set",
+            given="no set" if isinstance(sets, Mapping) else type(sets).__name__,
             allowed=allowed,
         )
     found = {}

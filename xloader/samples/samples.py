@@ -45,7 +45,7 @@ from xloader.samples.computed_variables import add_computed
 from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
-from xloader.samples.verb_order import require_before
+from xloader.samples.verb_order import require_before, require_windows_before
 from xloader.samples.whole_sources import merged_source
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
@@ -757,7 +757,7 @@ class Samples(RecordedMethods):
         OptionError
             If there are no windows yet.
         """
-        self.recipe.require_windows()
+        require_windows_before(self.recipe, step.describe().partition("(")[0])
         return self._but(steps=(*self.recipe.planned.steps, step))
 
     def _batch_of_zeros(self) -> xr.Dataset:

@@ -32,3 +32,27 @@ def require_before(recipe: Recipe, verb: str, is_too_late: bool) -> None:
             "field, at_points, normalize and fillna, then map and recorded methods",
             remedy=f"call .{verb}(...) earlier in the chain",
         )
+
+
+def require_windows_before(recipe: Recipe, verb: str) -> None:
+    """Refuse a transform that is recorded before there are windows.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    verb : str
+        Name of the transform.
+
+    Raises
+    ------
+    OptionError
+        If there are no windows yet.
+    """
+    if recipe.windows is None:
+        raise OptionError(
+            f"{verb} comes too early",
+            given="samples without windows",
+            allowed="after .window(...), since transforms change batches of windows",
+            remedy="call .window(...) first; or change the data with xarray, and open the Dataset",
+        )
