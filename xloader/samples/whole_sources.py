@@ -90,7 +90,7 @@ def merged_source(
     values : sequence
         What is opened together, at least one.
     variables : iterable of str, optional
-        The variables to offer, of all sources together; by default all.
+        The variables to offer, of all sources together, in this order; by default all.
     open_one : callable
         Opens one of them that is no samples.
 
@@ -113,6 +113,7 @@ def merged_source(
         whole_source(value, f"number {number} of {len(values)}", open_one)
         for number, value in enumerate(values, 1)
     ]
+    asked: list[str] = []
     if variables is not None:
         asked = [variables] if isinstance(variables, str) else list(variables)
         there = list(dict.fromkeys(name for source in sources for name in source.variables))
@@ -126,9 +127,9 @@ def merged_source(
         for name in asked:
             find(name, there, "variable")
         sources = [_only(source, asked) for source in sources if set(asked) & set(source.variables)]
-    return sources[0] if len(sources) == 1 else merge_sources(sources)
+    return sources[0] if len(sources) == 1 else merge_sources(sources, asked)
 
 
 def _only(source: Source, names: Sequence[str]) -> Source:
-    """A source with only some of its variables."""
-    return one_source([SourceView(source, {v: v for v in source.variables if v in names})])
+    """A source with only some of its variables, in the order of the names."""
+    return one_source([SourceView(source, {v: v for v in names if v in source.variables})])

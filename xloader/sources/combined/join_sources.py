@@ -80,18 +80,20 @@ def join_sources(
     return one_source(views, _name(sources), match.notes)
 
 
-def merge_sources(sources: Sequence[Source]) -> Source:
+def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> Source:
     """Offer the different variables of several sources of one grid together.
 
     Parameters
     ----------
     sources : sequence of Source
         At least one.
+    variables : iterable of str
+        Names of variables that come first, in this order.
 
     Returns
     -------
     Source
-        All variables, in the order of the sources. Each is read by its own source.
+        All variables, otherwise in the order of the sources. Each is read by its own source.
 
     Raises
     ------
@@ -121,10 +123,11 @@ def merge_sources(sources: Sequence[Source]) -> Source:
             owners[name] = number
     names = SharedNames(frozenset(owners), is_strict=True)
     views = names.views(sources, [""] * len(sources), [{}] * len(sources))
-    return one_source(views, _listed([source.name for source in sources]))
+    name = _listed([source.name for source in sources])
+    return one_source(views, name, variables=variables)
 
 
-def tree_source(groups: Mapping[str, Source], name: str) -> Source:
+def tree_source(groups: Mapping[str, Source], name: str, variables: Iterable[str] = ()) -> Source:
     """Offer the variables of the groups of a tree together.
 
     Parameters
@@ -133,6 +136,8 @@ def tree_source(groups: Mapping[str, Source], name: str) -> Source:
         The source of each group, by its path: ``""`` for the root, ``"radar/rain"`` within.
     name : str
         Where the data comes from, for messages.
+    variables : iterable of str
+        Paths of variables that come first, in this order.
 
     Returns
     -------
@@ -143,7 +148,8 @@ def tree_source(groups: Mapping[str, Source], name: str) -> Source:
     prefixes = [f"{path}/" if path else "" for path in groups]
     sources = list(groups.values())
     names = SharedNames(_offered(sources, list(groups)))
-    return one_source(names.views(sources, prefixes, [{}] * len(sources)), name)
+    views = names.views(sources, prefixes, [{}] * len(sources))
+    return one_source(views, name, variables=variables)
 
 
 def _offered(sources: Iterable[Source], paths: Iterable[str]) -> frozenset[str]:

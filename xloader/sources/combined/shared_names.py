@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,7 +130,8 @@ class SharedNames:
             if index is not None:
                 labels.update(map(str, coords.xindexes.get_all_coords(dim)))
             known = self._dims.setdefault(dim, [])
-            shared = self._shared(dim, known, size, index)
+            named = [one for one in self._every_dim if one.name in (dim, prefix + dim)]
+            shared = self._shared(dim, [*known, *named], size, index)
             if shared is None and known and self.is_strict:
                 raise OptionError(
                     f"two sources differ along {dim!r}",
@@ -140,7 +141,9 @@ class SharedNames:
                     remedy=f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
                 )
             if shared is None:
-                shared = _Dim(prefix + dim if known else dim, source.name, size, index)
+                offered = prefix + dim if known or named else dim
+                self._require_free(offered, [one.name for one in named], prefix)
+                shared = _Dim(offered, source.name, size, index)
                 known.append(shared)
             elif shared.index is None:
                 # No earlier source has labels, so these become the dimension's labels.
@@ -151,6 +154,20 @@ class SharedNames:
                 renamed[dim] = shared.name
                 renamed.update((label, prefix + label) for label in sorted(labels - {dim}))
         return renamed, left_out
+
+    @property
+    def _every_dim(self) -> list[_Dim]:
+        return [one for known in self._dims.values() for one in known]
+
+    def _require_free(self, name: str, taken: Collection[str], prefix: str) -> None:
+        """Refuse the name of a dimension or coordinate that something else has."""
+        if name in taken:
+            raise OptionError(
+                f"the name {name!r} would stand for two dimensions or coordinates",
+                given=f"a source named {prefix.rstrip('/')!r}, and another one that has {name!r}",
+                allowed="a name for each",
+                remedy="give the source another name",
+            )
 
     def _shared(self, dim: str, known: Sequence[_Dim], size: int, index: Any) -> _Dim | None:
         """The first dimension of earlier sources that is the same; None if there is none."""
@@ -168,6 +185,7 @@ class SharedNames:
     ) -> None:
         """Add new names for those other coordinates whose names are taken."""
         taken: dict[str, tuple[str, Any]] = {}
+        not_free = {*self._dims, *(one.name for one in self._every_dim), *self.variables}
         for source, prefix, own, renamed, left_out in zip(
             sources, prefixes, coords, names, hidden, strict=True
         ):
@@ -175,10 +193,12 @@ class SharedNames:
                 is_of_dim = name in own.dims or name in renamed
                 if is_of_dim or name in left_out:
                     continue
-                if name not in taken and name not in self._dims and name not in self.variables:
+                if name not in taken and name not in not_free:
                     taken[name] = source.name, own.variables[name]
                 elif not self.is_strict:
                     renamed[name] = prefix + name
+                    self._require_free(prefix + name, {*taken, *not_free}, prefix)
+                    taken[prefix + name] = source.name, own.variables[name]
                 elif name in taken and _are_equal(own.variables[name], taken[name][1]):
                     left_out.add(name)
                 else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import xarray as xr
@@ -45,7 +45,10 @@ class ViewedSources:
 
 
 def one_source(
-    views: Sequence[SourceView], name: str = "", notes: Sequence[str] = ()
+    views: Sequence[SourceView],
+    name: str = "",
+    notes: Sequence[str] = (),
+    variables: Iterable[str] = (),
 ) -> MixedSource:
     """Offer views as one source.
 
@@ -57,15 +60,18 @@ def one_source(
         Where the data comes from; by default the name of the first view.
     notes : sequence of str
         Sentences that users should know, which `Source.notes` gives.
+    variables : iterable of str
+        Names of variables that come first, in this order.
 
     Returns
     -------
     MixedSource
-        All variables, in the order of the views.
+        All variables, otherwise in the order of the views.
     """
     owners: dict[str, Source] = {}
     for view in views:
         owners.update(view.owners())
+    owners = {variable: owners[variable] for variable in (*variables, *owners)}
     return MixedSource(owners, ViewedSources(tuple(views), name or views[0].name, tuple(notes)))
 
 
