@@ -245,9 +245,9 @@ def test_a_file_that_does_not_fit(root: Path, kind: str) -> None:
     samples = xloader.open_classes(root).inputs("t")
     spoil(kind, root / "front" / "scene_1.nc")
     words = {
-        "shape": r"differs from the first one, calm/scene_0.nc: the shape of 't' are \(4, 7\)",
-        "dtype": "the dtype of 't' are float64, where the first file has float32",
-        "dims": "the dims of 't' are",
+        "shape": r"differs from the first one, calm/scene_0.nc: 't' has the shape \(4, 7\)",
+        "dtype": "'t' has the dtype float64, where the first file has float32",
+        "dims": "'t' has the dims",
         "variable": "there is no variable 't'",
         "gone": "cannot be read .FileNotFoundError",
         "damaged": "cannot be opened or decoded",
@@ -312,9 +312,22 @@ def test_options_that_are_refused(root: Path) -> None:
         xloader.open_classes(root, variables=["wnd"])
     with pytest.raises(OptionError, match="ends of names"):
         xloader.open_classes(root, extensions=[])
-    write(root / "calm" / "a.nc", scene(0).rename(x="file"))
-    with pytest.raises(OptionError, match="a name that xloader needs"):
-        xloader.open_classes(root)
+    for extensions in 3, [3]:
+        with pytest.raises(OptionError, match="ends of names"):
+            xloader.open_classes(root, extensions=extensions)  # type: ignore[arg-type]
+    for path in None, 3, b"data":
+        with pytest.raises(UnsupportedDataError, match="no path"):
+            xloader.open_classes(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["file", "class", "label", "file_label", "class_label"])
+def test_names_of_the_samples_own_are_refused(root: Path, name: str) -> None:
+    first = root / "calm" / "a.nc"
+    for taken in scene(0).rename(x=name), scene(0).rename(wind=name):
+        write(first, taken)
+        with pytest.raises(OptionError, match=rf"'{name}' in calm/a.nc.*variables=\[...\]"):
+            xloader.open_classes(root)
+    assert xloader.open_classes(root, variables="t").fields == ("t", "label")
 
 
 def test_a_link_to_a_folder_above_has_an_end(root: Path) -> None:

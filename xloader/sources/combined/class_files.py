@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.errors import OptionError, SourceNotFoundError
+from xloader.errors import OptionError, SourceNotFoundError, UnsupportedDataError
 
 EXTENSIONS: Final[tuple[str, ...]] = (
     *(".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),
@@ -95,8 +95,17 @@ def list_classes(
         If there is no such folder, no folder in it, or no file for a class.
     OptionError
         If ``extensions`` are not ends of names.
+    UnsupportedDataError
+        If ``root`` is no path.
     """
     ends = _ends(extensions)
+    if not isinstance(root, str | os.PathLike):
+        raise UnsupportedDataError(
+            "the root of class folders is no path",
+            given=f"{type(root).__module__}.{type(root).__qualname__}",
+            allowed="text or a pathlib.Path",
+            remedy="pass the path of the folder that has a folder for each class",
+        )
     top = Path(root).expanduser().absolute()
     try:
         with os.scandir(top) as entries:
@@ -141,8 +150,10 @@ def list_classes(
 def _ends(extensions: Iterable[str] | None) -> tuple[str, ...]:
     if extensions is None:
         return EXTENSIONS
-    ends = (extensions,) if isinstance(extensions, str) else tuple(extensions)
-    if not ends or not all(ends):
+    ends: tuple[Any, ...] = ()
+    if isinstance(extensions, Iterable):
+        ends = (extensions,) if isinstance(extensions, str) else tuple(extensions)
+    if not ends or not all(isinstance(end, str) and end for end in ends):
         raise OptionError(
             "these are not ends of names of files",
             given=f"extensions={extensions!r}",
