@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
 import shutil
 from collections import Counter
@@ -19,12 +20,14 @@ from xloader.errors import (
     CorruptChunkError,
     MissingDependencyError,
     OptionError,
+    SourceAccessError,
     SourceNotFoundError,
     UnknownNameError,
     UnsupportedDataError,
     XloaderError,
 )
 from xloader.sources.base import Read
+from xloader.sources.combined.class_files import list_classes
 from xloader.sources.open import class_source
 from xloader.sources.stores.file_openers import FileOpener
 
@@ -328,6 +331,32 @@ def test_names_of_the_samples_own_are_refused(root: Path, name: str) -> None:
         with pytest.raises(OptionError, match=rf"'{name}' in calm/a.nc.*variables=\[...\]"):
             xloader.open_classes(root)
     assert xloader.open_classes(root, variables="t").fields == ("t", "label")
+
+
+def test_files_come_in_the_order_of_image_folder(tmp_path: Path) -> None:
+    for name in ("b.nc", "2/z.nc", "2/1/a.nc", "2-3/a.nc", "2-3/c.nc", "a/d.nc", "a.nc"):
+        (tmp_path / "calm" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "calm" / name).touch()
+    # As torchvision.datasets.folder.make_dataset lists them.
+    walked = [
+        os.path.relpath(os.path.join(folder, name), tmp_path)
+        for folder, _, names in sorted(os.walk(tmp_path / "calm"))
+        for name in sorted(names)
+    ]
+    assert list(list_classes(tmp_path).paths) == walked
+
+
+def test_a_folder_that_cannot_be_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("front"):
+            raise PermissionError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceAccessError, match=r"cannot be listed .PermissionError.*front"):
+        xloader.open_classes(root)
 
 
 def test_a_link_to_a_folder_above_has_an_end(root: Path) -> None:
