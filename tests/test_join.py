@@ -418,6 +418,9 @@ def test_samples_bring_their_selection_options_and_retries() -> None:
     samples = xloader.join({"era5": chosen, "radar": radar()})
     assert samples.recipe.dim_sizes == {"time": 10, "lon": 8, "y": 5, "radar/lon": 7}
     assert samples.recipe.retry_policy.read_timeout == 7
+    patient = xloader.open(store, read_timeout=900, max_retries=1)
+    policy = xloader.open([patient, orography()], max_retries=6).recipe.retry_policy
+    assert (policy.read_timeout, policy.max_retries) == (900, 6)
     some = xloader.open(xr.merge([era5(), era5().rename(t2m="u")]), variables=["u"])
     assert xloader.join({"a": some, "b": orography()}).recipe.variables == ("a/u", "b/oro")
 

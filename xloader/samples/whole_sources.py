@@ -62,19 +62,25 @@ def recipe_of(value: Any) -> Recipe | None:
     return recipe if isinstance(recipe, Recipe) else None
 
 
-def longest_policy(values: Sequence[Any], policy: RetryPolicy) -> RetryPolicy:
-    """The most patient of a retry policy and those of samples.
+def longest_policy(values: Iterable[Any], policy: RetryPolicy | None = None) -> RetryPolicy:
+    """The most patient of the retry policies of samples, and of another one.
 
     Parameters
     ----------
-    values : sequence
-        What is opened together. All but samples are left out.
-    policy : RetryPolicy
-        The policy without any samples.
+    values : iterable
+        What is opened together. Only samples have a policy.
+    policy : RetryPolicy, optional
+        Another policy.
+
+    Returns
+    -------
+    RetryPolicy
+        The default one if there is none.
     """
     own = [recipe.retry_policy for recipe in map(recipe_of, values) if recipe is not None]
+    own += [] if policy is None else [policy]
     if not own:
-        return policy
+        return RetryPolicy()
     return RetryPolicy(max(one.read_timeout for one in own), max(one.max_retries for one in own))
 
 
