@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,7 @@ class SharedNames:
     on: str | None = None
     is_strict: bool = False
     _dims: dict[str, list[_Dim]] = field(default_factory=dict)
+    _by_name: dict[str, _Dim] = field(default_factory=dict)
 
     def views(
         self,
@@ -130,7 +131,8 @@ class SharedNames:
             if index is not None:
                 labels.update(map(str, coords.xindexes.get_all_coords(dim)))
             known = self._dims.setdefault(dim, [])
-            named = [one for one in self._every_dim if one.name in (dim, prefix + dim)]
+            names = dict.fromkeys((dim, prefix + dim))
+            named = [self._by_name[name] for name in names if name in self._by_name]
             shared = self._shared(dim, [*known, *named], size, index)
             if shared is None and known and self.is_strict:
                 raise OptionError(
@@ -142,8 +144,9 @@ class SharedNames:
                 )
             if shared is None:
                 offered = prefix + dim if known or named else dim
-                self._require_free(offered, [one.name for one in named], prefix)
-                shared = _Dim(offered, source.name, size, index)
+                if offered in self._by_name:
+                    raise _taken(offered, prefix)
+                shared = self._by_name[offered] = _Dim(offered, source.name, size, index)
                 known.append(shared)
             elif shared.index is None:
                 # No earlier source has labels, so these become the dimension's labels.
@@ -154,20 +157,6 @@ class SharedNames:
                 renamed[dim] = shared.name
                 renamed.update((label, prefix + label) for label in sorted(labels - {dim}))
         return renamed, left_out
-
-    @property
-    def _every_dim(self) -> list[_Dim]:
-        return [one for known in self._dims.values() for one in known]
-
-    def _require_free(self, name: str, taken: Collection[str], prefix: str) -> None:
-        """Refuse the name of a dimension or coordinate that something else has."""
-        if name in taken:
-            raise OptionError(
-                f"the name {name!r} would stand for two dimensions or coordinates",
-                given=f"a source named {prefix.rstrip('/')!r}, and another one that has {name!r}",
-                allowed="a name for each",
-                remedy="give the source another name",
-            )
 
     def _shared(self, dim: str, known: Sequence[_Dim], size: int, index: Any) -> _Dim | None:
         """The first dimension of earlier sources that is the same; None if there is none."""
@@ -185,7 +174,7 @@ class SharedNames:
     ) -> None:
         """Add new names for those other coordinates whose names are taken."""
         taken: dict[str, tuple[str, Any]] = {}
-        not_free = {*self._dims, *(one.name for one in self._every_dim), *self.variables}
+        not_free = {*self._dims, *self._by_name, *self.variables}
         for source, prefix, own, renamed, left_out in zip(
             sources, prefixes, coords, names, hidden, strict=True
         ):
@@ -197,7 +186,8 @@ class SharedNames:
                     taken[name] = source.name, own.variables[name]
                 elif not self.is_strict:
                     renamed[name] = prefix + name
-                    self._require_free(prefix + name, {*taken, *not_free}, prefix)
+                    if prefix + name in taken or prefix + name in not_free:
+                        raise _taken(prefix + name, prefix)
                     taken[prefix + name] = source.name, own.variables[name]
                 elif name in taken and _are_equal(own.variables[name], taken[name][1]):
                     left_out.add(name)
@@ -210,6 +200,16 @@ class SharedNames:
                         remedy=f"open one with xarray, use .rename or .drop_vars({name!r}), and "
                         f"pass the Dataset; or join them: {ALIKE}",
                     )
+
+
+def _taken(name: str, prefix: str) -> OptionError:
+    """The error for a name of a dimension or coordinate that something else has."""
+    return OptionError(
+        f"the name {name!r} would stand for two dimensions or coordinates",
+        given=f"a source named {prefix.rstrip('/')!r}, and another one that has {name!r}",
+        allowed="a name for each",
+        remedy="give the source another name",
+    )
 
 
 def dims_of(source: Source) -> dict[str, int]:
