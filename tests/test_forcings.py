@@ -648,6 +648,13 @@ def test_refusals(error: type[XloaderError], text: str, make: Any) -> None:
         make(weather().xloader)
 
 
+def test_what_a_function_masks_is_nan() -> None:
+    samples = weather().xloader.forcing(north=lambda lat: np.ma.masked_less(lat.values, 0.0))
+    lat = weather().lat.values
+    (north,) = samples.window(lat=len(lat)).inputs("north")[0]
+    np.testing.assert_array_equal(north[0], np.where(lat < 0, np.nan, lat).astype("f4"))
+
+
 def test_a_coordinate_that_is_missing() -> None:
     with pytest.raises(UnknownNameError, match="no coordinate for 'lon'"):
         weather().drop_vars("lon").xloader.forcing("insolation")

@@ -247,7 +247,8 @@ def compute(
 
 def _as_array(variable: Variable, result: Any) -> NDArray[Any]:
     try:
-        return np.asarray(result)
+        # As xarray does it: what is masked becomes NaN.
+        return xr.DataArray(result).to_numpy()
     except (TypeError, ValueError) as problem:
         kind = f"{type(result).__module__}.{type(result).__qualname__}"
         raise _not_numbers(variable, kind) from problem
