@@ -177,3 +177,13 @@ def batches_have_labels_and_can_be_denormalized() -> None:
         np.testing.assert_allclose(
             np.asarray(found), plain[batch.ids].t, rtol=1e-2 if dtype else 1e-6
         )
+
+
+def mosaics_take_predictions() -> None:
+    plain = make_samples().window(time=3)
+    values = jnp.asarray(plain[:].t).astype(jnp.bfloat16)
+    with plain.mosaic() as out:
+        out.write(jnp.arange(len(plain)), values)
+    assert out.dataset.t.dtype == np.float32
+    read = plain.to_xarray(slice(None)).t.to_numpy().reshape(60, 37)
+    np.testing.assert_allclose(out.dataset.t, read, rtol=2**-8)

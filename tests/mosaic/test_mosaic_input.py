@@ -260,16 +260,6 @@ def test_tensors_are_taken_with_and_without_gradient() -> None:
     xr.testing.assert_identical(out.dataset, plain.dataset)
 
 
-def test_arrays_of_jax_are_taken() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    samples = windows()
-    values = jnp.asarray(samples[:].targets).astype(jnp.bfloat16)
-    with samples.mosaic() as out:
-        out.write(jnp.arange(8), values)
-    assert out.dataset.t.dtype == "f4"
-    np.testing.assert_allclose(out.dataset.t, weather().t, rtol=2**-8)
-
-
 def test_predictions_may_be_overwritten_after_write() -> None:
     samples = windows()
     buffer = np.empty((1, 1, 2, 2, 6), "f4")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import xloader
 from tests.mosaic.oracle import OUTSIDE, blended, numbered
-from xloader import Samples
+from xloader import Mosaic, Samples
 from xloader.mosaic.target_grid import PlacedAxis
 from xloader.recipe.layout import window_offsets
 from xloader.testing import write_store
@@ -28,6 +28,15 @@ pytestmark = [
 
 def arrays_of(samples: Samples, field: str) -> Any:
     return samples[:][field]
+
+
+def on_all_cells(samples: Samples, out: Mosaic) -> tuple[Any, Any]:
+    """Values and counts of all cells: the mosaic of a subset lacks what lies around it."""
+    labels = samples.coords.to_dataset()
+    values = out.dataset["cell"].reindex_like(labels)
+    counts = out.coverage["cell"].reindex_like(labels, fill_value=0)
+    assert values.shape == counts.shape == tuple(samples.recipe.dim_sizes.values())
+    return values.values.ravel(), counts.values.ravel()
 
 
 @given(
@@ -77,7 +86,10 @@ def windowed(draw: st.DrawFn) -> tuple[Samples, int, int]:
     fits = all(2 * own - 1 <= sizes[_DIMS.index(dim)] for dim, own in window.items())
     options["dilation"] = 2 if fits and "pad" not in options and draw(st.booleans()) else 1
     chunks = draw(st.tuples(*(st.integers(1, n) for n in sizes)))
-    store = write_store(numbered(*sizes), {"cell": chunks})
+    ds = numbered(*sizes)
+    if draw(st.booleans()):
+        ds = ds.assign_coords({dim: np.arange(ds.sizes[dim]) for dim in _DIMS[1:]})
+    store = write_store(ds, {"cell": chunks})
     samples = xloader.open(store, dtype=None).window(window, stride=stride, **options)
     if draw(st.booleans()):
         ids = draw(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=12))
@@ -108,12 +120,12 @@ def test_blends_equal_a_loop_over_cells(
     with samples.mosaic(blend=blend, **boxes) as out:
         for ids in np.array_split(rng.permutation(len(samples)), 3):
             out.write(ids, predictions[ids])
-    counts = out.coverage["cell"].values
-    np.testing.assert_array_equal(counts.ravel(), expected_counts)
-    assert counts.dtype == np.int32
-    found = out.dataset["cell"].values.ravel()
+    assert out.coverage["cell"].dtype == np.int32
+    found, counts = on_all_cells(samples, out)
+    np.testing.assert_array_equal(counts, expected_counts)
     np.testing.assert_allclose(found, expected_values, rtol=1e-12, atol=1e-14)
-    assert out.num_uncovered == (expected_counts == 0).sum()
+    left_out = size - out.coverage["cell"].size
+    assert out.num_uncovered == (expected_counts == 0).sum() - left_out
 
 
 def _by_plane(
@@ -140,8 +152,8 @@ def test_identity_gives_every_covered_cell_back(
     with samples.mosaic(blend=blend) as out:
         # A number that no fraction of weights leaves as it is.
         out.write(np.arange(len(samples)), np.where(cells == OUTSIDE, 9, cells / 3))
-    found = out.dataset["cell"].values.ravel()
-    is_covered = out.coverage["cell"].values.ravel() > 0
+    found, counts = on_all_cells(samples, out)
+    is_covered = counts > 0
     assert is_covered.sum() == len(np.setdiff1d(cells, [OUTSIDE]))
     np.testing.assert_array_equal(found[is_covered], (np.arange(size) / 3)[is_covered])
     assert np.isnan(found[~is_covered]).all()
@@ -328,9 +340,33 @@ def test_samples_around_points_lie_where_they_are() -> None:
     with samples.mosaic(field="cell") as out:
         out.write(np.arange(len(samples)), samples[:]["cell"])
     found = out.dataset["cell"]
-    assert out.num_uncovered == 6 * 64 - 18
-    xr.testing.assert_identical(found, ds["cell"].where(found.notnull()))
-    assert found.isel(time=1, lat=slice(2, 5), lon=slice(1, 4)).notnull().all()
+    assert dict(found.sizes) == {"time": 4, "lat": 4, "lon": 6}
+    assert out.num_uncovered == 4 * 4 * 6 - 18
+    whole = found.reindex_like(ds)
+    xr.testing.assert_identical(whole, ds["cell"].where(whole.notnull()))
+    assert whole.isel(time=1, lat=slice(2, 5), lon=slice(1, 4)).notnull().all()
+
+
+def test_the_mosaic_of_a_part_has_the_cells_of_the_part() -> None:
+    ds = numbered(40, 6, 7)
+    ds = ds.assign_coords(time=np.arange(40) * np.timedelta64(6, "h") + np.datetime64("2001-01-01"))
+    samples = ds.xloader.window(time=4, lat=2, stride={"time": 1, "lat": 3})
+    parts = samples.split(
+        time={"train": slice(None, "2001-01-06"), "test": slice("2001-01-07", None)}
+    )
+    test = parts["test"]
+    for field, first, num_cells in [("whole", 24, 16), ("last", 27, 13), ("leads", 24, 13)]:
+        taken = {"whole": slice(None), "last": 3, "leads": slice(1, 3)}[field]
+        with test.field(field, "cell", time=taken).mosaic() as out:
+            out.write(np.arange(len(test)), test.field(field, "cell", time=taken)[:][field])
+        found = out.dataset["cell"]
+        # Along lat, the part has the first and the last window: the border stays as it is.
+        assert found.sizes["lat"] == 6
+        assert found.time.values.tolist() == ds.time.values[first : first + num_cells].tolist()
+        assert out.num_uncovered == found.isnull().sum() == found[..., 2::3, :].size
+        date = found.valid_time if field == "leads" else found.time
+        wanted = ds["cell"].sel(time=date).transpose(*found.dims)
+        np.testing.assert_array_equal(found, wanted.where(found.notnull()))
 
 
 def test_units_go_with_normalized_values_unless_they_are_kept() -> None:

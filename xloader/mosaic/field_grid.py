@@ -6,6 +6,9 @@ Which elements a window takes is asked of the recipe and the field's layout, as 
     all of a window                  the dimension as selected; windows are blended
     one element of it (an int)       the labels that this element meets, in their order
     some elements, along time        the windows' first labels, and a dimension ``lead``
+
+The mosaic of a subset, such as the part of a split, begins at the first and ends at the last window
+of the subset along each dimension with labels.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, find
 from xloader.recipe.selection import stored
 from xloader.transforms.outputs import make_outputs
+
+_IDS_AT_A_TIME: Final = 1 << 20
+"""Number of sample ids whose positions are looked up together."""
 
 LEAD: Final = "lead"
 """The dimension that counts leads."""
@@ -135,14 +141,14 @@ class FieldGrid:
             number = placing.number
             match placing.kind:
                 case "lead":
-                    starts[:, column] = positions[:, number]
+                    starts[:, column] = positions[:, number] - self._positions[number].start
                 case "single":
                     cells = self._offsets_of(placing)
                     own = self._folded(number, firsts[:, number] + placing.access[0])
                     starts[:, column] = np.searchsorted(cells, own)
                 case "blended":
                     own = self._folded(number, firsts[:, number] + placing.access[0])
-                    starts[:, column] = own
+                    starts[:, column] = own - self._cells_of(placing).start
         return starts
 
     def rows_of(self, predictions: NDArray[Any]) -> list[NDArray[Any]]:
@@ -169,8 +175,10 @@ class FieldGrid:
         kept = self._recipe.kept_of(dim)
         assert not isinstance(kept, int)
         placing = next((own for own in self.placings if own.dim == dim), None)
-        if placing is None or placing.kind == "blended":
+        if placing is None:
             return np.asarray(kept, np.int64)
+        if placing.kind == "blended":
+            return stored(kept, np.asarray(self._cells_of(placing), np.int64))
         return stored(kept, self._offsets_of(placing))
 
     def lead_elements(self, placing: Placing) -> Ints:
@@ -195,8 +203,51 @@ class FieldGrid:
         return {}
 
     def _starts_along(self, number: int) -> Ints:
+        positions = np.asarray(self._positions[number], np.int64)
+        return self._recipe.require_windows().starts_of(number, positions)
+
+    @cached_property
+    def _positions(self) -> tuple[range, ...]:
+        """Per windowed dimension, the positions from the first to the last one of a sample.
+
+        Along dimensions without labels, all positions: there, only a cell's number says where it
+        lies.
+        """
         windows = self._recipe.require_windows()
-        return windows.starts_of(number, np.arange(windows.num_positions[number]))
+        counts = windows.num_positions
+        subset, num_ids = self._recipe.subset, self._recipe.num_ids
+        if subset is None or subset.indices is None or not num_ids:
+            return tuple(map(range, counts))
+        labels = self._recipe.source.coordinates(is_indexed=False).variables
+        first, last = np.asarray(counts, np.int64), np.zeros(len(counts), np.int64)
+        for begin in range(0, num_ids, _IDS_AT_A_TIME):
+            ids = np.arange(begin, min(begin + _IDS_AT_A_TIME, num_ids))
+            positions = self._recipe.positions_of(ids)
+            first = np.minimum(first, positions.min(axis=0))
+            last = np.maximum(last, positions.max(axis=0))
+        return tuple(
+            range(first[number], last[number] + 1) if dim in labels else range(counts[number])
+            for number, dim in enumerate(windows.dims)
+        )
+
+    def _cells_of(self, placing: Placing) -> range:
+        """Offsets, within the selection, of the cells of a dimension that is blended.
+
+        Where the first or the last window is a sample, they reach to the end of the dimension, so
+        that samples that are no subset have all of it.
+        """
+        windows, number = self._recipe.require_windows(), placing.number
+        used, size = self._positions[number], windows.dim_sizes[number]
+        if windows.wraps[number]:
+            return range(size)
+        starts = windows.starts_of(number, np.array([used.start, used.stop - 1]))
+        begin, step, count = placing.access
+        first, last = (starts + begin).tolist()
+        is_last = used.stop == windows.num_positions[number]
+        return range(
+            max(first, 0) if used.start else 0,
+            size if is_last else min(last + (count - 1) * step + 1, size),
+        )
 
     def _folded(self, number: int, offsets: Ints) -> Ints:
         windows = self._recipe.require_windows()
@@ -208,8 +259,8 @@ class FieldGrid:
         if placing.kind != "blended":
             return PlacedAxis(placing.dim, len(self._offsets_of(placing)), 1)
         _, step, count = placing.access
-        size, wraps = windows.dim_sizes[placing.number], windows.wraps[placing.number]
-        return PlacedAxis(placing.dim, size, count, step, wraps)
+        wraps = windows.wraps[placing.number]
+        return PlacedAxis(placing.dim, len(self._cells_of(placing)), count, step, wraps)
 
     def _variable(
         self, part: FieldPart, chunks: Mapping[str, int] | None, keep_units: bool
