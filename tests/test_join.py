@@ -504,6 +504,16 @@ def test_names_of_joined_samples_stay_apart() -> None:
     np.testing.assert_array_equal(three.coordinates["radar/lon"], rain.lon)
 
 
+def test_a_coordinate_of_the_root_of_a_tree_keeps_its_name() -> None:
+    start = orography().assign_coords(time=times(1, 1)[0])
+    rain = radar(9).rename(lon="x")
+    both = xr.DataTree.from_dict({"/": start, "/radar": rain, "/more": rain + 1}).xloader
+    assert both.coordinates["time"].item() == start.time.item()
+    np.testing.assert_array_equal(both.coordinates["radar/time"], rain.time)
+    dims = {name: variable.dims[0] for name, variable in both.recipe.source.variables.items()}
+    assert dims == {"oro": "lat", "radar/rain": "radar/time", "more/rain": "radar/time"}
+
+
 # Bad input
 
 

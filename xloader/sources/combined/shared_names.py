@@ -71,6 +71,7 @@ class SharedNames:
     is_strict: bool = False
     _dims: dict[str, list[_Dim]] = field(default_factory=dict)
     _by_name: dict[str, _Dim] = field(default_factory=dict)
+    _kept: set[str] = field(default_factory=set)
 
     def views(
         self,
@@ -95,6 +96,14 @@ class SharedNames:
             If ``is_strict`` and two sources have different things of one name.
         """
         coords = [source.coordinates() for source in sources]
+        if not self.is_strict:
+            # Without a prefix, as in the root of a tree, a coordinate has no other name.
+            self._kept = {
+                str(name)
+                for prefix, own in zip(prefixes, coords, strict=True)
+                for name in own.coords
+                if not prefix and name not in own.dims
+            }
         names: list[dict[str, str]] = []
         hidden: list[set[str]] = []
         for source, prefix, own in zip(sources, prefixes, coords, strict=True):
@@ -143,7 +152,8 @@ class SharedNames:
                     remedy=f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
                 )
             if shared is None:
-                offered = prefix + dim if known or named else dim
+                is_used = known or named or dim in self._kept
+                offered = prefix + dim if is_used else dim
                 if offered in self._by_name:
                     raise _taken(offered, prefix)
                 shared = self._by_name[offered] = _Dim(offered, source.name, size, index)
@@ -174,7 +184,7 @@ class SharedNames:
     ) -> None:
         """Add new names for those other coordinates whose names are taken."""
         taken: dict[str, tuple[str, Any]] = {}
-        not_free = {*self._dims, *self._by_name, *self.variables}
+        not_free = {*self._by_name, *self.variables}
         for source, prefix, own, renamed, left_out in zip(
             sources, prefixes, coords, names, hidden, strict=True
         ):
