@@ -102,6 +102,13 @@ def test_tensors(dtype: str) -> None:
     assert float(tensor.grad[0, -2, 0, 0, 0]) == 2.5
 
 
+def test_any_order_of_bytes() -> None:
+    samples = windows().normalize(stats())
+    given = samples[[3]].targets
+    found = samples.denormalize(given.astype(">f4"), "targets")
+    np.testing.assert_array_equal(found, samples.denormalize(given.astype("<f4"), "targets"))
+
+
 def test_half_precision_gives_single() -> None:
     torch = pytest.importorskip("torch")
     samples = windows().normalize(stats())

@@ -338,6 +338,24 @@ def test_processes_give_their_lanes_in_turn() -> None:
                 assert floor(weight * number) <= given[own] <= ceil(weight * number)
 
 
+def test_lanes_of_processes_have_the_memory_that_they_need() -> None:
+    options = {"batch_size": 8, "lanes": 4, "processes": 2, "output": "numpy"}
+    options |= {"rank": 0, "world_size": 1}
+    with pytest.raises(MemoryBudgetError, match="3 sets of samples together") as caught:
+        three().loader(memory=1, **options)
+    least = caught.value.minimum_nbytes
+    # Between these, a plan would keep a whole set in memory, and each process must then hold it.
+    for memory in (least, 12_000, 15_000, 18_000, 21_000):
+        assert memory >= least
+        with three().loader(memory=memory, **options) as loader:
+            assert loader.explain().num_steps == len(loader)
+            assert sum(own.memory_nbytes for own in loader.explain().shares.values()) <= memory
+    with three().loader(memory="16MiB", **options) as loader:
+        expected = loader.explain()
+        check_values(list(loader))
+        assert loader.report().num_reads == expected.num_reads
+
+
 def test_a_weighted_set_keeps_its_weights() -> None:
     weights = np.zeros(60)
     weights[[3, 40]] = 1.0, 3.0

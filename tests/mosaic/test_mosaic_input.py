@@ -46,9 +46,13 @@ def windows() -> Samples:
         ({"leads": "lon"}, UnknownNameError, "dimension of windows"),
         ({"chunks": {"level": 2}}, UnknownNameError, "dimension"),
         ({"chunks": {"time": 0}}, OptionError, "chunks of 'time'"),
+        ({"chunks": "auto"}, OptionError, "by dimension"),
+        ({"leads": True}, OptionError, "names of dimensions"),
         ({"memory": "lots"}, OptionError, "memory"),
         ({"target": "s3://bucket/a.zarr"}, OptionError, "path of this machine"),
         ({"target": 3}, OptionError, "path of this machine"),
+        ({"target": "."}, OptionError, "no name"),
+        ({"target": "/"}, OptionError, "no name"),
         ({"rank": 0, "world_size": 2}, OptionError, "in memory"),
         ({"rank": 2, "world_size": 2, "target": "a.zarr"}, OptionError, "rank"),
         ({"overwrite": True, "rank": 0, "world_size": 2, "target": "a"}, OptionError, "other rank"),
@@ -144,6 +148,18 @@ def test_a_dimension_called_lead_is_refused() -> None:
         samples.mosaic()
 
 
+@pytest.mark.parametrize("name", ["_coverage", "_coverage/a", "valid_time"])
+def test_variables_with_the_name_of_a_part_of_the_mosaic_are_refused(name: str) -> None:
+    ds = weather()
+    samples = ds.assign({name: ds.t}).xloader.window(time=4)
+    with pytest.raises(OptionError, match="already, which is the name of a part"):
+        samples.targets(name, time=slice(2, 4)).mosaic()
+    # What the mosaic does not hold may have any name.
+    with samples.targets("t", time=slice(2, 4)).mosaic() as out:
+        out.write(range(2), samples.targets("t", time=slice(2, 4))[:].targets)
+    assert list(out.dataset) == ["t"]
+
+
 def test_labels_of_points_have_no_place() -> None:
     import pandas as pd
 
@@ -187,6 +203,10 @@ def test_something_else_at_the_target_stays(tmp_path: Path) -> None:
     with pytest.raises(MosaicError, match="something else"):
         windows().mosaic(file)
     assert file.read_text() == "mine"
+    with windows().mosaic(file, overwrite=True) as out:
+        out.write(range(8), windows()[:].targets)
+    assert sorted(own.name for own in tmp_path.iterdir()) == ["a.nc", "a.zarr"]
+    xr.testing.assert_equal(xr.open_zarr(file).t.load(), weather().t)
 
 
 def test_parts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -312,6 +332,9 @@ def test_the_command_merges_and_says_what_is_missing(tmp_path: Path) -> None:
         xloader.merge(path)
     with pytest.raises(UnsupportedDataError, match="cannot be merged"):
         xloader.merge([path])  # type: ignore[arg-type]
+    result = run("/")
+    assert result.exit_code == 2
+    assert "no name of its own" in result.output
 
 
 def test_samples_without_windows_are_refused() -> None:
@@ -319,3 +342,57 @@ def test_samples_without_windows_are_refused() -> None:
         weather().xloader.mosaic()
     with pytest.raises(EmptySamplesError):
         weather().xloader.window(time=2).select([])
+
+
+def test_batches_of_other_samples_are_refused() -> None:
+    samples = windows()
+    left = np.array([2, 5, 6])
+    split = samples.split(time={"first": slice(0, 4), "last": slice(4, 8)})
+    others = {
+        "a batch of 3 samples": samples.select(left),
+        "a batch of 4 samples": split["last"],
+        "another selection": weather().isel(time=slice(0, 6)).xloader.window(time=2, lat=2),
+        "other windows": weather().xloader.window(time=2, lat=2, stride={"time": 1}),
+    }
+    with samples.mosaic() as out:
+        for words, other in others.items():
+            batch = next(iter(other.loader(batch_size=2, output="numpy")))
+            with pytest.raises(MosaicError, match=words):
+                out.write(batch, np.zeros((2, 1, 2, 2, 6)))
+            with pytest.raises(MosaicError, match="other samples"):
+                out.is_done(batch)
+        batch = next(iter(others["a batch of 3 samples"].loader(batch_size=3, output="numpy")))
+        with pytest.raises(MosaicError, match="that selected= names"):
+            out.write(batch, batch.targets, selected=left[::-1])
+        assert out.num_done == 0
+        out.write(batch, batch.targets, selected=left)
+    assert out.done_ids.tolist() == left.tolist()
+    covered = out.dataset.t.notnull()
+    assert covered.any()
+    assert (out.dataset.t == weather().t).where(covered, True).all()
+
+
+@pytest.mark.parametrize("kind", ["weighted", "other fields", "slab", "by hand"])
+def test_batches_of_the_same_samples_are_taken(kind: str) -> None:
+    samples = windows()
+    same = {
+        "weighted": samples.weighted(np.arange(1.0, len(samples) + 1)),
+        "other fields": weather().xloader.window(time=2, lat=2).inputs("land").map(lambda ds: -ds),
+        "slab": samples.slab("lon", 1, 2),
+        "by hand": samples,
+    }[kind]
+    batch = next(iter(same.loader(batch_size=4, output="numpy", rank=0, world_size=1)))
+    if kind == "by hand":
+        batch = Batch(batch, batch.names, batch.ids)
+    with samples.mosaic() as out:
+        out.write(batch.ids[:1], samples[batch.ids[:1]].targets)
+        assert out.is_done(batch)[0]
+
+
+def test_batches_of_several_sets_are_refused() -> None:
+    samples = windows()
+    both = xloader.interleave({"one": (samples, 1), "two": (windows(), 1)})
+    batch = next(iter(both.loader(batch_size=4, output="numpy")))
+    with samples.mosaic() as out, pytest.raises(MosaicError, match="rows of one, two"):
+        out.write(batch, batch.targets)
+    assert out.num_done == 0

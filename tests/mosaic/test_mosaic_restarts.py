@@ -244,6 +244,21 @@ def test_a_merge_that_was_killed_is_done_again(tmp_path: Path) -> None:
         xloader.merge(path)
 
 
+def test_a_rank_that_was_killed_while_it_merged_is_named(tmp_path: Path) -> None:
+    samples, path = patches(), tmp_path / "forecast.zarr"
+    with pytest.raises(ZeroDivisionError):
+        break_off(samples, path, np.arange(len(samples)))
+    path.with_name("forecast.zarr.parts").joinpath("merging").mkdir()
+    with (
+        pytest.warns(XloaderWarning, match=r"another process is merging .* call xloader\.merge"),
+        samples.mosaic(path, rank=0, world_size=2),
+    ):
+        pass
+    assert not path.exists()
+    assert xloader.merge(path).is_complete
+    check_store(path, whole(samples))
+
+
 def test_a_sample_of_two_ranks_needs_the_same_bits(tmp_path: Path) -> None:
     samples, path = patches(), tmp_path / "forecast.zarr"
     ids = np.arange(len(samples))

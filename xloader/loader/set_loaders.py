@@ -165,13 +165,39 @@ def _divide(
             given=f"memory={settled.memory_nbytes} bytes; {each}",
             minimum_nbytes=composed_nbytes + sum(needs),
         )
-    return share_memory(left, needs, enough, sets.pattern.weights)
+    while True:
+        shares = share_memory(left, needs, enough, sets.pattern.weights)
+        if not _is_refused_late(settled):
+            return shares
+        found = list(map(_least_nbytes, recipes, options, shares))
+        if found == shares:
+            return shares
+        for index, least in enumerate(found):
+            if least == shares[index]:
+                continue
+            if sum(needs) - needs[index] + least <= left:
+                needs[index], enough[index] = least, max(enough[index], least)
+            else:
+                # A smaller part gives a plan that keeps less in memory.
+                enough[index] = needs[index]
 
 
-def _least_nbytes(recipe: Recipe, options: LoaderOptions) -> int:
-    """The least memory in bytes of a set's own loader."""
-    try:
-        RankPlan(recipe, replace(options, memory=1))
-    except MemoryBudgetError as error:
-        return error.minimum_nbytes
-    return 1
+def _least_nbytes(recipe: Recipe, options: LoaderOptions, nbytes: int = 1) -> int:
+    """The memory in bytes, from a number of them on, that a set's own loader needs."""
+    while True:
+        try:
+            RankPlan(recipe, replace(options, memory=nbytes))
+        except MemoryBudgetError as error:
+            nbytes = error.minimum_nbytes
+            if _is_refused_late(options):
+                continue
+        return nbytes
+
+
+def _is_refused_late(options: LoaderOptions) -> bool:
+    """Whether a plan that fits into the memory may still be refused.
+
+    With lanes, a plan does not depend on the number of processes. A plan that keeps all samples in
+    memory then needs as much in each of them.
+    """
+    return options.lanes is not None and options.processes > 1

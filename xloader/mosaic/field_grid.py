@@ -26,7 +26,7 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.loader.fingerprint import describe_samples
 from xloader.mosaic.target_chunks import chunks_of
-from xloader.mosaic.target_grid import Blend, GridVariable, PlacedAxis, TargetGrid
+from xloader.mosaic.target_grid import COVERAGE, Blend, GridVariable, PlacedAxis, TargetGrid
 from xloader.recipe.layout import FieldLayout, FieldPart, make_layouts
 from xloader.recipe.names import CHANNEL
 from xloader.recipe.recipe import Recipe, find
@@ -38,6 +38,9 @@ _IDS_AT_A_TIME: Final = 1 << 20
 
 LEAD: Final = "lead"
 """The dimension that counts leads."""
+
+VALID: Final = "valid"
+"""Prefix of the coordinate with the labels that predictions are for, along windows and leads."""
 
 _CODING: Final = frozenset(
     {"scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "coordinates"}
@@ -105,6 +108,7 @@ class FieldGrid:
         chunks: Mapping[str, int] | None = None,
         keep_units: bool = False,
     ) -> None:
+        _check_kinds(leads, chunks)
         self._recipe = recipe
         self.layout = _layout_named(recipe, field)
         self.placings = _placings(recipe, self.layout, leads)
@@ -294,6 +298,22 @@ class FieldGrid:
         return {**describe_samples(recipe), "field": digest, "blend": blend}
 
 
+def _check_kinds(leads: object, chunks: object) -> None:
+    """Check that two options are of the kinds that they are said to be."""
+    if chunks is not None and not isinstance(chunks, Mapping):
+        raise OptionError(
+            "chunks are not given by dimension",
+            given=repr(chunks),
+            allowed='a mapping such as {"time": 1}, or None for chunks as in the source',
+        )
+    if leads is not None and not isinstance(leads, Collection):
+        raise OptionError(
+            "leads are not names of dimensions",
+            given=repr(leads),
+            allowed='a name or several, such as ("time",), or () to blend along all dimensions',
+        )
+
+
 def _layout_named(recipe: Recipe, field: str | None) -> FieldLayout:
     if recipe.whole is not None:
         raise OptionError(
@@ -369,10 +389,14 @@ def _placings(
     lead_dims = [own.dim for own in found if own.kind == "lead"]
     names = {dim: LEAD if len(lead_dims) == 1 else f"{dim}_{LEAD}" for dim in lead_dims}
     taken = {*layout.dims, *recipe.dim_sizes, *recipe.variables}
-    for name in names.values():
-        if name in taken:
+    # Variables of groups, such as `radar/rain`, are stored in a group of the first name.
+    stored_names = {part.variable.partition("/")[0] for part in layout.parts}
+    others = {*(f"{VALID}_{dim}" for dim in names), COVERAGE} & stored_names
+    for name in (*names.values(), *sorted(others)):
+        if name in taken | stored_names:
             raise OptionError(
-                f"the samples have a dimension or a variable called {name!r} already",
+                f"the samples have a dimension or a variable called {name!r} already, which "
+                "is the name of a part of the mosaic",
                 given=f"leads along {lead_dims}",
                 allowed=f"any name other than {name!r}",
                 remedy="rename it with xarray, and open that Dataset",

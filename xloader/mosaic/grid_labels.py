@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from xloader.mosaic.field_grid import FieldGrid, Placing
+from xloader.mosaic.field_grid import VALID, FieldGrid, Placing
 from xloader.recipe.recipe import Recipe
-
-VALID: Final = "valid"
-"""Prefix of the coordinate with the labels that predictions are for, along windows and leads."""
 
 
 def make_labels(recipe: Recipe, grid: FieldGrid) -> xr.Dataset:

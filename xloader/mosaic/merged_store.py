@@ -17,10 +17,7 @@ from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes,
 from xloader.mosaic.parts import GRID_FILE, LABELS, FolderParts, differences, parts_folder
 from xloader.mosaic.records import Record
 from xloader.mosaic.stored_groups import group_of, groups_of, name_within
-from xloader.mosaic.target_grid import TargetGrid
-
-COVERAGE: Final = "_coverage"
-"""The group with the number of windows of each cell."""
+from xloader.mosaic.target_grid import COVERAGE, TargetGrid
 
 _ATTRIBUTE: Final = "xloader_mosaic"
 
@@ -206,8 +203,15 @@ def open_merged(target: Path, grid: TargetGrid, labels: xr.Dataset, group: str =
 def _replace(made: Path, target: Path) -> None:
     """Move a store to the target, in place of what is there."""
     old = target.with_name(target.name + ".replaced")
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
     if target.exists():
         os.rename(target, old)
     os.rename(made, target)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder or a file, if there is one."""
+    if path.is_file():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)

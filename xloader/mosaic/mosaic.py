@@ -24,7 +24,7 @@ from xloader.loader.batch import Batch
 from xloader.mosaic.field_grid import FieldGrid
 from xloader.mosaic.grid_labels import make_labels
 from xloader.mosaic.merged_boxes import MergeArrays, MosaicSummary, merge_boxes, merged_dtype
-from xloader.mosaic.merged_store import COVERAGE, check_target, merge_store, open_merged
+from xloader.mosaic.merged_store import check_target, merge_store, open_merged
 from xloader.mosaic.parts import (
     FolderParts,
     MemoryParts,
@@ -32,8 +32,9 @@ from xloader.mosaic.parts import (
     open_parts,
     parts_folder,
 )
-from xloader.mosaic.prediction_arrays import as_ids, as_predictions
-from xloader.mosaic.target_grid import BLENDS, Blend
+from xloader.mosaic.prediction_arrays import as_predictions
+from xloader.mosaic.sample_rows import SampleRows
+from xloader.mosaic.target_grid import BLENDS, COVERAGE, Blend
 from xloader.recipe.recipe import Recipe
 
 _LOG: Final = logging.getLogger("xloader")
@@ -98,6 +99,7 @@ class Mosaic:
         check_choice("blend", blend, BLENDS)
         parse_nbytes(memory)
         self._grid = FieldGrid(recipe, field, blend, leads, chunks, keep_units)
+        self._rows = SampleRows(recipe)
         self._labels = make_labels(recipe, self._grid)
         self._memory, self._overwrite = memory, overwrite
         self._world = resolve_world(rank, world_size)
@@ -199,8 +201,10 @@ class Mosaic:
         ------
         SampleIndexError
             If an id is out of range.
+        MosaicError
+            If the batch is of other samples than the mosaic.
         """
-        own, is_padding = self._rows(ids)
+        own, is_padding = self._rows.of(ids)
         return np.asarray((self._states[own] != _NOT_DONE) | is_padding)
 
     def write(
@@ -223,7 +227,8 @@ class Mosaic:
         SampleIndexError
             If an id is out of range.
         MosaicError
-            If the predictions have another shape, or a sample was written before in this run.
+            If the predictions have another shape, a sample was written before in this run, or the
+            batch is of other samples than the mosaic.
         UnsupportedDataError
             If the predictions are not real numbers of up to 64 bits.
         ClosedError
@@ -236,7 +241,7 @@ class Mosaic:
         then count as not written.
         """
         self._require_open()
-        own, is_padding = self._rows(ids, selected)
+        own, is_padding = self._rows.of(ids, selected)
         checked = as_predictions(predictions, len(own), self._grid.layout)
         kept = ~is_padding
         self._check_twice(own[kept])
@@ -316,8 +321,14 @@ class Mosaic:
         try:
             lock.mkdir()
         except OSError:
-            # Another rank merges, or has merged and removed the parts; or it was killed meanwhile.
-            _LOG.info("%s: another rank merges, unless it was killed while it did", target)
+            if lock.exists():
+                # Nobody can tell a rank that merges from one that was killed while it did.
+                warnings.warn(
+                    f"all samples of {target} are written, and another process is merging them. "
+                    f"If it was killed, call xloader.merge({str(target)!r})",
+                    XloaderWarning,
+                    stacklevel=4,
+                )
             return
         try:
             self.summary = merge_store(target, memory=self._memory)
@@ -344,19 +355,6 @@ class Mosaic:
             xr.Dataset(values, self._labels.coords),
             xr.Dataset(counts, indexes),
         )
-
-    def _rows(
-        self, ids: Batch | ArrayLike, selected: ArrayLike | None = None
-    ) -> tuple[Ints, NDArray[np.bool_]]:
-        """The ids of rows, and which rows are padding."""
-        num_ids = self._grid.target.num_ids
-        given = ids.ids if isinstance(ids, Batch) else ids
-        if selected is None:
-            own = as_ids(given, num_ids)
-        else:
-            among = as_ids(selected, num_ids)
-            own = among[as_ids(given, len(among))]
-        return own, ids.is_padding if isinstance(ids, Batch) else np.zeros(len(own), bool)
 
     def _check_twice(self, ids: Ints) -> None:
         """Check that no sample is written twice in one run, unless its weight repeats it."""

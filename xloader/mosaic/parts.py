@@ -28,7 +28,7 @@ import zarr
 from numpy.typing import NDArray
 
 from xloader.core.axis import Ints
-from xloader.errors import MosaicError
+from xloader.errors import MosaicError, OptionError
 from xloader.mosaic.records import Record, read_record, write_record
 from xloader.mosaic.stored_groups import label_groups
 from xloader.mosaic.target_grid import TargetGrid
@@ -119,7 +119,20 @@ class FolderParts:
 
 
 def parts_folder(target: Path) -> Path:
-    """The folder of parts of a target."""
+    """The folder of parts of a target.
+
+    Raises
+    ------
+    OptionError
+        If the target has no name, so that nothing can lie beside it.
+    """
+    if not target.name:
+        raise OptionError(
+            "the target of a mosaic has no name of its own",
+            given=repr(str(target)),
+            allowed="the path of a folder that will be made",
+            remedy='name it, as in "forecast.zarr"',
+        )
     return target.with_name(target.name + ".parts")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import xarray as xr
 
 from xloader.mosaic.target_grid import GridVariable, TargetGrid
@@ -75,6 +76,9 @@ def _storable(labels: xr.Dataset) -> xr.Dataset:
     several = [dim for dim in labels.dims if getattr(labels.indexes.get(dim), "nlevels", 1) > 1]
     plain = labels.reset_index(several)
     texts = {
-        name: own.astype(object) for name, own in plain.coords.items() if own.dtype.kind == "U"
+        name: own.astype(object)
+        for name, own in plain.coords.items()
+        # Categories and other dtypes of pandas are none of NumPy's.
+        if not isinstance(own.dtype, np.dtype) or own.dtype.kind == "U"
     }
     return plain.assign_coords(texts)

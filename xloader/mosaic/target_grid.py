@@ -26,6 +26,9 @@ Blend = Literal["mean", "linear", "crop"]
 
 BLENDS: Final = get_args(Blend)
 
+COVERAGE: Final = "_coverage"
+"""The group of a stored mosaic with the number of windows of each cell."""
+
 Box = tuple[tuple[int, int], ...]
 """The cells ``[begin, end)`` along each dimension of a variable."""
 

@@ -54,7 +54,8 @@ class Denormalize:
                 allowed=f"shape {self.shape}, or (n, {', '.join(map(str, self.shape))})",
                 remedy="pass an array with one number for each element of the field",
             )
-        dtype = str(array.dtype).removeprefix("torch.")
+        # NumPy's name is without the order of bytes, which netCDF 3 and GRIB turn around.
+        dtype = getattr(array.dtype, "name", str(array.dtype).removeprefix("torch."))
         if "float" not in dtype:
             raise OptionError(
                 "only floating numbers can be denormalised",
