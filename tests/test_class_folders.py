@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
 import shutil
 from collections import Counter
@@ -19,12 +20,14 @@ from xloader.errors import (
     CorruptChunkError,
     MissingDependencyError,
     OptionError,
+    SourceAccessError,
     SourceNotFoundError,
     UnknownNameError,
     UnsupportedDataError,
     XloaderError,
 )
 from xloader.sources.base import Read
+from xloader.sources.combined.class_files import list_classes
 from xloader.sources.open import class_source
 from xloader.sources.stores.file_openers import FileOpener
 
@@ -245,9 +248,9 @@ def test_a_file_that_does_not_fit(root: Path, kind: str) -> None:
     samples = xloader.open_classes(root).inputs("t")
     spoil(kind, root / "front" / "scene_1.nc")
     words = {
-        "shape": r"differs from the first one, calm/scene_0.nc: the shape of 't' are \(4, 7\)",
-        "dtype": "the dtype of 't' are float64, where the first file has float32",
-        "dims": "the dims of 't' are",
+        "shape": r"differs from the first one, calm/scene_0.nc: 't' has the shape \(4, 7\)",
+        "dtype": "'t' has the dtype float64, where the first file has float32",
+        "dims": "'t' has the dims",
         "variable": "there is no variable 't'",
         "gone": "cannot be read .FileNotFoundError",
         "damaged": "cannot be opened or decoded",
@@ -312,8 +315,47 @@ def test_options_that_are_refused(root: Path) -> None:
         xloader.open_classes(root, variables=["wnd"])
     with pytest.raises(OptionError, match="ends of names"):
         xloader.open_classes(root, extensions=[])
-    write(root / "calm" / "a.nc", scene(0).rename(x="file"))
-    with pytest.raises(OptionError, match="a name that xloader needs"):
+    for extensions in 3, [3]:
+        with pytest.raises(OptionError, match="ends of names"):
+            xloader.open_classes(root, extensions=extensions)  # type: ignore[arg-type]
+    for path in None, 3, b"data":
+        with pytest.raises(UnsupportedDataError, match="no path"):
+            xloader.open_classes(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["file", "class", "label", "file_label", "class_label"])
+def test_names_of_the_samples_own_are_refused(root: Path, name: str) -> None:
+    first = root / "calm" / "a.nc"
+    for taken in scene(0).rename(x=name), scene(0).rename(wind=name):
+        write(first, taken)
+        with pytest.raises(OptionError, match=rf"'{name}' in calm/a.nc.*variables=\[...\]"):
+            xloader.open_classes(root)
+    assert xloader.open_classes(root, variables="t").fields == ("t", "label")
+
+
+def test_files_come_in_the_order_of_image_folder(tmp_path: Path) -> None:
+    for name in ("b.nc", "2/z.nc", "2/1/a.nc", "2-3/a.nc", "2-3/c.nc", "a/d.nc", "a.nc"):
+        (tmp_path / "calm" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "calm" / name).touch()
+    # As torchvision.datasets.folder.make_dataset lists them.
+    walked = [
+        os.path.relpath(os.path.join(folder, name), tmp_path)
+        for folder, _, names in sorted(os.walk(tmp_path / "calm"))
+        for name in sorted(names)
+    ]
+    assert list(list_classes(tmp_path).paths) == walked
+
+
+def test_a_folder_that_cannot_be_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("front"):
+            raise PermissionError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceAccessError, match=r"cannot be listed .PermissionError.*front"):
         xloader.open_classes(root)
 
 

@@ -625,6 +625,14 @@ NO_TIME = {"time": np.arange(60)}
         (StackError, "wrong shape", lambda s: s.forcing(a=lambda lat: lat[:1])),
         (UnsupportedDataError, "no numbers", lambda s: s.forcing(a=lambda lat: lat.astype(str))),
         (UnsupportedDataError, "no numbers", lambda s: s.forcing(a=lambda time: time)),
+        (
+            UnsupportedDataError,
+            "Dataset",
+            lambda s: s.forcing(a=lambda lat: xr.Dataset({"a": lat})),
+        ),
+        (UnsupportedDataError, "no numbers", lambda s: s.forcing(a=lambda lat: [[1], [1, 2]])),
+        (OptionError, "parameters .* not known", lambda s: s.forcing(max)),
+        (OptionError, "coords=.'lat'.", lambda s: s.forcing("latitude", coords=["lat"])),
         (TransformError, "raised ZeroDivisionError", lambda s: s.forcing(a=lambda lat: 1 // 0)),
         (OptionError, "comes too late", lambda s: s.window(time=1).forcing("latitude")),
         (OptionError, "no duration", lambda s: s.forcing(a=partial(forcings.insolation, mean=6))),
@@ -638,6 +646,13 @@ NO_TIME = {"time": np.arange(60)}
 def test_refusals(error: type[XloaderError], text: str, make: Any) -> None:
     with pytest.raises(error, match=text):
         make(weather().xloader)
+
+
+def test_what_a_function_masks_is_nan() -> None:
+    samples = weather().xloader.forcing(north=lambda lat: np.ma.masked_less(lat.values, 0.0))
+    lat = weather().lat.values
+    (north,) = samples.window(lat=len(lat)).inputs("north")[0]
+    np.testing.assert_array_equal(north[0], np.where(lat < 0, np.nan, lat).astype("f4"))
 
 
 def test_a_coordinate_that_is_missing() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, floor
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -510,6 +511,21 @@ def test_classes_must_have_the_same_codes() -> None:
 
     one, other = stations(["a", "b", "b"]), stations(["b", "c", "b"])
     with pytest.raises(StackError, match="'kind' has another classes"):
+        xloader.interleave({"one": (one, 1), "other": (other, 1)})
+
+
+def test_class_folders_must_have_the_same_classes(tmp_path: Path) -> None:
+    for root, names in ("one", "ab"), ("same", "ab"), ("other", "bc"):
+        for number, name in enumerate(names):
+            (tmp_path / root / name).mkdir(parents=True)
+            scene = xr.Dataset({"t": ("x", np.full(3, number, "f4"))})
+            scene.to_netcdf(tmp_path / root / name / "0.nc")
+    one, same, other = (xloader.open_classes(tmp_path / root) for root in ("one", "same", "other"))
+    with xloader.interleave({"one": (one, 1), "same": (same, 1)}).loader(batch_size=4) as loader:
+        (batch,) = loader
+        assert batch.label.tolist() == batch.t[:, 0].tolist()
+        assert sorted(batch.source) == ["one", "one", "same", "same"]
+    with pytest.raises(StackError, match=r"'label' has another classes.*'b', 'c'.*class folders"):
         xloader.interleave({"one": (one, 1), "other": (other, 1)})
 
 

@@ -418,6 +418,9 @@ def test_samples_bring_their_selection_options_and_retries() -> None:
     samples = xloader.join({"era5": chosen, "radar": radar()})
     assert samples.recipe.dim_sizes == {"time": 10, "lon": 8, "y": 5, "radar/lon": 7}
     assert samples.recipe.retry_policy.read_timeout == 7
+    patient = xloader.open(store, read_timeout=900, max_retries=1)
+    policy = xloader.open([patient, orography()], max_retries=6).recipe.retry_policy
+    assert (policy.read_timeout, policy.max_retries) == (900, 6)
     some = xloader.open(xr.merge([era5(), era5().rename(t2m="u")]), variables=["u"])
     assert xloader.join({"a": some, "b": orography()}).recipe.variables == ("a/u", "b/oro")
 
@@ -462,6 +465,10 @@ def test_a_list_of_other_variables_reads_each_store() -> None:
     assert xloader.open([era5(), orography()], variables="oro").recipe.variables == ("oro",)
     joined = xloader.join({"era5": [era5(), orography()], "radar": radar()})
     assert joined.recipe.variables == ("era5/t2m", "era5/oro", "radar/rain")
+    for several in ("oro", "t2m"), ("t2m", "oro"):
+        assert xloader.open([era5(), orography()], variables=several).recipe.variables == several
+    both = xr.merge([era5(), orography()])
+    assert xloader.open([both], variables=["oro", "t2m"]).recipe.variables == ("oro", "t2m")
     # A name that occurs twice does no harm if it is not asked for.
     asked = xloader.open([era5(), era5().assign(u=era5().t2m)], variables=["u"])
     assert asked.recipe.variables == ("u",)
@@ -470,10 +477,8 @@ def test_a_list_of_other_variables_reads_each_store() -> None:
 def test_a_tree_offers_variables_by_their_paths() -> None:
     tree = xr.DataTree.from_dict({"/": orography(), "/era5": era5(), "/obs/radar": era5() * 2})
     assert tree.xloader.recipe.variables == ("oro", "era5/t2m", "obs/radar/t2m")
-    assert xloader.open(tree, variables=["obs/radar/t2m", "oro"]).recipe.variables == (
-        "oro",
-        "obs/radar/t2m",
-    )
+    asked = ("obs/radar/t2m", "oro")
+    assert xloader.open(tree, variables=asked).recipe.variables == asked
     assert tree["obs"].xloader.recipe.variables == ("radar/t2m",)
     samples = tree.xloader.window(time=2).inputs("era5/t2m", "obs/radar/t2m")
     np.testing.assert_array_equal(samples[3][0][0] * 2, samples[3][0][1])
@@ -481,7 +486,43 @@ def test_a_tree_offers_variables_by_their_paths() -> None:
     assert joined.recipe.dim_sizes["time"] == 160
 
 
+def test_names_of_joined_samples_stay_apart() -> None:
+    rain = radar()
+    first = xloader.join({"era5": era5(), "radar": rain})
+    assert first.recipe.dim_sizes["radar/lon"] == 7
+    later = rain.rename(rain="snow").isel(y=slice(2)).assign_coords(lon=np.arange(7.0) + 100)
+    both = xloader.join({"radar": later, "all": first})
+    assert {"lon": 7, "all/lon": 8, "radar/lon": 7}.items() <= both.recipe.dim_sizes.items()
+    np.testing.assert_array_equal(both.coordinates["lon"], later.lon)
+    np.testing.assert_array_equal(both.coordinates["radar/lon"], rain.lon)
+    # A dimension of the same name and labels is the same one, whichever source comes first.
+    melt = rain.rename(rain="melt")
+    for together in {"all": first, "radar": melt}, {"z": first, "all": era5(), "radar": melt}:
+        joined = xloader.join(together)
+        assert joined.recipe.source.variables["radar/melt"].dims == ("time", "y", "radar/lon")
+    three = xloader.join({"other": both, "more": era5(), "z": first})
+    np.testing.assert_array_equal(three.coordinates["radar/lon"], rain.lon)
+
+
+def test_a_coordinate_of_the_root_of_a_tree_keeps_its_name() -> None:
+    start = orography().assign_coords(time=times(1, 1)[0])
+    rain = radar(9).rename(lon="x")
+    both = xr.DataTree.from_dict({"/": start, "/radar": rain, "/more": rain + 1}).xloader
+    assert both.coordinates["time"].item() == start.time.item()
+    np.testing.assert_array_equal(both.coordinates["radar/time"], rain.time)
+    dims = {name: variable.dims[0] for name, variable in both.recipe.source.variables.items()}
+    assert dims == {"oro": "lat", "radar/rain": "radar/time", "more/rain": "radar/time"}
+
+
 # Bad input
+
+
+def joined_twice(**coords: Any) -> xloader.Samples:
+    """Joined samples, joined with a source of a name that they have used up."""
+    first, second = era5(4).assign_coords(run=1), radar(24).assign_coords(run=2)
+    return xloader.join(
+        {"all": xloader.join({"a": first, "radar": second}), "radar": second.assign_coords(coords)}
+    )
 
 
 def windowed() -> xloader.Samples:
@@ -571,6 +612,24 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[XloaderError], str]] = {
         lambda: xloader.join({"a/b": era5(4), "b": radar(4)}),
         OptionError,
         "no name for a source.*'a/b'.*text without a /",
+    ),
+    "a name that two dimensions would have": (
+        lambda: joined_twice(lon=np.arange(7.0) + 50),
+        OptionError,
+        "'radar/lon' would stand for two.*a source named 'radar'.*give the source another name",
+    ),
+    "a name that two coordinates would have": (
+        lambda: joined_twice(run=3, y=np.arange(5.0)),
+        OptionError,
+        "'radar/run' would stand for two.*give the source another name",
+    ),
+    "methods": (
+        lambda: xloader.join(
+            {"a": era5(4), "b": radar(4)},
+            method=np.array(["ffill", "ffill"]),  # type: ignore[arg-type]
+        ),
+        OptionError,
+        "no such method",
     ),
     "a name that is no text": (
         lambda: xloader.join({1: era5(4), "b": radar(4)}),  # type: ignore[dict-item]

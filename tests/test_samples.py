@@ -253,6 +253,13 @@ def test_spans_of_two_fields_keep_their_labels_apart() -> None:
     assert one["targets_season"].values.tolist() == [1, 1]
 
 
+def test_a_field_named_like_a_coordinate_is_kept() -> None:
+    ds = xr.Dataset({"t": ("time", np.arange(6.0))}, {"run": 5, "time": np.arange(6)})
+    samples = xloader.open(ds).window(time=2).field("run", "t").field("t", "t")
+    assert samples.to_xarray(1)["run"].values.tolist() == [[2.0, 3.0]]
+    assert samples.to_xarray(1)["t"].values.tolist() == [[2.0, 3.0]]
+
+
 def test_a_dropped_dim_keeps_its_name_where_no_field_says_otherwise() -> None:
     samples = _dataset().xloader.window(time=2).inputs("t2m", time=1).targets("z", time=1)
     one = samples.to_xarray(3)

@@ -69,6 +69,20 @@ def test_rows_stay_and_are_flagged(shuffle: bool, threads: int, seconds: float |
             assert "12 samples in 2 chunks" in str(report)
 
 
+def test_a_short_batch_of_a_rank_is_filled_up_after_its_bad_rows() -> None:
+    """A rank's last batch may have a bad row, and fewer rows than are delivered."""
+    samples = samples_of({"t/c/6/0": garble}).select(range(18, 25))
+    for seed in range(8):
+        seen: list[int] = []
+        for rank in range(2):
+            options = {"batch_size": 4, "seed": seed, "rank": rank, "world_size": 2}
+            with samples.loader(**options, output="numpy", on_error="skip") as loader:
+                (batch,) = read_all(loader)
+            np.testing.assert_array_equal(batch.t[:, 0], VALUES[batch.ids + 18])
+            seen += batch.ids[~batch.is_padding].tolist()
+        assert sorted(seen) == [0, 1, 2, 3, 4, 5]
+
+
 def test_windows_that_straddle_a_bad_chunk() -> None:
     samples = samples_of({"t/c/6/0": garble}, window=3)
     with samples.loader(batch_size=16, output="numpy", on_error="skip") as loader:

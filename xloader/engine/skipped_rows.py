@@ -52,7 +52,9 @@ def fill_rows(open_batch: OpenBatch) -> None:
     bad = open_batch.bad_rows
     assert open_batch.arrays is not None
     for array in open_batch.arrays.values():
-        array[bad] = array[taken[bad]]
+        # The rows that fill up a short batch come later.
+        own = array[: len(bad)]
+        own[bad] = own[taken[bad]]
     step = open_batch.step
     times = None if step.occurrences is None else step.occurrences[taken]
     open_batch.step = replace(step, ids=step.ids[taken], occurrences=times)

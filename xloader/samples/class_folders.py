@@ -16,11 +16,13 @@ from xloader.core.windows import Windows
 from xloader.recipe.recipe import Field, Recipe
 from xloader.samples.samples import Samples
 from xloader.sources.combined.class_files import list_classes
-from xloader.sources.open.class_source import FILE, ClassSource, open_class_source
+from xloader.sources.open.class_source import (
+    FILE,
+    LABEL_FIELD,
+    ClassSource,
+    open_class_source,
+)
 from xloader.sources.open.open_source import DEFAULT_DTYPE
-
-LABEL_FIELD = "label"
-"""Name of the field with the class of each sample."""
 
 
 def open_classes(
@@ -70,7 +72,8 @@ def open_classes(
     UnknownNameError, UnsupportedDataError, SourceAccessError, MissingDependencyError
         As for :func:`xloader.open`, for the first file.
     OptionError
-        If an option is out of range, or the files use the names ``file`` or ``class``.
+        If an option is out of range, or variables or dimensions of the files have the names
+        ``file``, ``class``, ``label``, ``file_label`` or ``class_label``.
 
     Examples
     --------

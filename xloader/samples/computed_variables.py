@@ -144,9 +144,29 @@ def _check_name(name: str, source: Source, labels: xr.Dataset) -> None:
 
 def _check_coords(functions: Mapping[str, Function], coords: Mapping[str, str]) -> None:
     """Refuse a parameter that no function has: it is a slip."""
-    known = [p for fn in functions.values() for p in inspect.signature(fn).parameters]
+    if not isinstance(coords, Mapping):
+        raise OptionError(
+            "coords does not say which coordinate each parameter gets",
+            given=f"coords={coords!r}",
+            allowed="a mapping from names of parameters to names of coordinates",
+            remedy='pass it like coords={"lat": "latitude"}',
+        )
+    known = [p for name, fn in functions.items() for p in _parameters(name, fn)]
     for parameter in coords:
         find(parameter, list(dict.fromkeys(known)), "parameter")
+
+
+def _parameters(name: str, fn: Function) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function."""
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError) as problem:
+        raise OptionError(
+            f"the parameters of the function of {name!r} are not known",
+            given=text_of(fn),
+            allowed="a function whose parameters are named like coordinates",
+            remedy="call it in a function of your own, as in lambda time, lat: ...",
+        ) from problem
 
 
 def _arguments(
@@ -154,7 +174,7 @@ def _arguments(
 ) -> tuple[LabelArgument, ...]:
     """The coordinates whose labels a function takes."""
     found = []
-    for parameter in inspect.signature(fn).parameters.values():
+    for parameter in _parameters(name, fn).values():
         own = parameter.name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue

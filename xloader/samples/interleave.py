@@ -274,7 +274,7 @@ def _require_alike(sets: Mapping[str, Samples]) -> None:
             for what, look in (
                 ("shape", _shape_of),
                 ("dtype", lambda samples, field: samples.dtypes[field]),
-                ("classes", lambda samples, field: samples.classes.get(field)),
+                ("classes", _classes_of),
             ):
                 _require_same(what, look, field, (first, one), (name, other))
 
@@ -283,6 +283,11 @@ def _shape_of(samples: Samples, field: str) -> str:
     out = next(out for out in samples._outputs if out.name == field)
     dims = ", ".join(f"{dim}: {size}" for dim, size in zip(out.dims, out.shape, strict=True))
     return f"({dims})"
+
+
+def _classes_of(samples: Samples, field: str) -> tuple[str, ...] | None:
+    # Not Samples.classes, which is something else for samples of class folders.
+    return next((own.classes for own in samples.recipe.label_columns if own.name == field), None)
 
 
 def _require_same(
@@ -304,7 +309,7 @@ def _require_same(
         "with .map(...)",
         "dtype": f'convert one, for example with .map(lambda ds: ds.astype("{own}"))',
         "classes": "give the columns of both tables the same categories, with "
-        "pandas.Categorical(values, categories=[...])",
+        "pandas.Categorical(values, categories=[...]), or both roots the same class folders",
     }
     raise StackError(
         f"the field {field!r} has another {what} in the set {other[0]!r} than in {one[0]!r}",

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError, UnsupportedDataError
 from xloader.recipe.recipe import Recipe
 from xloader.samples.samples import Samples
@@ -77,7 +76,7 @@ def join(
     (('era5/t2m', 'radar/rain'), [[2.0, 3.0], [12.0, 18.0]])
     """
     _check(sources, on)
-    policy = longest_policy(list(sources.values()), RetryPolicy())
+    policy = longest_policy(sources.values())
 
     def open_one(source: Any) -> Any:
         return open_source(source, retry_policy=policy)

@@ -46,7 +46,7 @@ from xloader.samples.sample_ids import normal_ids
 from xloader.samples.splits import Gap, Split
 from xloader.samples.unplanned_warning import warn_of_no_plan
 from xloader.samples.verb_order import require_before, require_windows_before
-from xloader.samples.whole_sources import merged_source
+from xloader.samples.whole_sources import longest_policy, merged_source
 from xloader.sources.open.open_source import DEFAULT_DTYPE, open_source
 from xloader.tensors.convert import tensor_maker
 from xloader.transforms import slabs
@@ -101,6 +101,7 @@ def open(  # noqa: A001
     read_timeout : float, default 300.0
         Seconds that each attempt at a read may take. It holds for ``samples[17]``, for
         :meth:`Samples.to_xarray`, and for loaders that are given no ``read_timeout`` themselves.
+        Samples in a list may raise it, and ``max_retries``, to their own.
     max_retries : int, default 4
         Further attempts after one that failed for a reason that may pass: no answer in time, a
         dropped connection, a short body, HTTP status 408, 429 or 5xx. The pause before a new
@@ -138,6 +139,8 @@ def open(  # noqa: A001
     (8, [[[28.0, 29.0, 30.0, 31.0], [32.0, 33.0, 34.0, 35.0]]])
     """
     retry_policy = RetryPolicy(read_timeout, max_retries)
+    if isinstance(source, list | tuple):
+        retry_policy = longest_policy(source, retry_policy)
     open_one = partial(
         open_source,
         group=group,

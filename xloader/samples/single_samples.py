@@ -44,7 +44,9 @@ def to_xarray(recipe: Recipe, layouts: tuple[FieldLayout, ...], index: Any) -> x
         return frame
     frame = show_labels(frame.isel({SAMPLE: 0}))
     if not recipe.is_mapped:
-        frame = frame.assign_coords(auxiliary_coords(recipe, layouts, int(ids[0])))
+        coords = auxiliary_coords(recipe, layouts, int(ids[0]))
+        # A field with the name of a coordinate would be replaced by it.
+        frame = frame.assign_coords({k: v for k, v in coords.items() if k not in frame.data_vars})
     return frame
 
 

@@ -11,8 +11,8 @@ from xloader.recipe.recipe import Recipe, find
 from xloader.samples.describe import last_verb
 from xloader.sources.base import Source
 from xloader.sources.combined.join_sources import merge_sources
+from xloader.sources.combined.joined_source import one_source
 from xloader.sources.combined.source_view import SourceView
-from xloader.sources.combined.viewed_source import one_source
 
 
 def whole_source(value: Any, name: str, open_one: Callable[[Any], Source]) -> Source:
@@ -62,19 +62,25 @@ def recipe_of(value: Any) -> Recipe | None:
     return recipe if isinstance(recipe, Recipe) else None
 
 
-def longest_policy(values: Sequence[Any], policy: RetryPolicy) -> RetryPolicy:
-    """The most patient of a retry policy and those of samples.
+def longest_policy(values: Iterable[Any], policy: RetryPolicy | None = None) -> RetryPolicy:
+    """The most patient of the retry policies of samples, and of another one.
 
     Parameters
     ----------
-    values : sequence
-        What is opened together. All but samples are left out.
-    policy : RetryPolicy
-        The policy without any samples.
+    values : iterable
+        What is opened together. Only samples have a policy.
+    policy : RetryPolicy, optional
+        Another policy.
+
+    Returns
+    -------
+    RetryPolicy
+        The default one if there is none.
     """
     own = [recipe.retry_policy for recipe in map(recipe_of, values) if recipe is not None]
+    own += [] if policy is None else [policy]
     if not own:
-        return policy
+        return RetryPolicy()
     return RetryPolicy(max(one.read_timeout for one in own), max(one.max_retries for one in own))
 
 
@@ -90,7 +96,7 @@ def merged_source(
     values : sequence
         What is opened together, at least one.
     variables : iterable of str, optional
-        The variables to offer, of all sources together; by default all.
+        The variables to offer, of all sources together, in this order; by default all.
     open_one : callable
         Opens one of them that is no samples.
 
@@ -113,6 +119,7 @@ def merged_source(
         whole_source(value, f"number {number} of {len(values)}", open_one)
         for number, value in enumerate(values, 1)
     ]
+    asked: list[str] = []
     if variables is not None:
         asked = [variables] if isinstance(variables, str) else list(variables)
         there = list(dict.fromkeys(name for source in sources for name in source.variables))
@@ -126,9 +133,9 @@ def merged_source(
         for name in asked:
             find(name, there, "variable")
         sources = [_only(source, asked) for source in sources if set(asked) & set(source.variables)]
-    return sources[0] if len(sources) == 1 else merge_sources(sources)
+    return sources[0] if len(sources) == 1 else merge_sources(sources, asked)
 
 
 def _only(source: Source, names: Sequence[str]) -> Source:
-    """A source with only some of its variables."""
-    return one_source([SourceView(source, {v: v for v in source.variables if v in names})])
+    """A source with only some of its variables, in the order of the names."""
+    return one_source([SourceView(source, {v: v for v in names if v in source.variables})])

@@ -13,7 +13,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from xloader.errors import OptionError, SourceNotFoundError
+from xloader.errors import (
+    OptionError,
+    SourceAccessError,
+    SourceNotFoundError,
+    UnsupportedDataError,
+)
 
 EXTENSIONS: Final[tuple[str, ...]] = (
     *(".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),
@@ -38,7 +43,7 @@ class ClassFiles:
     classes : tuple of str
         Names of the class folders, sorted.
     paths : tuple of str
-        The files relative to ``root``, class by class, sorted within each.
+        The files relative to ``root``, class by class, sorted within each by folder and name.
     codes : numpy.ndarray of int64, shape (num_files,)
         The class of each file, as its number in ``classes``.
     left_out : str
@@ -95,8 +100,19 @@ def list_classes(
         If there is no such folder, no folder in it, or no file for a class.
     OptionError
         If ``extensions`` are not ends of names.
+    SourceAccessError
+        If a folder cannot be listed.
+    UnsupportedDataError
+        If ``root`` is no path.
     """
     ends = _ends(extensions)
+    if not isinstance(root, str | os.PathLike):
+        raise UnsupportedDataError(
+            "the root of class folders is no path",
+            given=f"{type(root).__module__}.{type(root).__qualname__}",
+            allowed="text or a pathlib.Path",
+            remedy="pass the path of the folder that has a folder for each class",
+        )
     top = Path(root).expanduser().absolute()
     try:
         with os.scandir(top) as entries:
@@ -122,7 +138,9 @@ def list_classes(
     counts = []
     for folder in folders:
         before = len(paths)
-        paths += _files_in(folder.path, folder.name, ends, unknown, frozenset())
+        found = _files_in(folder.path, folder.name, ends, unknown, frozenset())
+        # Folder by folder, as ImageFolder sorts them, so that ids are the same.
+        paths += sorted(found, key=os.path.split)
         counts.append(len(paths) - before)
     classes = tuple(folder.name for folder in folders)
     empty = [name for name, count in zip(classes, counts, strict=True) if not count]
@@ -141,8 +159,10 @@ def list_classes(
 def _ends(extensions: Iterable[str] | None) -> tuple[str, ...]:
     if extensions is None:
         return EXTENSIONS
-    ends = (extensions,) if isinstance(extensions, str) else tuple(extensions)
-    if not ends or not all(ends):
+    ends: tuple[Any, ...] = ()
+    if isinstance(extensions, Iterable):
+        ends = (extensions,) if isinstance(extensions, str) else tuple(extensions)
+    if not ends or not all(isinstance(end, str) and end for end in ends):
         raise OptionError(
             "these are not ends of names of files",
             given=f"extensions={extensions!r}",
@@ -159,8 +179,16 @@ def _files_in(
 
     ``name`` is the folder's path within the root; ``above`` are the folders that it lies in.
     """
-    with os.scandir(path) as entries:
-        own = sorted(entries, key=lambda entry: entry.name)
+    try:
+        with os.scandir(path) as entries:
+            own = list(entries)
+    except OSError as error:
+        raise SourceAccessError(
+            f"a folder cannot be listed ({type(error).__name__})",
+            given=path,
+            allowed="folders that you may read",
+            remedy="change its permissions, or move it out of the class folders",
+        ) from error
     below = []
     for entry in own:
         if entry.name.startswith("."):

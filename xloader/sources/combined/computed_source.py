@@ -229,7 +229,7 @@ def compute(
     }
     shape = tuple(sizes[dim] for dim in variable.dims)
     if not isinstance(result, xr.DataArray):
-        values = np.asarray(result)
+        values = _as_array(variable, result)
         if values.ndim > len(shape) or any(
             size not in (1, want)
             for size, want in zip(values.shape[::-1], shape[::-1], strict=False)
@@ -241,13 +241,26 @@ def compute(
     elif {dim: sizes.get(str(dim)) for dim in result.dims} != dict(result.sizes):
         raise _misshapen(variable, f"a DataArray of sizes {dict(result.sizes)}", sizes)
     if result.dtype.kind not in catalog.READABLE_KINDS:
-        raise UnsupportedDataError(
-            f"the function of {variable.name!r} returns no numbers",
-            given=f"dtype {result.dtype}",
-            allowed="bool, integers or floats",
-            remedy="convert the result, for example with .astype(float)",
-        )
+        raise _not_numbers(variable, f"dtype {result.dtype}")
     return result
+
+
+def _as_array(variable: Variable, result: Any) -> NDArray[Any]:
+    try:
+        # As xarray does it: what is masked becomes NaN.
+        return xr.DataArray(result).to_numpy()
+    except (TypeError, ValueError) as problem:
+        kind = f"{type(result).__module__}.{type(result).__qualname__}"
+        raise _not_numbers(variable, kind) from problem
+
+
+def _not_numbers(variable: Variable, given: str) -> UnsupportedDataError:
+    return UnsupportedDataError(
+        f"the function of {variable.name!r} returns no numbers",
+        given=given,
+        allowed="a DataArray or an array of bool, integers or floats",
+        remedy="convert the result, for example with .astype(float)",
+    )
 
 
 def _misshapen(variable: Variable, given: str, sizes: Mapping[Any, int]) -> StackError:

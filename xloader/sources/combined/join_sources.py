@@ -9,10 +9,10 @@ from xloader.core.messages import closest
 from xloader.errors import OptionError, UnknownNameError
 from xloader.sources.base import Source
 from xloader.sources.combined.continuity import Labels
+from xloader.sources.combined.joined_source import one_source
 from xloader.sources.combined.joined_variables import label_of
 from xloader.sources.combined.label_match import Method, check_method, match_labels
 from xloader.sources.combined.shared_names import SharedNames, dims_of
-from xloader.sources.combined.viewed_source import one_source
 
 _MOST_NAMES = 4
 """The most sources that the name of a joined source lists."""
@@ -80,18 +80,20 @@ def join_sources(
     return one_source(views, _name(sources), match.notes)
 
 
-def merge_sources(sources: Sequence[Source]) -> Source:
+def merge_sources(sources: Sequence[Source], variables: Iterable[str] = ()) -> Source:
     """Offer the different variables of several sources of one grid together.
 
     Parameters
     ----------
     sources : sequence of Source
         At least one.
+    variables : iterable of str
+        Names of variables that come first, in this order.
 
     Returns
     -------
     Source
-        All variables, in the order of the sources. Each is read by its own source.
+        All variables, otherwise in the order of the sources. Each is read by its own source.
 
     Raises
     ------
@@ -121,10 +123,11 @@ def merge_sources(sources: Sequence[Source]) -> Source:
             owners[name] = number
     names = SharedNames(frozenset(owners), is_strict=True)
     views = names.views(sources, [""] * len(sources), [{}] * len(sources))
-    return one_source(views, _listed([source.name for source in sources]))
+    name = _listed([source.name for source in sources])
+    return one_source(views, name, variables=variables)
 
 
-def tree_source(groups: Mapping[str, Source], name: str) -> Source:
+def tree_source(groups: Mapping[str, Source], name: str, variables: Iterable[str] = ()) -> Source:
     """Offer the variables of the groups of a tree together.
 
     Parameters
@@ -133,6 +136,8 @@ def tree_source(groups: Mapping[str, Source], name: str) -> Source:
         The source of each group, by its path: ``""`` for the root, ``"radar/rain"`` within.
     name : str
         Where the data comes from, for messages.
+    variables : iterable of str
+        Paths of variables that come first, in this order.
 
     Returns
     -------
@@ -143,7 +148,8 @@ def tree_source(groups: Mapping[str, Source], name: str) -> Source:
     prefixes = [f"{path}/" if path else "" for path in groups]
     sources = list(groups.values())
     names = SharedNames(_offered(sources, list(groups)))
-    return one_source(names.views(sources, prefixes, [{}] * len(sources)), name)
+    views = names.views(sources, prefixes, [{}] * len(sources))
+    return one_source(views, name, variables=variables)
 
 
 def _offered(sources: Iterable[Source], paths: Iterable[str]) -> frozenset[str]:

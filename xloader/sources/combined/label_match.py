@@ -18,7 +18,7 @@ from xloader.sources.label_spans import label_span
 Method = Literal["nearest", "ffill"] | None
 """How labels are found that a source does not have."""
 
-_METHODS: Final = (None, "nearest", "ffill")
+_METHODS: Final = ("nearest", "ffill")
 
 _ROUNDING: Final = 4 * float(np.finfo(np.float32).eps)
 """Largest difference, as a share of the largest label, between equal labels in float32."""
@@ -115,7 +115,7 @@ def check_method(method: Any, tolerance: Any) -> None:
     OptionError
         If not.
     """
-    if method not in _METHODS:
+    if not (method is None or (isinstance(method, str) and method in _METHODS)):
         raise OptionError(
             "there is no such method for labels that a source does not have",
             given=f"method={method!r}",

@@ -70,6 +70,8 @@ class SharedNames:
     on: str | None = None
     is_strict: bool = False
     _dims: dict[str, list[_Dim]] = field(default_factory=dict)
+    _by_name: dict[str, _Dim] = field(default_factory=dict)
+    _kept: set[str] = field(default_factory=set)
 
     def views(
         self,
@@ -94,6 +96,14 @@ class SharedNames:
             If ``is_strict`` and two sources have different things of one name.
         """
         coords = [source.coordinates() for source in sources]
+        if not self.is_strict:
+            # Without a prefix, as in the root of a tree, a coordinate has no other name.
+            self._kept = {
+                str(name)
+                for prefix, own in zip(prefixes, coords, strict=True)
+                for name in own.coords
+                if not prefix and name not in own.dims
+            }
         names: list[dict[str, str]] = []
         hidden: list[set[str]] = []
         for source, prefix, own in zip(sources, prefixes, coords, strict=True):
@@ -130,7 +140,9 @@ class SharedNames:
             if index is not None:
                 labels.update(map(str, coords.xindexes.get_all_coords(dim)))
             known = self._dims.setdefault(dim, [])
-            shared = self._shared(dim, known, size, index)
+            names = dict.fromkeys((dim, prefix + dim))
+            named = [self._by_name[name] for name in names if name in self._by_name]
+            shared = self._shared(dim, [*known, *named], size, index)
             if shared is None and known and self.is_strict:
                 raise OptionError(
                     f"two sources differ along {dim!r}",
@@ -140,7 +152,11 @@ class SharedNames:
                     remedy=f"join them: {ALIKE}, with on={dim!r} to find labels that both have",
                 )
             if shared is None:
-                shared = _Dim(prefix + dim if known else dim, source.name, size, index)
+                is_used = known or named or dim in self._kept
+                offered = prefix + dim if is_used else dim
+                if offered in self._by_name:
+                    raise _taken(offered, prefix)
+                shared = self._by_name[offered] = _Dim(offered, source.name, size, index)
                 known.append(shared)
             elif shared.index is None:
                 # No earlier source has labels, so these become the dimension's labels.
@@ -168,6 +184,7 @@ class SharedNames:
     ) -> None:
         """Add new names for those other coordinates whose names are taken."""
         taken: dict[str, tuple[str, Any]] = {}
+        not_free = {*self._by_name, *self.variables}
         for source, prefix, own, renamed, left_out in zip(
             sources, prefixes, coords, names, hidden, strict=True
         ):
@@ -175,10 +192,13 @@ class SharedNames:
                 is_of_dim = name in own.dims or name in renamed
                 if is_of_dim or name in left_out:
                     continue
-                if name not in taken and name not in self._dims and name not in self.variables:
+                if name not in taken and name not in not_free:
                     taken[name] = source.name, own.variables[name]
                 elif not self.is_strict:
                     renamed[name] = prefix + name
+                    if prefix + name in taken or prefix + name in not_free:
+                        raise _taken(prefix + name, prefix)
+                    taken[prefix + name] = source.name, own.variables[name]
                 elif name in taken and _are_equal(own.variables[name], taken[name][1]):
                     left_out.add(name)
                 else:
@@ -190,6 +210,16 @@ class SharedNames:
                         remedy=f"open one with xarray, use .rename or .drop_vars({name!r}), and "
                         f"pass the Dataset; or join them: {ALIKE}",
                     )
+
+
+def _taken(name: str, prefix: str) -> OptionError:
+    """The error for a name of a dimension or coordinate that something else has."""
+    return OptionError(
+        f"the name {name!r} would stand for two dimensions or coordinates",
+        given=f"a source named {prefix.rstrip('/')!r}, and another one that has {name!r}",
+        allowed="a name for each",
+        remedy="give the source another name",
+    )
 
 
 def dims_of(source: Source) -> dict[str, int]:

@@ -44,6 +44,12 @@ FILE: Final = "file"
 CLASS: Final = "class"
 """The coordinate with the class of each file."""
 
+LABEL_FIELD: Final = "label"
+"""Name of the field with the class of each sample."""
+
+_OWN_NAMES: Final = (FILE, CLASS, LABEL_FIELD, f"{FILE}_label", f"{CLASS}_label")
+"""Names of the samples' own fields, dimensions and coordinates, which files cannot use."""
+
 
 class ClassSource(Described):
     """A source whose chunks are whole files.
@@ -173,7 +179,7 @@ class ClassSource(Described):
         for what in ("dims", "shape", "dtype"):
             mine, theirs = getattr(wanted, what), getattr(found, what)
             if mine != theirs:
-                return f"the {what} of {name!r} are {theirs}, where the first file has {mine}"
+                return f"{name!r} has the {what} {theirs}, where the first file has {mine}"
         return ""
 
     def _differs(self, file: int, read: Read, wrong: str) -> ChunkError:
@@ -244,14 +250,15 @@ def open_class_source(
     else:
         with closing(_opened_first(path, open_kwargs)) as dataset:
             described = describe(dataset, catalog.choose(dataset, variables, path), dtype)
-    for own in described.values():
-        if FILE in own.dims or FILE in described or CLASS in own.dims:
-            raise OptionError(
-                "the files use a name that xloader needs",
-                given=f"{own.name!r} with dimensions {own.dims} in {files.paths[0]}",
-                allowed=f"dimensions and variables with names other than {FILE!r} and {CLASS!r}",
-                remedy="rename it in the files",
-            )
+    used = dict.fromkeys(name for own in described.values() for name in (own.name, *own.dims))
+    if taken := [name for name in _OWN_NAMES if name in used]:
+        raise OptionError(
+            "the files use a name that the samples need for something else",
+            given=f"{', '.join(map(repr, taken))} in {files.paths[0]}",
+            allowed="variables and dimensions with names other than "
+            + ", ".join(map(repr, _OWN_NAMES)),
+            remedy="rename it in the files, or leave a variable out with variables=[...]",
+        )
     return ClassSource(files, described, dtype, open_kwargs)
 
 

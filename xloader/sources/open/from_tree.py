@@ -62,8 +62,9 @@ def from_tree(
             remedy="convert variables with xarray's astype",
         )
     chosen: dict[str, list[str]] = {}
-    for asked in _asked(variables, list(offered), name):
-        path, own = offered[asked]
+    asked = _asked(variables, list(offered), name)
+    for one in asked:
+        path, own = offered[one]
         chosen.setdefault(path, []).append(own)
     # The names of the root come first: only those of groups below can be told apart by a path.
     sources = {
@@ -71,7 +72,7 @@ def from_tree(
         for path, dataset in groups.items()
         if path in chosen
     }
-    return tree_source(sources, name)
+    return tree_source(sources, name, asked)
 
 
 def _asked(variables: Iterable[str] | str | None, offered: list[str], source: str) -> list[str]:

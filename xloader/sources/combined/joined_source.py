@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import xarray as xr
@@ -13,7 +13,7 @@ from xloader.sources.combined.source_view import SourceView
 from xloader.sources.per_process import PerProcess
 
 
-class ViewedSources:
+class JoinedViews:
     """The name, the coordinates and the notes of views that are offered as one source.
 
     Parameters
@@ -41,11 +41,14 @@ class ViewedSources:
         return (self._coordinates if is_indexed else self._labels).get()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ViewedSources, (self._views, self.name, self.notes)
+        return JoinedViews, (self._views, self.name, self.notes)
 
 
 def one_source(
-    views: Sequence[SourceView], name: str = "", notes: Sequence[str] = ()
+    views: Sequence[SourceView],
+    name: str = "",
+    notes: Sequence[str] = (),
+    variables: Iterable[str] = (),
 ) -> MixedSource:
     """Offer views as one source.
 
@@ -57,16 +60,19 @@ def one_source(
         Where the data comes from; by default the name of the first view.
     notes : sequence of str
         Sentences that users should know, which `Source.notes` gives.
+    variables : iterable of str
+        Names of variables that come first, in this order.
 
     Returns
     -------
     MixedSource
-        All variables, in the order of the views.
+        All variables, otherwise in the order of the views.
     """
     owners: dict[str, Source] = {}
     for view in views:
         owners.update(view.owners())
-    return MixedSource(owners, ViewedSources(tuple(views), name or views[0].name, tuple(notes)))
+    owners = {variable: owners[variable] for variable in (*variables, *owners)}
+    return MixedSource(owners, JoinedViews(tuple(views), name or views[0].name, tuple(notes)))
 
 
 def _merged(views: Sequence[SourceView], is_indexed: bool) -> xr.Dataset:
