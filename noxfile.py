@@ -35,6 +35,8 @@ DEPENDENT = (
     *("tests/test_every_store.py", "tests/test_samples.py", "tests/test_transforms.py"),
     *("tests/test_xbatcher.py", "tests/test_cached_reader.py", "tests/test_golden.py"),
     *("tests/test_real_files.py", "tests/test_loader_faults.py", "tests/test_selection.py"),
+    *("tests/test_oracle_joins.py", "tests/test_forcings.py", "tests/test_recorded_methods.py"),
+    "tests/mosaic/test_mosaic_values.py",
 )
 """Tests of code that calls a dependency. The other tests use NumPy alone."""
 

@@ -385,7 +385,9 @@ def test_only_forcings() -> None:
     store = counted()
     samples = xloader.open(store).forcing("insolation").window(time=2).inputs("insolation")
     for shuffle in (True, False):
-        with samples.loader(batch_size=4, shuffle=shuffle, memory="1MiB", lanes=2) as loader:
+        with samples.loader(
+            batch_size=4, shuffle=shuffle, memory="1MiB", lanes=2, output="numpy"
+        ) as loader:
             assert sum(len(batch.ids) for batch in loader) == 30
             assert loader.explain().num_reads == loader.report().num_reads == 0
             assert str(loader.explain())
@@ -590,7 +592,7 @@ def test_a_function_that_fails_later(on_error: str) -> None:
     """An error of a function is a mistake, not a damaged chunk: it is never skipped."""
     samples = xloader.open(counted()).forcing(late).window(time=1).inputs("t2m", "late")
     with (
-        samples.loader(batch_size=4, on_error=on_error, shuffle=False) as loader,
+        samples.loader(batch_size=4, on_error=on_error, shuffle=False, output="numpy") as loader,
         pytest.raises(TransformError, match="'late' raised ValueError: no tide table"),
     ):
         list(loader)

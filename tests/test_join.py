@@ -572,7 +572,10 @@ REFUSALS: dict[str, tuple[Callable[[], Any], type[XloaderError], str]] = {
     ),
     "labels that are missing": (
         lambda: xloader.join(
-            {"a": era5(4), "b": radar(2).assign_coords(time=[times(1, 1)[0], np.datetime64("NaT")])}
+            {
+                "a": era5(4),
+                "b": radar(2).assign_coords(time=[times(1, 1)[0], np.datetime64("NaT", "ns")]),
+            }
         ),
         OptionError,
         "occur twice or are missing. Given: 1 labels of b, such as NaT",

@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 J2000: Final = np.datetime64("2000-01-01T12:00:00", "ns")
 """The instant from which `Moments.days` count."""
 
+_ONE_YEAR: Final = np.timedelta64(1, "Y")
 _J2000_JULIAN_DATE: Final = 2451545.0
 _YEAR_SIZES: Final = {
     "noleap": 365,
@@ -99,7 +100,7 @@ def _of_datetime64(labels: NDArray[Any]) -> Moments:
         )
     day, year = labels.astype("M8[D]"), labels.astype("M8[Y]")
     begin = year.astype("M8[D]")
-    size = ((year + 1).astype("M8[D]") - begin).astype(np.float64)
+    size = ((year + _ONE_YEAR).astype("M8[D]") - begin).astype(np.float64)
     day_fraction = (labels - day) / np.timedelta64(1, "D")
     # Counted in two steps, because nanoseconds do not reach far beyond 2262.
     since = (day - J2000.astype("M8[D]")).astype(np.float64)
@@ -128,7 +129,7 @@ def _number_of(label: Any) -> tuple[float, float, float]:
         days = label.toordinal(fractional=True) - _J2000_JULIAN_DATE
         return days, day_fraction, passed / size
     real = np.datetime64(f"{label.year:04d}", "Y")
-    begin, end = (year.astype("M8[D]") for year in (real, real + 1))
+    begin, end = (year.astype("M8[D]") for year in (real, real + _ONE_YEAR))
     since = float((begin - J2000.astype("M8[D]")).astype(int))
     share = passed / size
     return since - 0.5 + share * float((end - begin).astype(int)), day_fraction, share
