@@ -113,6 +113,7 @@ class Mosaic:
         self._states = np.full(recipe.num_ids, _NOT_DONE, np.uint8)
         self._states[done_ids(self._parts.records())] = _DONE_BEFORE
         self._waiting: list[tuple[Ints, NDArray[Any]]] = []
+        self._waiting_nbytes = 0
         self._flushed_at = time.monotonic()
         self._merged: tuple[xr.Dataset, xr.Dataset] | None = None
         self._is_closed = False
@@ -261,11 +262,12 @@ class Mosaic:
             return
         if self._waiting and self._waiting[0][1].dtype != checked.dtype:
             self.flush()
-        self._waiting.append((own[kept], checked[kept]))
+        values = checked[kept]
+        self._waiting.append((own[kept], values))
+        self._waiting_nbytes += values.nbytes
         self._states[own[kept]] = _DONE_NOW
-        waiting_nbytes = sum(rows.nbytes for _, rows in self._waiting)
         is_late = time.monotonic() - self._flushed_at >= _FLUSH_SECONDS
-        if waiting_nbytes >= _FLUSH_NBYTES or is_late:
+        if self._waiting_nbytes >= _FLUSH_NBYTES or is_late:
             self.flush()
 
     def flush(self) -> None:
@@ -284,7 +286,7 @@ class Mosaic:
         rows = [self._grid.rows_of(own) for _, own in self._waiting]
         starts = self._grid.starts_of(ids)
         self._parts.add(ids, starts, [np.concatenate(own) for own in zip(*rows, strict=True)])
-        self._waiting = []
+        self._waiting, self._waiting_nbytes = [], 0
 
     def close(self) -> None:
         """Write what is left, and merge the mosaic if all ranks are done. Once is enough.
