@@ -47,7 +47,7 @@ def cos_day_of_year(time: Any) -> Any:
     >>> cos_day_of_year(np.array(["2001-01-01", "2001-07-02T12"], "M8[h]")).tolist()
     [1.0, -1.0]
     """
-    return _of_year(np.cos, "cosine", time)
+    return _of_year(np.cos, time)
 
 
 def sin_day_of_year(time: Any) -> Any:
@@ -75,7 +75,7 @@ def sin_day_of_year(time: Any) -> Any:
     >>> sin_day_of_year(np.array(["2004-04-01T12"], "M8[h]")).round(9).tolist()
     [1.0]
     """
-    return _of_year(np.sin, "sine", time)
+    return _of_year(np.sin, time)
 
 
 def cos_local_time(time: Any, lon: Any) -> Any:
@@ -106,7 +106,7 @@ def cos_local_time(time: Any, lon: Any) -> Any:
     >>> cos_local_time(np.array(["2001-01-01T06"], "M8[h]"), np.array([-90.0, 90.0])).tolist()
     [1.0, -1.0]
     """
-    return _of_day(np.cos, "cosine", time, lon)
+    return _of_day(np.cos, time, lon)
 
 
 def sin_local_time(time: Any, lon: Any) -> Any:
@@ -134,7 +134,7 @@ def sin_local_time(time: Any, lon: Any) -> Any:
     >>> sin_local_time(np.array(["2001-01-01T06"], "M8[h]"), np.array([0.0, 180.0])).tolist()
     [1.0, -1.0]
     """
-    return _of_day(np.sin, "sine", time, lon)
+    return _of_day(np.sin, time, lon)
 
 
 def cos_longitude(lon: Any) -> Any:
@@ -155,7 +155,7 @@ def cos_longitude(lon: Any) -> Any:
     >>> cos_longitude(np.array([0.0, 180.0, -180.0])).tolist()
     [1.0, -1.0, -1.0]
     """
-    return _of_longitude(np.cos, "cosine", lon)
+    return _of_longitude(np.cos, lon)
 
 
 def sin_longitude(lon: Any) -> Any:
@@ -176,7 +176,7 @@ def sin_longitude(lon: Any) -> Any:
     >>> sin_longitude(np.array([90.0, 270.0, -90.0])).tolist()
     [1.0, -1.0, -1.0]
     """
-    return _of_longitude(np.sin, "sine", lon)
+    return _of_longitude(np.sin, lon)
 
 
 def latitude(lat: Any) -> Any:
@@ -201,24 +201,30 @@ def latitude(lat: Any) -> Any:
     return on_arrays(partial(np.array, dtype=np.float64), attrs, lat)
 
 
-def _of_year(cycle: Cycle, name: str, time: Any) -> Any:
-    def formula(times: Any) -> Floats:
-        return cycle(2 * np.pi * moments_of(times).year_fraction)
+def _of_year(cycle: Cycle, time: Any) -> Any:
+    def angle(times: Any) -> Floats:
+        return 2 * np.pi * moments_of(times).year_fraction
 
-    return on_arrays(formula, {"long_name": f"{name} of the time of the year", "units": "1"}, time)
-
-
-def _of_day(cycle: Cycle, name: str, time: Any, lon: Any) -> Any:
-    def formula(times: Any, east: Any) -> Floats:
-        turned = 2 * np.pi * moments_of(times).day_fraction
-        return cycle(turned + np.deg2rad(east, dtype=np.float64))
-
-    attrs = {"long_name": f"{name} of the local mean solar time", "units": "1"}
-    return on_arrays(formula, attrs, time, lon)
+    return _cycle(cycle, angle, "the time of the year", time)
 
 
-def _of_longitude(cycle: Cycle, name: str, lon: Any) -> Any:
-    def formula(east: Any) -> Floats:
-        return cycle(np.deg2rad(east, dtype=np.float64))
+def _of_day(cycle: Cycle, time: Any, lon: Any) -> Any:
+    def angle(times: Any, east: Any) -> Floats:
+        return 2 * np.pi * moments_of(times).day_fraction + _radians(east)
 
-    return on_arrays(formula, {"long_name": f"{name} of the longitude", "units": "1"}, lon)
+    return _cycle(cycle, angle, "the local mean solar time", time, lon)
+
+
+def _of_longitude(cycle: Cycle, lon: Any) -> Any:
+    return _cycle(cycle, _radians, "the longitude", lon)
+
+
+def _cycle(cycle: Cycle, angle: Callable[..., Floats], name: str, *labels: Any) -> Any:
+    """The cosine or sine of an angle that follows from labels."""
+    function = "cosine" if cycle is np.cos else "sine"
+    attrs = {"long_name": f"{function} of {name}", "units": "1"}
+    return on_arrays(lambda *arrays: cycle(angle(*arrays)), attrs, *labels)
+
+
+def _radians(degrees: Any) -> Floats:
+    return np.asarray(np.deg2rad(degrees, dtype=np.float64))

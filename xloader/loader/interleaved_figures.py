@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -82,10 +82,6 @@ class InterleavedFigures(FigureTable):
     dropped_windows: Mapping[str, int]
     is_exact: bool
     shares: Mapping[str, SetShare]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def _rows(self) -> list[tuple[str, str]]:
         mixing = f"{self.mixing:.1f} regions a batch; full shuffles have {self.full_mixing:.1f}"

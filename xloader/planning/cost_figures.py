@@ -10,8 +10,13 @@ from typing import Any
 from xloader.core.nbytes import show_nbytes
 
 
+@dataclass(frozen=True)
 class FigureTable:
     """Base of frozen dataclasses whose values are shown as a table, as text and as HTML."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the table: a heading and a text each."""
@@ -91,10 +96,6 @@ class Figures(FigureTable):
     streams: int
     spread: int
     lanes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def _rows(self) -> list[tuple[str, str]]:
         tile = " x ".join(f"{dim} {size}" for dim, size in self.tile.items())
