@@ -74,7 +74,9 @@ class LeadPieces:
         lo = min(int(own.min()) for own in taken if len(own))
         return lo, max(int(own.max()) for own in taken if len(own)) + 1
 
-    def slab(self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int) -> Slab:
+    def slab(
+        self, elements: ChunkElements, clock: int, piece: tuple[int, int], side: int
+    ) -> WaitingElements:
         """The elements of a chunk that wait for another chunk.
 
         Parameters
@@ -89,12 +91,12 @@ class LeadPieces:
             0 if the chunk holds the earlier ones, 1 if it holds the later ones.
         """
         lo, hi = self._bounds(piece, side)
-        return Slab(elements.take(clock, slice(lo, hi), has_rows=True).copy(), lo)
+        return WaitingElements(elements.take(clock, slice(lo, hi), has_rows=True).copy(), lo)
 
     def reduce(
         self,
-        earlier: Slab,
-        later: Slab,
+        earlier: WaitingElements,
+        later: WaitingElements,
         clock: int,
         piece: tuple[int, int],
         kept: tuple[int, ...],
@@ -113,7 +115,7 @@ class LeadPieces:
 
 
 @dataclass(frozen=True, eq=False)
-class Slab:
+class WaitingElements:
     """Elements of a chunk from some place along time on.
 
     Parameters

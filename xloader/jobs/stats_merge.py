@@ -6,13 +6,13 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import xarray as xr
 
 from xloader.core.merge_tree import MergeTree, Node
 from xloader.errors import OptionError, PartsError, SourceNotFoundError, TargetError
 from xloader.jobs.labelled_moments import LabelledMoments
+from xloader.jobs.partial_stats import PartialStats
 from xloader.jobs.stats_parts import (
     FORM_FILE,
     StatsParts,
@@ -22,9 +22,6 @@ from xloader.jobs.stats_parts import (
     writing,
 )
 from xloader.jobs.stats_template import StatsResult, StatsTemplate
-
-if TYPE_CHECKING:
-    from xloader.jobs.statistics import PartialStats
 
 Nodes = Mapping[Node, LabelledMoments | StoredNode]
 

@@ -71,7 +71,7 @@ class StatsOptions:
     def to_json(self) -> str:
         """The options in short, as JSON."""
         found: dict[str, object] = {
-            "dim": "..." if self.dim is None else list(self.dim),
+            "dim": list(self.dim or ()),
             "by": self.by,
             "quantiles": list(self.quantiles),
             "leads": [pairs.steps for pairs in self.leads],

@@ -21,7 +21,7 @@ from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.jobs.covered_elements import CoveredElements
 from xloader.jobs.label_pairs import LeadPairs
 from xloader.jobs.labelled_moments import LabelledMoments
-from xloader.jobs.lead_pieces import LeadPieces, Slab
+from xloader.jobs.lead_pieces import LeadPieces, WaitingElements
 from xloader.jobs.stats_options import StatsOptions
 from xloader.recipe.recipe import Recipe
 from xloader.sources.base import Variable
@@ -36,7 +36,7 @@ Finished = Callable[[int, int, LabelledMoments], None]
 
 @dataclass(frozen=True, eq=False)
 class VariableJob:
-    """What is done for one variable.
+    """The work on one variable.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class StatsSweep:
         self._sweep = (recipe, footprint, most_nbytes, num_threads)
         self._lock = threading.Lock()
         self._trees: dict[Tree, MergeTree[LabelledMoments]] = {}
-        self._waiting: dict[tuple[int, int], tuple[int, Slab]] = {}
+        self._waiting: dict[tuple[int, int], tuple[int, WaitingElements]] = {}
         self.num_reads = 0
 
     def run(
@@ -221,7 +221,7 @@ class StatsSweep:
             has_sketches=has_sketches,
         )
         if ends[0] == ends[1]:
-            whole = Slab(elements, 0)
+            whole = WaitingElements(elements, 0)
             return reduce(whole, whole)
         key = job.number, piece
         side = ends.index(at)
@@ -234,7 +234,7 @@ class StatsSweep:
                 if other is None:
                     self._waiting[key] = side, slab
                     return None
-        pair = [Slab(elements, 0), Slab(elements, 0)]
+        pair = [WaitingElements(elements, 0), WaitingElements(elements, 0)]
         pair[other[0]] = other[1]
         return reduce(*pair)
 
