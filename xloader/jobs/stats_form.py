@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
@@ -66,25 +64,21 @@ def template_of(
 
 def _labels_of(recipe: Recipe, options: StatsOptions, kept: set[str]) -> xr.Dataset:
     """The coordinates of the result, but those of ``stat``."""
-    source = recipe.source.coordinates()
-    names = [
-        name for name, own in source.coords.items() if own.dims and set(map(str, own.dims)) <= kept
-    ]
-    coords = xr.Dataset(coords={name: source.coords[name] for name in names})
-    places: dict[Any, Any] = {
-        dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in coords.dims
-    }
-    coords = coords.isel(places).load()
-    several = [dim for dim in coords.dims if getattr(coords.indexes.get(dim), "nlevels", 1) > 1]
-    coords = coords.reset_index(several) if several else coords
-    texts = {
-        name: own.astype(object)
-        for name, own in coords.coords.items()
-        if not isinstance(own.dtype, np.dtype) or own.dtype.kind == "U"
-    }
-    coords = coords.assign_coords(texts)
-    for own in coords.variables.values():
-        own.encoding = {}
+    # Without indexes, so that the labels of time are not read for nothing.
+    source = recipe.source.coordinates(is_indexed=False)
+    coords = xr.Dataset()
+    for name, own in source.coords.items():
+        if not own.dims or not set(map(str, own.dims)) <= kept:
+            continue
+        places = {dim: np.asarray(recipe.kept_of(str(dim)), np.int64) for dim in own.dims}
+        if getattr(source.indexes.get(name), "nlevels", 1) > 1:
+            # Its levels are coordinates of their own, and files cannot hold it.
+            continue
+        chosen = own.variable.isel(places)
+        values = np.asarray(chosen.values)
+        if values.dtype.kind == "U":
+            values = values.astype(object)
+        coords = coords.assign_coords({str(name): (own.dims, values, own.attrs)})
     if options.labels is not None:
         labels = options.labels
         coords = coords.assign_coords(
