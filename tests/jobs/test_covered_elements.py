@@ -16,7 +16,6 @@ from tests.jobs.needed_elements import needed
 from xloader.jobs import covered_elements
 from xloader.jobs.covered_elements import BoxCover, CoveredElements
 from xloader.recipe.layout import make_layouts
-from xloader.testing import write_store
 
 
 @given(case=cases(), data=st.data())

@@ -67,17 +67,16 @@ def test_those_of_numpy(case: Case, data: st.DataObject) -> None:
         array = case.dataset[name].isel(
             {d: s for d, s in case.selection.items() if d in case.dataset[name].dims}
         )
+        gone = set(reduced or ())
         if reduced is None:
-            flat = {
-                name: set(case.samples.recipe.channel_dims(name))
+            is_flat = any(
+                own.channels is not None and part.variable == name
                 for own in layouts
-                if own.channels is not None
                 for part in own.parts
-                if part.variable == name
-            }
-            kept = tuple(a for a, dim in enumerate(array.dims) if dim in flat.get(name, ()))
-        else:
-            kept = tuple(a for a, dim in enumerate(array.dims) if dim not in reduced)
+            )
+            flat = set(case.samples.recipe.channel_dims(name)) if is_flat else set()
+            gone = set(array.dims) - flat
+        kept = tuple(axis for axis, dim in enumerate(array.dims) if dim not in gone)
         values = array.to_numpy()
         found = stats[name]
         assert found.dims == ("stat", *(array.dims[axis] for axis in kept))

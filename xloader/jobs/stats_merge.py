@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -176,8 +177,9 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
     StoreFullError
         If there is no room left.
     """
-    # A suffix of its own would hide from xarray which format it is.
-    partial = target.with_name(f"{target.stem}.{uuid.uuid4().hex[:8]}.partial{target.suffix}")
+    # In the folder that is removed afterwards, so that a killed process leaves nothing else. The
+    # suffix tells xarray which format it is.
+    partial = stats_folder(target) / f"{uuid.uuid4().hex[:8]}.partial{target.suffix}"
     with writing(target.parent):
         try:
             if target.suffix == ".nc":
@@ -187,9 +189,9 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
             if overwrite and target.is_dir():
                 remove_folder(target)
             os.replace(partial, target)
-        finally:
-            if partial.is_dir():
-                remove_folder(partial)
+        except OSError:
+            shutil.rmtree(partial, ignore_errors=True)
             partial.unlink(missing_ok=True)
+            raise
     remove_folder(stats_folder(target))
     return result
