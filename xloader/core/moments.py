@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-_PIECE_SIZE: Final = 1 << 17
+_PIECE_SIZE: Final = 1 << 16
 """Elements that are centred at a time. As float64 they stay in a core's cache."""
 
 _CELL_RATIO: Final = 64
