@@ -422,6 +422,10 @@ class PinningWarning(XloaderWarning):
     """Memory could not be pinned, so that copies to the device are slower."""
 
 
+class StatisticsWarning(XloaderWarning):
+    """Statistics were made of other data than the samples that they normalise."""
+
+
 class ZarrReleaseWarning(XloaderWarning):
     """The installed zarr is unknown to xloader, which reads through zarr's own indexing.
 

@@ -574,7 +574,7 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
-    def denormalize(self, array: Any, field: str) -> Any:
+    def denormalize(self, array: Any, field: str, ids: Any = None) -> Any:
         """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
 
         Parameters
@@ -584,6 +584,9 @@ class Samples(RecordedMethods):
             a tensor of PyTorch, or an array of any library that knows ``*`` and ``+``.
         field : str
             Name of the field. Its variables say which numbers belong to which channel.
+        ids : array_like of int, shape (n,), or int, optional
+            Ids of the samples, as ``batch.ids``. Needed if statistics vary from sample to sample:
+            by month or day of year, or along windowed dimensions.
 
         Returns
         -------
@@ -598,8 +601,9 @@ class Samples(RecordedMethods):
         UnknownNameError
             If there is no such field.
         OptionError
-            If no variable of the field is normalised; if the shape or the dtype does not fit; if a
-            transform after :meth:`normalize` has changed a dimension along which the numbers vary.
+            If no variable of the field is normalised; if the shape or the dtype does not fit; if
+            ids are needed and missing; if a transform after :meth:`normalize` has changed a
+            dimension along which the numbers vary.
 
         Notes
         -----
@@ -616,7 +620,7 @@ class Samples(RecordedMethods):
         """
         if field not in self._inverses:
             self._inverses[field] = make_denormalize(self.recipe, self._layouts, field)
-        return self._inverses[field].apply(array)
+        return self._inverses[field].apply(array, ids)
 
     def fillna(self, value: Any) -> Self:
         """Replace NaN by a number.
