@@ -61,6 +61,8 @@ def mean_and_std(
         If a mean or standard deviation is missing, or the statistics are of other variables.
     """
     given = [own for own in (stats, mean, std) if isinstance(own, xr.Dataset)]
+    if isinstance(stats, xr.Dataset):
+        _check_variables(recipe, stats)
     for dataset in given:
         _check_data(recipe, dataset)
     named = [str(own.attrs[CLOCK_DIM]) for own in given if CLOCK_DIM in own.attrs]
@@ -68,7 +70,6 @@ def mean_and_std(
     if stats is None:
         return _apart(mean, std), clock_dim
     if isinstance(stats, xr.Dataset):
-        _check_variables(recipe, stats)
         pairs = _pairs_of_dataset(stats)
         if OPTIONS in stats.attrs:
             # Those of a whole store may have more variables than the samples of some of them.
