@@ -10,11 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 
 import xloader
 from xloader import Rollout, Samples
 from xloader.errors import OptionError
+from xloader.recipe.layout import make_layouts
 from xloader.testing import write_store
+from xloader.transforms.normalized_packing import normalized_packings
+from xloader.transforms.packed_fields import packed_fields
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xloader.errors.MixingWarning"),
@@ -284,6 +288,26 @@ def test_tensors_and_ids() -> None:
             samples.denormalize(given, "inputs", ids)
     with pytest.raises(OptionError, match="vary from sample to sample"):
         samples.denormalize(given[0], "inputs")
+
+
+def test_packed_variables() -> None:
+    whole = weather()
+    ds = whole[["r"]].astype("f4")
+    encoding = {"r": {"dtype": "i2", "scale_factor": 0.001, "add_offset": 3.0, "_FillValue": -9}}
+    store = zarr.storage.MemoryStore()
+    ds.to_zarr(store, encoding=encoding, consolidated=False, zarr_format=3)
+    read = xr.open_zarr(store, consolidated=False, chunks=None).load()
+    for statistics in ("month", "month and cell"):
+        mean, std = (
+            own[["r"]].astype("f4") for own in STATISTICS[statistics](read.assign(t=whole.t))
+        )
+        samples = xloader.open(store).window(time=5).inputs("r").normalize(mean, std)
+        wanted = normalized(read, mean, std).xloader.window(time=5).inputs("r")
+        np.testing.assert_allclose(samples[[7, 0]][0], wanted[[7, 0]][0], rtol=1e-5, atol=1e-5)
+        # One look-up for all samples, and a device that knows one number a channel, cannot do it.
+        layouts = make_layouts(samples.recipe)
+        assert packed_fields(samples.recipe, layouts) == ()
+        assert normalized_packings(samples.recipe, layouts) == {}
 
 
 def test_what_is_said_and_compared() -> None:

@@ -162,7 +162,7 @@ def make_denormalize(recipe: Recipe, layouts: tuple[FieldLayout, ...], field: st
     shape = layout.shape if fitted is None else fitted.delivered.shape[1:]
     # Made at once even if not needed, so that an error comes before training.
     first = numbers_of(np.zeros(1, np.int64))
-    if any(own.keys for step in parts for own in step):
+    if any(own.varies for step in parts for own in step):
         return Denormalize(field, shape, numbers_of, None)
     shared = tuple((mean[0], std[0]) for mean, std in first)
     return Denormalize(field, shape, numbers_of, shared)
@@ -175,7 +175,7 @@ def _lay_out(recipe: Recipe, layout: FieldLayout, parts: list[PartNumbers], ids:
         size if dim in varied or (layout.channels is not None and axis == 0) else 1
         for axis, (dim, size) in enumerate(zip(layout.dims, layout.shape, strict=True))
     ]
-    num_samples = len(ids) if any(own.keys for own in parts) else 1
+    num_samples = len(ids) if any(own.varies for own in parts) else 1
     means, stds = np.zeros((num_samples, *sizes)), np.ones((num_samples, *sizes))
     for own in parts:
         into = own.part.view(means), own.part.view(stds)

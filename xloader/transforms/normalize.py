@@ -24,7 +24,7 @@ from xloader.core.axis import Ints
 from xloader.errors import OptionError
 from xloader.recipe.layout import FieldLayout, FieldPart
 from xloader.recipe.recipe import Recipe, find
-from xloader.transforms.number_table import Rows, Table, rows_of
+from xloader.transforms.number_table import Key, Rows, Table, rows_of
 from xloader.transforms.statistics_forms import FORMS, mean_and_std
 from xloader.transforms.statistics_tables import make_table
 
@@ -61,9 +61,13 @@ class PartNumbers:
     dtype: np.dtype
 
     @cached_property
-    def keys(self) -> list[tuple[str, str | None]]:
-        """Dimensions, with clocks, along which each sample has rows of its own; often none."""
-        return [*self.mean.keys(self.layout), *self.std.keys(self.layout)]
+    def _keys(self) -> tuple[list[Key], list[Key]]:
+        return self.mean.keys(self.layout), self.std.keys(self.layout)
+
+    @property
+    def varies(self) -> bool:
+        """Whether each sample has numbers of its own."""
+        return any(self._keys)
 
     def rows(self, recipe: Recipe, ids: Ints) -> Rows:
         """The rows of samples in both tables."""
@@ -74,7 +78,7 @@ class PartNumbers:
 
         Parameters
         ----------
-        rows : dict of (str, str or None) to numpy.ndarray
+        rows : dict of (str, str or None) to SampleRows
             The rows of the samples.
         num_axes : int
             Number of axes of the view: samples, then dimensions that the variable lacks, then its
@@ -82,45 +86,49 @@ class PartNumbers:
         """
         lacks = tuple(range(1, num_axes - len(self.dims)))
         mean, std = (
-            np.expand_dims(self._of(table, rows), lacks) for table in (self.mean, self.std)
+            np.expand_dims(
+                table.at(self.dims, keys, rows, self.dtype) if keys else self._shared[number], lacks
+            )
+            for number, (table, keys) in enumerate(
+                zip((self.mean, self.std), self._keys, strict=True)
+            )
         )
         return mean, std
 
-    def _of(self, table: Table, rows: Rows) -> NDArray[Any]:
-        if table.keys(self.layout):
-            return table.at(self.dims, self.layout, rows, self.dtype)
-        return self._shared[table is self.mean]
-
     @cached_property
-    def _shared(self) -> dict[bool, NDArray[Any]]:
-        """The numbers that all samples share: True for means, False for standard deviations."""
-        return {
-            is_mean: table.along(self.dims, self.dtype)[None]
-            for is_mean, table in ((True, self.mean), (False, self.std))
-            if not table.keys(self.layout)
-        }
+    def _shared(self) -> list[NDArray[Any]]:
+        """Mean and standard deviation, if all samples share them; else empty arrays."""
+        return [
+            np.empty(0) if keys else table.along(self.dims, self.dtype)[None]
+            for table, keys in zip((self.mean, self.std), self._keys, strict=True)
+        ]
 
     def pieces(self, view: NDArray[Any], rows: Rows) -> Iterator[tuple[NDArray[Any], Rows]]:
         """The view of a batch in pieces for which few numbers are looked up, with their rows."""
-        if not self.keys:
+        if not self.varies:
             yield view, rows
             return
         num = max(table.num_looked_up(self.layout) for table in (self.mean, self.std))
         most = 1 if num > _FEW else _MOST_AT_ONCE // num
-        dim = self.keys[0][0]
+        dim = next(iter(rows))[0]
         axis = view.ndim - len(self.dims) + self.dims.index(dim)
         step = max(_MOST_AT_ONCE * view.shape[axis] // num, 1)
         for begin in range(0, len(view), most):
             some = slice(begin, begin + most)
+            if step >= view.shape[axis]:
+                yield view[some], {key: own.some(some) for key, own in rows.items()}
+                continue
             for place in range(0, view.shape[axis], step):
                 part = slice(place, place + step)
                 index = [slice(None)] * view.ndim
                 index[0], index[axis] = some, part
-                own = {
-                    key: of_key[some, part] if key[0] == dim else of_key[some]
-                    for key, of_key in rows.items()
-                }
-                yield view[tuple(index)], own
+                yield (
+                    view[tuple(index)],
+                    {
+                        key: own.some(some, part if key[0] == dim else None)
+                        for key, own in rows.items()
+                    },
+                )
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,52 @@ from xloader.recipe.recipe import Recipe
 from xloader.recipe.selection import stored
 from xloader.transforms.sample_elements import places_along
 
-Rows = dict[tuple[str, str | None], Ints]
-"""By dimension and clock: the rows of samples, shape ``(n, count)``."""
+Key = tuple[str, str | None]
+"""A dimension along which each sample has rows of its own, and the clock of the rows."""
+
+_Slices = list[slice | None]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleRows:
+    """The rows of samples along one dimension.
+
+    Parameters
+    ----------
+    lines : numpy.ndarray of int64, shape (n, count)
+        The rows of each sample.
+    known : list of (slice or None), optional
+        `slices`, if they were found before.
+    """
+
+    lines: Ints
+    known: _Slices | None = None
+
+    @cached_property
+    def slices(self) -> _Slices:
+        """For each sample, its rows as a slice; None if they do not follow each other.
+
+        If all rows of a sample are the same, it is the slice of this one, which then broadcasts.
+        """
+        if self.known is not None:
+            return self.known
+        steps = np.diff(self.lines, axis=1)
+        num = self.lines.shape[1]
+        sizes = np.where(steps.any(axis=1), np.where((steps == 1).all(axis=1), num, 0), 1)
+        return [
+            slice(first, first + size) if size else None
+            for first, size in zip(self.lines[:, 0].tolist(), sizes.tolist(), strict=True)
+        ]
+
+    def some(self, samples: slice, places: slice | None = None) -> SampleRows:
+        """The rows of some samples, at some places of each."""
+        if places is not None:
+            return SampleRows(self.lines[samples, places])
+        return SampleRows(self.lines[samples], self.slices[samples])
+
+
+Rows = dict[Key, SampleRows]
+"""By dimension and clock: the rows of samples."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,13 +142,13 @@ class Table:
         sizes = dict(zip(self.dims, self.shape, strict=True))
         return self.values.reshape([sizes.get(dim, 1) for dim in dims]).astype(dtype)
 
-    def keys(self, layout: FieldLayout) -> list[tuple[str, str | None]]:
+    def keys(self, layout: FieldLayout) -> list[Key]:
         """The dimensions along which samples of a field have rows of their own, with clocks."""
         clocks = dict(self.clocks)
         return [(dim, clocks.get(dim)) for dim in self.dims if layout.access_of(dim) is not None]
 
     def at(
-        self, dims: tuple[str, ...], layout: FieldLayout, rows: Rows, dtype: np.dtype
+        self, dims: tuple[str, ...], keys: list[Key], rows: Rows, dtype: np.dtype
     ) -> NDArray[np.floating]:
         """The numbers of some samples.
 
@@ -112,10 +156,10 @@ class Table:
         ----------
         dims : tuple of str
             Dimensions of the variable.
-        layout : FieldLayout
-            The layout of the field.
-        rows : dict of (str, str or None) to numpy.ndarray of int64
-            The samples' rows, from `rows_of`, at least for all of `keys`.
+        keys : list of (str, str or None)
+            What `keys` gives for the field; at least one.
+        rows : dict of (str, str or None) to SampleRows
+            The samples' rows along these, from `rows_of`.
         dtype : numpy.dtype
             Dtype of the result.
 
@@ -130,55 +174,58 @@ class Table:
         OptionError
             If a row has no number.
         """
-        own = {key[0]: rows[key] for key in self.keys(layout)}
-        if not own:
-            return self.along(dims, dtype)[None]
-        if len(own) == 1 or len(next(iter(own.values()))) == 1:
-            found = self._taken(own)
+        own = {self.dims.index(key[0]): rows[key] for key in keys}
+        num_samples = len(rows[keys[0]].lines)
+        if num_samples == 1:
+            found = self._of_one(own)
+        elif len(own) == 1:
+            ((axis, only),) = own.items()
+            found = np.moveaxis(self.values.take(only.lines, axis), axis, 0)
         else:
-            found = self._indexed(own)
+            found = self._of_many(own)
         if self.has_gaps and not np.isfinite(found).all():
             raise self._gap_error(own)
         sizes = dict(zip(self.dims, found.shape[1:], strict=True))
-        shape = [len(found), *(sizes.get(dim, 1) for dim in dims)]
+        shape = [num_samples, *(sizes.get(dim, 1) for dim in dims)]
         return found.reshape(shape).astype(dtype, copy=False)
 
-    def _taken(self, rows: Mapping[str, Ints]) -> NDArray[np.floating]:
-        """The rows along one dimension, or along several for a single sample."""
-        found, num_samples = self.values[None], 1
-        for dim, own in rows.items():
-            axis = 1 + self.dims.index(dim)
-            if len(own) == 1:
-                line = own[0]
-                is_run = bool((np.diff(line) == 1).all())
-                taken = slice(line[0], line[-1] + 1) if is_run else line
-                found = found[(slice(None),) * axis + (taken,)]
+    def _of_one(self, rows: Mapping[int, SampleRows]) -> NDArray[np.floating]:
+        """The numbers of a single sample, by axis."""
+        index = [slice(None)] * len(self.dims)
+        others = {}
+        for axis, own in rows.items():
+            piece = own.slices[0]
+            if piece is None:
+                others[axis] = own.lines[0]
             else:
-                num_samples = len(own)
-                found = np.moveaxis(found[0].take(own, axis - 1), axis - 1, 0)
-        assert len(found) == num_samples
-        return found
+                index[axis] = piece
+        # Slices come first, since they are not copied.
+        found = self.values[tuple(index)]
+        for axis, line in others.items():
+            # Not by take, which would copy all of an array that is a part of another.
+            found = found[(*(slice(None),) * axis, line)]
+        return found[None]
 
-    def _indexed(self, rows: Mapping[str, Ints]) -> NDArray[np.floating]:
-        """The rows along several dimensions, for many samples."""
+    def _of_many(self, rows: Mapping[int, SampleRows]) -> NDArray[np.floating]:
+        """The numbers of many samples that have rows along several dimensions, by axis."""
         index = []
-        for axis, (dim, size) in enumerate(zip(self.dims, self.shape, strict=True)):
-            own = rows.get(dim, np.arange(size)[None])
+        for axis, size in enumerate(self.shape):
+            own = rows[axis].lines if axis in rows else np.arange(size)[None]
             rest = (1,) * (len(self.dims) - axis - 1)
             index.append(own.reshape(len(own), *(1,) * axis, own.shape[1], *rest))
         return np.asarray(self.values[tuple(index)])
 
-    def _gap_error(self, rows: Mapping[str, Ints]) -> OptionError:
+    def _gap_error(self, rows: Mapping[int, SampleRows]) -> OptionError:
         bad = ~np.isfinite(self.values)
         clocks, named = dict(self.clocks), []
-        for dim, own in rows.items():
-            others = tuple(axis for axis, name in enumerate(self.dims) if name != dim)
-            lacks = np.intersect1d(np.flatnonzero(bad.any(axis=others)), own)
-            if clock := clocks.get(dim):
+        for axis, own in rows.items():
+            others = tuple(other for other in range(len(self.dims)) if other != axis)
+            lacks = np.intersect1d(np.flatnonzero(bad.any(axis=others)), own.lines)
+            if clock := clocks.get(self.dims[axis]):
                 named.append(f"{clock} {', '.join(map(str, CLOCKS[clock][lacks]))}")
         return OptionError(
             "a sample needs statistics that are missing",
-            given=f"no number for {'; '.join(named) or f'places along {list(rows)}'}",
+            given=f"no number for {'; '.join(named) or f'places along {list(self.dims)}'}",
             allowed="statistics of all elements that samples need",
             remedy="make the statistics from samples that cover these, or record normalize after "
             "all fields, where it looks for gaps",
@@ -209,7 +256,7 @@ def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids:
 
     Returns
     -------
-    dict of (str, str or None) to numpy.ndarray of int64, shape (n, count)
+    dict of (str, str or None) to SampleRows
         By dimension and clock.
     """
     keys = dict.fromkeys(key for table in tables for key in table.keys(layout))
@@ -221,7 +268,8 @@ def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids:
         axis, access = windows.dims.index(dim), layout.access_of(dim)
         assert access is not None
         places = places_along(recipe, axis, access, positions[:, axis])
-        found[dim, clock] = places if clock is None else clock_rows_at(recipe, dim, clock, places)
+        lines = places if clock is None else clock_rows_at(recipe, dim, clock, places)
+        found[dim, clock] = SampleRows(lines)
     return found
 
 
