@@ -42,6 +42,7 @@ allowed, and what to do::
     |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
+    |-- StatisticsWarning                   statistics of other data normalise samples
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 

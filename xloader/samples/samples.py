@@ -542,9 +542,10 @@ class Samples(RecordedMethods):
             ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset with
             a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
             ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
-            dimensions that become channels, or a DataArray along any dimension that is not
-            windowed. After :meth:`slab`, pass arrays along the whole dimension: each rank takes
-            its part.
+            dimensions that become channels, or a DataArray along any dimensions of the variable,
+            and by the ``month``, ``dayofyear``, ``hour`` or ``season`` of its times, labelled as
+            by xarray. Each element of a window takes the number of its own time and place. After
+            :meth:`slab`, pass arrays along the whole dimension: each rank takes its part.
         mean, std : mapping or xarray.Dataset, optional
             The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
             ``normalize(a, b)`` for short.
@@ -559,9 +560,15 @@ class Samples(RecordedMethods):
         OptionError
             If a number is missing, is not finite or does not fit; if a standard deviation is not
             above 0; if there are no windows yet, or a transform is recorded that may have changed
-            the fields.
+            the fields. If a Dataset that xloader has made holds none of the variables, or lacks
+            one that a field uses.
         UnknownNameError
             If a variable does not exist.
+
+        Warns
+        -----
+        StatisticsWarning
+            If a Dataset that xloader has made is of other data.
 
         Examples
         --------
