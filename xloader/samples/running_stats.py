@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from xloader.core.moments import Moments
 from xloader.errors import OptionError, StateError, UnsupportedDataError
+from xloader.jobs.stats_template import STATISTICS, moments_table
 from xloader.jobs.stream_series import StreamSeries, series_of, series_of_array, series_of_labelled
 from xloader.loader.batch import Batch
 from xloader.loader.batch_origin import as_numpy
@@ -31,7 +32,6 @@ from xloader.samples.samples import Samples
 from xloader.transforms.outputs import make_outputs
 from xloader.transforms.statistics_forms import FINGERPRINT, OPTIONS
 
-_STATS: Final = ("count", "mean", "std", "min", "max")
 _VERSION: Final = 1
 
 
@@ -191,12 +191,12 @@ class RunningStats:
         by_variable: dict[str, list[StreamSeries]] = {}
         for series in self._every():
             by_variable.setdefault(series.variable or series.field, []).append(series)
-        variables, coords = {}, {"stat": np.array(_STATS, object)}
+        variables, coords = {}, {"stat": np.array(STATISTICS, object)}
         for name, several in by_variable.items():
             known = [self._moments[own.key] for own in several if own.key in self._moments]
             if not known:
                 continue
-            table = _table(reduce(Moments.merge, known))
+            table = moments_table(reduce(Moments.merge, known))
             first = several[0]
             variables[name] = (("stat", *first.dims), table, dict(first.attrs or {}))
             coords.update(
@@ -412,10 +412,3 @@ def _moments_of(arrays: Mapping[str, Any]) -> Moments:
     if len({own.shape for own in made.values()}) != 1:
         raise ValueError("arrays of several shapes")
     return moments
-
-
-def _table(moments: Moments) -> NDArray[np.float64]:
-    """The statistics along a new first axis; NaN where there is no value."""
-    is_there = moments.count > 0
-    rows = [moments.mean, moments.std, moments.min, moments.max]
-    return np.stack([moments.count.astype(float), *(np.where(is_there, x, np.nan) for x in rows)])
