@@ -1016,8 +1016,8 @@ class Samples(RecordedMethods):
         by : {"month", "dayofyear", "hour", "season"}, optional
             Statistics by a label of the time. The result has a dimension of that name.
         quantiles : iterable of float, optional
-            Quantiles to estimate, from 0 to 1; see :doc:`statistics` for their error. They need the
-            library crick.
+            Quantiles to estimate, from 0 to 1: at most 0.4 % away in rank at the median, 0.08 % at
+            0.01 and 0.99. They need the library crick.
         leads : int, duration, or iterable of them, optional
             Statistics of differences along time, ``x(t + lead) - x(t)``, instead of the values:
             leads are numbers of steps or durations such as ``"6h"``; 0 stands for the values
