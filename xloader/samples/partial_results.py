@@ -93,7 +93,7 @@ def merge(
     if not is_list or not all(isinstance(part, PartialStats) for part in own):
         raise UnsupportedDataError(
             "this cannot be merged",
-            given=type(parts).__name__,
+            given=type(target).__name__,
             allowed="the path of a mosaic or of statistics, or a list of PartialStats",
             remedy="pass the target that samples.mosaic or samples.stats was given",
         )
