@@ -12,12 +12,15 @@ allowed, and what to do::
     |   |-- StackError                      variables that cannot share one array
     |   |-- LanesError                      ranks, lanes and batch do not divide evenly
     |   |-- StateError                      a state that is damaged, or belongs to another loader
-    |   `-- MosaicError                     predictions that do not fit their mosaic
+    |   |-- MosaicError                     predictions that do not fit their mosaic
+    |   `-- TargetError                     something else lies where a store is to be written
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
     |-- UnsupportedDataError (TypeError)    data of a kind that xloader cannot use
     |-- SourceNotFoundError (FileNotFoundError)   nothing to open at the given place
     |-- SourceAccessError (OSError)         a store that does not answer, or refuses access
+    |-- StoreFullError (OSError)            no room is left where a store is written
+    |-- PackingError (ValueError)           values that their packing cannot hold within its bound
     |-- MissingDependencyError (ImportError)      an optional library that is not installed
     |-- ChunkError (OSError)                a chunk that cannot be read
     |   |-- CorruptChunkError               its bytes do not decode
@@ -207,6 +210,10 @@ class MosaicError(OptionError):
     """
 
 
+class TargetError(OptionError):
+    """Something else lies where a store is to be written, such as a store of other samples."""
+
+
 class UnknownNameError(XloaderError, KeyError):
     """A variable, dimension, field or key with this name does not exist."""
 
@@ -225,6 +232,14 @@ class SourceNotFoundError(XloaderError, FileNotFoundError):
 
 class SourceAccessError(XloaderError, OSError):
     """A store cannot be reached, does not answer, or refuses access."""
+
+
+class StoreFullError(XloaderError, OSError):
+    """No room is left where a store is written. What is written so far stays, and counts."""
+
+
+class PackingError(XloaderError, ValueError):
+    """Values lie outside the range of their packing, or would differ by more than its bound."""
 
 
 class MissingDependencyError(XloaderError, ImportError):
