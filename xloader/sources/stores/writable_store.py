@@ -93,6 +93,16 @@ class WritableStore:
 
         return sorted(self._ask(listed(), "while listing it"))
 
+    def is_empty(self) -> bool:
+        """Whether no object lies in the store."""
+
+        async def first() -> bool:
+            async for _ in self.store.list_dir(""):
+                return False
+            return True
+
+        return bool(self._ask(first(), "while listing it"))
+
     def delete(self, prefix: str) -> None:
         """Remove all objects under a folder; all of the store for an empty text."""
         if prefix:

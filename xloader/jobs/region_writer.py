@@ -1,0 +1,282 @@
+"""Writes the regions of one array: chunks are read into memory, then encoded shard by shard."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.storage import MemoryStore
+
+from xloader.core.windows import Windows
+from xloader.engine.task_threads import ThreadTask
+from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
+from xloader.jobs.target_arrays import TargetArray
+from xloader.jobs.target_records import ShardRecord, TargetRecords
+from xloader.planning.rechunking import Box, Rechunking, RegionPlan
+from xloader.recipe.demands import make_footprint
+from xloader.recipe.layout import make_layouts
+from xloader.recipe.recipe import Field, Recipe
+from xloader.sources import zarr_adapter
+
+Index = tuple[int, ...]
+"""Index of a shard, or of a source chunk, along each dimension."""
+
+Flags = NDArray[np.bool_]
+
+
+class RegionWork(NamedTuple):
+    """What is to be done for one region.
+
+    Parameters
+    ----------
+    box : tuple of (int, int)
+        The shards that it spans along each dimension.
+    shards : list of tuple of int
+        The shards that are written.
+    blocks : list of tuple of int
+        The source chunks that are read for them.
+    """
+
+    box: Box
+    shards: list[Index]
+    blocks: list[Index]
+
+
+def region_work(job: Rechunking, plan: RegionPlan, wanted: Flags) -> Iterator[RegionWork]:
+    """The regions in which shards are wanted, in order.
+
+    Parameters
+    ----------
+    job : Rechunking
+        The array.
+    plan : RegionPlan
+        Its regions.
+    wanted : numpy.ndarray of bool
+        One flag for each shard.
+    """
+    for box in job.boxes(plan.steps):
+        own = wanted[tuple(slice(*part) for part in box)]
+        if not own.any():
+            continue
+        first = [begin for begin, _ in box]
+        shards = [
+            tuple(int(n) + b for n, b in zip(index, first, strict=True))
+            for index in np.argwhere(own)
+        ]
+        ranges = job.blocks_of(box)
+        if own.all():
+            yield RegionWork(box, shards, list(itertools.product(*ranges)))
+            continue
+        is_read = np.zeros([len(part) for part in ranges], np.bool_)
+        for shard in shards:
+            parts = job.blocks_of(tuple((n, n + 1) for n in shard))
+            pairs = zip(parts, ranges, strict=True)
+            is_read[tuple(slice(p.start - r.start, p.stop - r.start) for p, r in pairs)] = True
+        blocks = [
+            tuple(int(n) + r.start for n, r in zip(index, ranges, strict=True))
+            for index in np.argwhere(is_read)
+        ]
+        yield RegionWork(box, shards, blocks)
+
+
+def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
+    """One sample that takes all selected elements of a variable."""
+    # A variable without dimensions needs windows along some other one.
+    dims = recipe.dims_of(name) or tuple(recipe.dim_sizes)[:1]
+    sizes = tuple(recipe.dim_sizes[dim] for dim in dims)
+    windows = Windows(dims, sizes, sizes, sizes, (1,) * len(sizes))
+    return replace(
+        recipe,
+        windows=windows,
+        fields=(Field(name, (name,), has_channels=False),),
+        steps=(),
+        subset=None,
+        slab=None,
+        num_taken=None,
+    )
+
+
+class ShardEncoder:
+    """Encodes the shards of an array as zarr does, in memory. Many threads may use it.
+
+    Parameters
+    ----------
+    array : TargetArray
+        The array.
+    metadata : bytes
+        Its ``zarr.json``.
+    """
+
+    def __init__(self, array: TargetArray, metadata: bytes) -> None:
+        buffer = zarr_adapter.default_buffer_prototype().buffer
+        self._held: dict[str, Any] = {"zarr.json": buffer.from_bytes(metadata)}
+        # A shard of fill values is written too: an absent one would count as missing.
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            self._array = zarr.open_array(MemoryStore(self._held), mode="r+")
+        self._objects, self._shape = array.objects, array.shape
+
+    def key_of(self, shard: Index) -> str:
+        """The key of a shard within its array."""
+        return str(self._array.metadata.encode_chunk_key(shard))
+
+    def encode(self, shard: Index, values: NDArray[Any]) -> bytes:
+        """The stored bytes of a shard, given its elements that lie inside the array."""
+        parts = zip(shard, self._objects, self._shape, strict=True)
+        place = tuple(slice(n * size, min((n + 1) * size, end)) for n, size, end in parts)
+        self._array[place or ...] = values
+        return bytes(self._held.pop(self.key_of(shard)).to_bytes())
+
+
+@dataclass(eq=False)
+class RegionWriter:
+    """Writes one array.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples whose source is read.
+    array : TargetArray
+        The array.
+    metadata : bytes
+        Its ``zarr.json`` in the target.
+    plan : RegionPlan
+        The regions.
+    records : TargetRecords
+        Where the shards are written and recorded.
+    wanted : numpy.ndarray of bool
+        One flag for each shard that is to be written.
+
+    Attributes
+    ----------
+    num_reads : int
+        Number of chunks read so far.
+    written_nbytes : int
+        Bytes of shards written so far, as they are stored.
+    max_error : float
+        The largest error of packing so far.
+    """
+
+    recipe: Recipe
+    array: TargetArray
+    metadata: bytes
+    plan: RegionPlan
+    records: TargetRecords
+    wanted: Flags
+    num_reads: int = 0
+    written_nbytes: int = 0
+    max_error: float = 0.0
+
+    def run(self, on_region: Callable[[int], None]) -> None:
+        """Write all shards that are wanted.
+
+        Parameters
+        ----------
+        on_region : callable
+            Called with the number of shards when those of a region are written.
+        """
+        if not self.wanted.any():
+            return
+        job = self.array.rechunking()
+        encoder = ShardEncoder(self.array, self.metadata)
+        own = sweep_recipe(self.recipe, self.array.name)
+        footprint = make_footprint(own, make_layouts(own))
+        group = footprint.groups[0]
+        room = self.plan.num_threads * job.max_chunk_nbytes
+        with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
+            for work in region_work(job, self.plan, self.wanted):
+                box = job.elements_of(work.box)
+                values = np.empty([end - begin for begin, end in box], self.array.source_dtype)
+                use = partial(self._place, values, box)
+                # Without dimensions, the one block of the sample's window is read.
+                blocks = work.blocks if self.array.dims else [(0,)]
+                sweep.do(sweep.read(group, blocks, use))
+                made: dict[str, tuple[ShardRecord, float]] = {}
+                tasks = [
+                    ThreadTask((), lambda _, n=n: self._write(encoder, n, values, box, made))
+                    for n in work.shards
+                ]
+                sweep.do(tasks, self.plan.num_threads)
+                self._note(made)
+                self.num_reads = sweep.num_reads
+                on_region(len(work.shards))
+
+    def _note(self, made: Mapping[str, tuple[ShardRecord, float]]) -> None:
+        self.records.add({key: record for key, (record, _) in made.items()})
+        self.written_nbytes += sum(record.nbytes for record, _ in made.values())
+        self.max_error = max([self.max_error, *(error for _, error in made.values())])
+
+    def _place(self, values: NDArray[Any], box: Box, chunk: ChunkValues) -> None:
+        """Copy the part of a chunk that lies in the region."""
+        kept = self.array.kept
+        shape = [chunk.values.shape[number] for number in kept]
+        found = chunk.values.reshape(shape)
+        to, of = [], []
+        for number, size, (begin, end) in zip(kept, shape, box, strict=True):
+            first = chunk.begins[number]
+            low, high = max(first, begin), min(first + size, end)
+            to.append(slice(low - begin, high - begin))
+            of.append(slice(low - first, high - first))
+        values[tuple(to)] = found[tuple(of)]
+
+    def _write(
+        self,
+        encoder: ShardEncoder,
+        shard: Index,
+        values: NDArray[Any],
+        box: Box,
+        made: dict[str, tuple[ShardRecord, float]],
+    ) -> None:
+        place = []
+        for n, size, (begin, end) in zip(shard, self.array.objects, box, strict=True):
+            place.append(slice(n * size - begin, min((n + 1) * size, end) - begin))
+        # With the ellipsis, a variable without dimensions stays an array.
+        own, error = self.array.convert(values[(*place, ...)])
+        data = encoder.encode(shard, own)
+        key = f"{self.array.name}/{encoder.key_of(shard)}"
+        self.records.store.put(self.records.prefix + key, data)
+        made[key] = ShardRecord.of(data), error
+
+
+def sweep_values(
+    recipe: Recipe,
+    name: str,
+    memory: int,
+    num_threads: int,
+    use: Callable[[ChunkValues], None],
+) -> int:
+    """Read all chunks of a variable once.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The samples.
+    name : str
+        The variable.
+    memory : int
+        Bytes that may be taken.
+    num_threads : int
+        Most threads.
+    use : callable
+        Is given the values of each chunk, on the threads that read.
+
+    Returns
+    -------
+    int
+        Number of chunks read.
+    """
+    own = sweep_recipe(recipe, name)
+    footprint = make_footprint(own, make_layouts(own))
+    with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
+        for group in footprint.groups:
+            needed = footprint.needed(group)
+            for begin in range(0, len(needed), 1024):
+                found = np.unravel_index(needed[begin : begin + 1024], group.shape)
+                blocks = [tuple(row) for row in np.stack(found, axis=-1).tolist()]
+                sweep.do(sweep.read(group, blocks, use))
+        return sweep.num_reads
