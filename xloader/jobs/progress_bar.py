@@ -34,9 +34,7 @@ class ProgressBar:
         If it is True and tqdm is not installed.
     """
 
-    def __init__(
-        self, title: str, total: int, progress: bool | None, unit: str = "chunks"
-    ) -> None:
+    def __init__(self, title: str, total: int, progress: bool | None, unit: str = "chunks") -> None:
         self._bar: Any = None
         self._lock = threading.Lock()
         if is_shown(progress):

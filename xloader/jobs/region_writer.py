@@ -23,6 +23,7 @@ from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources import zarr_adapter
+from xloader.sources.retries import Attempts
 
 Index = tuple[int, ...]
 """Index of a shard, or of a source chunk, along each dimension."""
@@ -190,18 +191,18 @@ class RegionWriter:
         room = self.plan.num_threads * job.max_chunk_nbytes
         with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
             for work in region_work(job, self.plan, self.wanted):
-                box = job.elements_of(work.box)
-                values = np.empty([end - begin for begin, end in box], self.array.source_dtype)
-                use = partial(self._place, values, box)
+                region = _HeldRegion.of(self.array, job.elements_of(work.box))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
-                sweep.do(sweep.read(group, blocks, use))
+                sweep.do(sweep.read(group, blocks, region.place))
                 made: dict[str, tuple[ShardRecord, float]] = {}
                 tasks = [
-                    ThreadTask((), lambda _, n=n: self._write(encoder, n, values, box, made))
-                    for n in work.shards
+                    ThreadTask((), partial(self._write, encoder, region, shard, made))
+                    for shard in work.shards
                 ]
                 sweep.do(tasks, self.plan.num_threads)
+                # Its memory is free before that of the next region is taken.
+                del region, tasks
                 self._note(made)
                 self.num_reads = sweep.num_reads
                 on_region(len(work.shards))
@@ -211,36 +212,64 @@ class RegionWriter:
         self.written_nbytes += sum(record.nbytes for record, _ in made.values())
         self.max_error = max([self.max_error, *(error for _, error in made.values())])
 
-    def _place(self, values: NDArray[Any], box: Box, chunk: ChunkValues) -> None:
+    def _write(
+        self,
+        encoder: ShardEncoder,
+        region: _HeldRegion,
+        shard: Index,
+        made: dict[str, tuple[ShardRecord, float]],
+        _: Attempts,
+    ) -> None:
+        own, error = self.array.convert(region.shard(shard))
+        data = encoder.encode(shard, own)
+        key = f"{self.array.name}/{encoder.key_of(shard)}"
+        self.records.store.put(self.records.prefix + key, data)
+        made[key] = ShardRecord.of(data), error
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldRegion:
+    """The values of a region in memory.
+
+    Parameters
+    ----------
+    array : TargetArray
+        The array.
+    box : tuple of (int, int)
+        The elements that it spans along each dimension.
+    values : numpy.ndarray
+        Their values, as they are stored in the source.
+    """
+
+    array: TargetArray
+    box: Box
+    values: NDArray[Any]
+
+    @classmethod
+    def of(cls, array: TargetArray, box: Box) -> _HeldRegion:
+        return cls(array, box, np.empty([end - begin for begin, end in box], array.source_dtype))
+
+    def place(self, chunk: ChunkValues) -> None:
         """Copy the part of a chunk that lies in the region."""
         kept = self.array.kept
         shape = [chunk.values.shape[number] for number in kept]
         found = chunk.values.reshape(shape)
         to, of = [], []
-        for number, size, (begin, end) in zip(kept, shape, box, strict=True):
+        for number, size, (begin, end) in zip(kept, shape, self.box, strict=True):
             first = chunk.begins[number]
             low, high = max(first, begin), min(first + size, end)
             to.append(slice(low - begin, high - begin))
             of.append(slice(low - first, high - first))
-        values[tuple(to)] = found[tuple(of)]
+        self.values[tuple(to)] = found[tuple(of)]
 
-    def _write(
-        self,
-        encoder: ShardEncoder,
-        shard: Index,
-        values: NDArray[Any],
-        box: Box,
-        made: dict[str, tuple[ShardRecord, float]],
-    ) -> None:
-        place = []
-        for n, size, (begin, end) in zip(shard, self.array.objects, box, strict=True):
+    def shard(self, shard: Index) -> NDArray[Any]:
+        """The values of a shard."""
+        place: list[Any] = []
+        for n, size, (begin, end) in zip(shard, self.array.objects, self.box, strict=True):
             place.append(slice(n * size - begin, min((n + 1) * size, end) - begin))
         # With the ellipsis, a variable without dimensions stays an array.
-        own, error = self.array.convert(values[(*place, ...)])
-        data = encoder.encode(shard, own)
-        key = f"{self.array.name}/{encoder.key_of(shard)}"
-        self.records.store.put(self.records.prefix + key, data)
-        made[key] = ShardRecord.of(data), error
+        own: NDArray[Any] = self.values[(*place, ...)]
+        return own
 
 
 def sweep_values(

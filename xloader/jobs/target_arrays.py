@@ -134,12 +134,15 @@ class TargetArray:
 
 
 def written_names(recipe: Recipe) -> tuple[str, ...]:
-    """The stored variables that the fields of samples take; forcings are computed again."""
-    taken = {name for field in recipe.gathered_fields for name in field.variables}
+    """The stored variables that the fields of samples take; forcings are computed again.
+
+    Without windows, all variables are taken.
+    """
+    taken = set(recipe.variables)
+    if recipe.windows is not None:
+        taken = {name for field in recipe.gathered_fields for name in field.variables}
     return tuple(
-        name
-        for name in recipe.variables
-        if name in taken and not recipe.variable(name).is_computed
+        name for name in recipe.variables if name in taken and not recipe.variable(name).is_computed
     )
 
 

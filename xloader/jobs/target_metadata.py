@@ -91,7 +91,7 @@ class TargetMetadata:
         try:
             held = self._written(coords, attrs)
             differing = self._differing(held)
-        except (XloaderError, ValueError, TypeError, NotImplementedError) as error:
+        except (XloaderError, ValueError, TypeError, ArithmeticError, NotImplementedError) as error:
             packed = [a.name for a in self.arrays if a.packing is not None and not a.bound]
             if not packed:
                 raise UnsupportedDataError(
@@ -138,7 +138,7 @@ class TargetMetadata:
                 safe_chunks=False,
                 write_empty_chunks=True,
             )
-            _check_labels(store, coords)
+            _check_labels(held, coords)
         return held
 
     def _encoding_of(self, array: TargetArray) -> dict[str, Any]:
@@ -162,10 +162,14 @@ class TargetMetadata:
 
 
 def _packed_encoding(packing: Packing) -> dict[str, Any]:
-    fills = [packing.stored_dtype.type(fill) for fill in packing.fills]
+    given = list(packing.fills)
     own: dict[str, Any] = {"dtype": packing.stored_dtype}
     if packing.seen_dtype != packing.stored_dtype:
+        limits = np.iinfo(packing.stored_dtype)
+        # The other one is the same number with the other sign, which xarray finds by itself.
+        given = [fill for fill in given if limits.min <= fill <= limits.max]
         own["_Unsigned"] = "true" if packing.seen_dtype.kind == "u" else "false"
+    fills = [packing.stored_dtype.type(fill) for fill in given]
     if len(fills) > 1:
         raise OptionError("xarray encodes one fill value only", given=str(fills))
     if fills:
@@ -221,18 +225,21 @@ def _label_encoding(label: xr.DataArray) -> dict[str, Any]:
     return own if is_number else {}
 
 
-def _check_labels(store: MemoryStore, coords: xr.Dataset) -> None:
+def _check_labels(held: dict[str, Any], coords: xr.Dataset) -> None:
     """See that labels read as they were, and store them anew by xarray's own choice if not."""
+    store = MemoryStore(held)
     read = xr.open_zarr(store, consolidated=False)
     differing = [
-        name
+        str(name)
         for name, own in coords.coords.items()
         if name not in read.coords or not _is_equal(own, read[name])
     ]
+    for key in [key for key in held if key.split("/")[0] in differing]:
+        del held[key]
     if differing:
         again = coords[differing].drop_encoding()
         again.to_zarr(store, mode="a", zarr_format=3, consolidated=False)
 
 
 def _is_equal(first: xr.DataArray, second: xr.DataArray) -> bool:
-    return first.dims == second.dims and first.variable.equals(second.variable)
+    return first.dims == second.dims and bool(first.variable.equals(second.variable))  # type: ignore[no-untyped-call]

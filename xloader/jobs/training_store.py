@@ -31,6 +31,7 @@ from xloader.jobs.variable_job import VariableJob
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore, open_writable
 
+
 @dataclass(frozen=True, eq=False)
 class StoreOptions:
     """The options of `Samples.materialize` that say what is written.

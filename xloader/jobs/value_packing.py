@@ -218,9 +218,7 @@ def make_packing(name: str, request: PackRequest, bounds: ValueBounds, dtype: np
     return packing
 
 
-def _packing(
-    stored: np.dtype, fill: int, scale: float, offset: float, dtype: np.dtype
-) -> Packing:
+def _packing(stored: np.dtype, fill: int, scale: float, offset: float, dtype: np.dtype) -> Packing:
     # With an offset, xarray decodes integers in float64.
     return Packing(stored, stored, (np.int64(fill),), scale, offset, np.dtype(np.float64), dtype)
 

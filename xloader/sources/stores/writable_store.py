@@ -56,8 +56,13 @@ class WritableStore:
         self.name = name
         self.is_transaction = type(store).__module__.startswith("icechunk")
         self._secrets = secrets
-        self._is_local = isinstance(store, LocalStore)
+        self._folder = store.root if isinstance(store, LocalStore) else None
         self.store = store
+
+    @property
+    def _is_absent(self) -> bool:
+        """Whether there is no such folder: zarr would make it when it looks for something."""
+        return self._folder is not None and not self._folder.exists()
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object as a whole.
@@ -74,19 +79,28 @@ class WritableStore:
 
     def get(self, key: str) -> bytes | None:
         """Read an object; None if there is none."""
+        if self._is_absent:
+            return None
         prototype = zarr_adapter.default_buffer_prototype()
         found = self._ask(self.store.get(key, prototype), f"while reading {key}")
         return None if found is None else bytes(found.to_bytes())
 
     def size_of(self, key: str) -> int | None:
         """Size of an object in bytes; None if there is none."""
-        try:
-            return int(self._ask(self.store.getsize(key), f"while looking for {key}"))
-        except FileNotFoundError:
-            return None
+
+        async def found() -> int | None:
+            try:
+                return await self.store.getsize(key)
+            except FileNotFoundError:
+                return None
+
+        size: int | None = self._ask(found(), f"while looking for {key}")
+        return size
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys of all objects under a prefix, sorted."""
+        if self._is_absent:
+            return []
 
         async def listed() -> list[str]:
             return [key async for key in self.store.list_prefix(prefix)]
@@ -95,6 +109,8 @@ class WritableStore:
 
     def is_empty(self) -> bool:
         """Whether no object lies in the store."""
+        if self._is_absent:
+            return True
 
         async def first() -> bool:
             async for _ in self.store.list_dir(""):
@@ -112,7 +128,7 @@ class WritableStore:
 
     def delete_partial(self, prefix: str) -> None:
         """Remove the files under a folder that killed processes had begun to write."""
-        if self._is_local:
+        if self._folder is not None:
             for key in self.keys(prefix):
                 if _PARTIAL.search(key):
                     self._ask(self.store.delete(key), f"while removing {key}")
@@ -120,7 +136,7 @@ class WritableStore:
     def _ask(self, request: Any, tried: str) -> Any:
         try:
             return zarr_adapter.sync(request)
-        except (XloaderError, FileNotFoundError):
+        except XloaderError:
             raise
         except Exception as error:
             if _is_full(error):
