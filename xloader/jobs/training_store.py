@@ -308,10 +308,9 @@ class TrainingStore:
                 remedy="pass overwrite=True to begin anew",
             )
         store.put("zarr.json", self._metadata.root(self._attribute(digests), is_complete=True))
-        for name in keys:
-            store.delete_partial(f"{name}/")
         if not store.is_transaction:
             store.delete(FOLDER)
+        store.delete_partial()
         return self._summary(is_complete=True, is_verified=is_verified, digests=digests)
 
     def _attribute(self, digests: Mapping[str, str] | None) -> dict[str, Any]:

@@ -275,9 +275,7 @@ def plan_regions(job: Rechunking, memory: int, num_threads: int) -> RegionPlan:
 
 def _best(job: Rechunking, room: int, num_threads: int) -> RegionPlan | None:
     choices = [axis.choices() for axis in job.axes]
-    shapes = np.stack(np.meshgrid(*choices, indexing="ij"), -1).reshape(-1, len(job.axes))
-    if not job.axes:
-        shapes = np.zeros((1, 0), np.int64)
+    shapes = np.array(list(product(*choices)), np.int64).reshape(-1, len(job.axes))
     nbytes = np.full(len(shapes), job.itemsize, np.int64)
     read = np.full(len(shapes), job.itemsize * job.unit_size, np.float64)
     for dim, axis in enumerate(job.axes):
