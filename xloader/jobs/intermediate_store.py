@@ -6,7 +6,6 @@ read again from there. It lies in the target's folder of records until the varia
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +57,8 @@ class IntermediateStore:
 
     def begin(self) -> None:
         """Write its metadata."""
+        # zarr would warn of these files.
+        self._store.delete_partial(self.prefix)
         for key, data in self._objects().items():
             self._store.put(self.prefix + key, data)
 
@@ -78,8 +79,7 @@ class IntermediateStore:
 
     def _objects(self) -> dict[str, bytes]:
         held: dict[str, Any] = {}
-        store = MemoryStore(held)
-        group = zarr.create_group(store, zarr_format=3)
+        group = zarr.create_group(MemoryStore(held), zarr_format=3)
         group.create_array(
             self.array.name,
             shape=self.array.shape,
@@ -88,8 +88,4 @@ class IntermediateStore:
             dimension_names=self.array.dims,
             compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")],
         )
-        with warnings.catch_warnings():
-            # With them, nobody lists the store, in which killed processes may leave other files.
-            warnings.simplefilter("ignore")
-            zarr.consolidate_metadata(store)
         return {key: bytes(own.to_bytes()) for key, own in held.items()}

@@ -1,4 +1,4 @@
-"""What a materialized store is, or would be: variable by variable, with reads and bytes."""
+"""The result of a job that writes a store: variable by variable, with reads and bytes."""
 
 from __future__ import annotations
 

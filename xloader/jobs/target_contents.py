@@ -1,4 +1,4 @@
-"""What lies at a target before a job begins, and whether the job may go on with it."""
+"""The contents of a target before a job begins, and whether the job may go on with them."""
 
 from __future__ import annotations
 

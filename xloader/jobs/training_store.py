@@ -166,7 +166,7 @@ class TrainingStore:
         self._jobs = self._plan()
 
     def plan(self) -> Materialized:
-        """What would be written."""
+        """The plan: nothing is written."""
         return self._summary(is_plan=True, is_complete=False)
 
     def write(self) -> Materialized:

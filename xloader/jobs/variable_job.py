@@ -10,7 +10,8 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.jobs.intermediate_store import IntermediateStore
 from xloader.jobs.materialized import MaterializedVariable
-from xloader.jobs.region_writer import Flags, RegionWriter, ShardEncoder, region_work
+from xloader.jobs.region_writer import Flags, RegionWriter, region_work
+from xloader.jobs.shard_encoder import ShardEncoder
 from xloader.jobs.target_arrays import TargetArray
 from xloader.jobs.target_records import TargetRecords
 from xloader.planning.rechunking import (

@@ -126,10 +126,10 @@ class WritableStore:
         else:
             self._ask(self.store.clear(), "while removing what is there")
 
-    def delete_partial(self) -> None:
-        """Remove the files that killed processes had begun to write."""
+    def delete_partial(self, prefix: str = "") -> None:
+        """Remove the files under a folder that killed processes had begun to write."""
         if self._folder is not None:
-            for key in self.keys():
+            for key in self.keys(prefix):
                 if _PARTIAL.search(key):
                     self._ask(self.store.delete(key), f"while removing {key}")
 
