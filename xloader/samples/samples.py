@@ -24,6 +24,8 @@ from xloader.core.options import make_options
 from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
+from xloader.jobs.chunk_advice import Advice
+from xloader.jobs.chunk_search import find_advice
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.sample_scores import score_samples
 from xloader.jobs.valid_samples import find_valid
@@ -1726,6 +1728,59 @@ class Samples(RecordedMethods):
         (960, 60)
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
+
+    def advise(self, *, measure: bool = False, **options: Unpack[LoaderKeywords]) -> Advice:
+        """Find chunks and shards in which a copy of the data suits these samples better.
+
+        Shapes of chunks are planned for as if the data were stored in them: the variables that the
+        samples take, over the part that they cover. No value is read, unless ``measure`` is set.
+
+        Parameters
+        ----------
+        measure : bool
+            Whether to read up to four chunks, and to measure how fast they decode, and how fast and
+            how small their values are in zstd. By default speeds are computed from assumed figures.
+        **options
+            Options of :meth:`loader`, for the training that the copy is meant for: above all
+            ``batch_size``, ``memory`` and ``world_size``.
+
+        Returns
+        -------
+        Advice
+            Today's chunks and up to three better ones, with predicted reads, mixing, speed and
+            size. If none is clearly better, it says so.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows, or an option is unknown or outside its range.
+        MemoryBudgetError
+            If the memory is too small for any chunks, because it does not hold the batches.
+        EmptySamplesError
+            If there are fewer samples than ranks.
+        ChunkError
+            If ``measure`` is set and a chunk cannot be read.
+
+        Notes
+        -----
+        :meth:`materialize` writes such a copy.
+
+        Examples
+        --------
+        One chunk holds all times of a few cells, so each field needs all chunks:
+
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 4000), "float32"))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (960, 100)})).window(time=1)
+        >>> advice = samples.advise(memory="8MiB")
+        >>> advice.current.problem
+        'the memory is too small: these chunks need memory="18MiB"'
+        >>> best = advice.best
+        >>> dict(best.chunks), best.read_amplification
+        ({'time': 48, 'x': 4000}, 1.0)
+        """
+        return find_advice(self.recipe, make_options(**options), measure=measure)
 
     def mosaic(
         self,
