@@ -303,7 +303,7 @@ def long_store(chunks: tuple[int, int]) -> CountingStore:
 def test_one_chunk_over_all_times_does_not_fit_and_proposals_read_once() -> None:
     store = long_store((960, 100))
     samples = xloader.open(store).window(time=3, stride=1)
-    advice = samples.advise(batch_size=16, memory="8MiB")
+    advice = samples.advise(batch_size=16, memory="8MiB", threads=2)
     now = advice.current
     assert (dict(now.chunks), now.explanation) == ({"time": 960, "x": 100}, None)
     assert now.minimum_nbytes is not None
@@ -326,27 +326,37 @@ def test_one_chunk_over_all_times_does_not_fit_and_proposals_read_once() -> None
 
 def test_good_chunks_get_no_proposal() -> None:
     samples = xloader.open(long_store((16, 4000))).window(time=1)
-    advice = samples.advise(memory="8MiB")
+    advice = samples.advise(memory="8MiB", threads=2)
     assert advice.proposals == ()
     assert advice.best is advice.current
     assert "as good as it gets" in str(advice)
     assert advice.current.read_amplification == 1.0
 
 
-def test_many_reads_of_each_chunk_are_a_reason() -> None:
-    """Chunks are long in time, and a window needs many: each is read several times."""
-    samples = xloader.open(long_store((960, 100))).window(time=1)
-    advice = samples.advise(batch_size=4, memory="18MiB")
+def test_reading_chunks_several_times_is_a_reason() -> None:
+    """Each chunk has all times, so patches come back to it after it has been dropped."""
+    ds = xr.Dataset({"t2m": (("time", "lat", "lon"), np.ones((512, 60, 60), "float32"))})
+    store = CountingStore(write_store(ds, {"t2m": (512, 4, 5)}))
+    stride = {"time": 1, "lat": 4, "lon": 4}
+    samples = xloader.open(store).window(time=4, lat=16, lon=16, stride=stride)
+    options = {"batch_size": 8, "memory": "3MiB", "threads": 2}
+    advice = samples.advise(**options)
     now = advice.current
     assert now.explanation is not None
-    told = samples.explain(batch_size=4, memory="18MiB")
+    told = samples.explain(**options)
     assert figures(told) == figures(now.explanation)
+    assert told.read_amplification > 1.3
+    assert any("samples.advise(...)" in note for note in told.notes)
+    best = advice.best.explanation
+    assert best is not None
+    assert best.read_nbytes < 0.85 * told.read_nbytes
+    assert store.num_reads == 0
 
 
 def test_many_objects_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_search, "_MANY_OBJECTS", 10)
     samples = xloader.open(long_store((48, 4000))).window(time=1)
-    advice = samples.advise(memory="8MiB", batch_size=8)
+    advice = samples.advise(memory="8MiB", batch_size=8, threads=2)
     assert advice.current.num_objects == 20
     best = advice.best
     assert best.shards is not None
@@ -358,7 +368,7 @@ def test_kinds_are_distinct_and_few() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk_shapes, "LEAST_CHUNK_NBYTES", 2_000)
         patch.setattr(chunk_shapes, "MOST_CHUNK_NBYTES", 40_000)
-        advice = samples.advise(batch_size=4, memory="200KiB")
+        advice = samples.advise(batch_size=4, memory="200KiB", threads=2)
     assert 1 <= len(advice.proposals) <= 3
     kinds = [proposal.kind for proposal in advice.proposals]
     assert kinds[0] == "best"

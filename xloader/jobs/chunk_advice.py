@@ -107,20 +107,21 @@ class ChunkProposal:
 
     def in_words(self) -> str:
         """The proposal in one sentence or two."""
-        begin = (
-            f"With chunks of {_shown(self.chunks)}"
-            if self.kind != "today"
-            else f"Today a chunk holds {_shown(self.chunks)}"
-        )
-        size = f"{show_nbytes(self.chunk_nbytes)} decoded"
-        touched = f"a batch touches {self.batch_chunks:,} of them"
+        begin = "Today a chunk holds" if self.kind == "today" else "With chunks of"
+        begin += f" {_shown(self.chunks)} ({show_nbytes(self.chunk_nbytes)} decoded)"
+        are = "chunk" if self.batch_chunks == 1 else "chunks"
+        touched = f"a batch touches {self.batch_chunks:,} {are}"
         if self.explanation is None:
-            return f"{begin} ({size}), and {touched}: {self.problem}."
-        reads = f"each is read {self.explanation.read_amplification:.2f} times in an epoch"
+            return f"{begin}, and {touched}, but {self.problem}."
+        times = f"{self.explanation.read_amplification:.2f}"
+        reads = "once" if times == "1.00" else f"{times} times"
         mixing = ""
         if self.mixing_share is not None:
-            mixing = f", and batches mix {self.mixing_share:.0%} of a full shuffle's regions"
-        return f"{begin} ({size}), {touched}, {reads}{mixing}."
+            mixing = f", and batches draw from {self.mixing_share:.0%} as many places as those of "
+            mixing += "a full shuffle"
+        if not self.explanation.num_reads:
+            return f"{begin}, {touched}, and nothing is read{mixing}."
+        return f"{begin}, {touched}, each is read {reads} in an epoch{mixing}."
 
     def cells(self) -> dict[str, str]:
         """The figures as texts, by the heading of their row."""
@@ -137,7 +138,7 @@ class ChunkProposal:
             found["reads a chunk"] = f"{told.read_amplification:.3f}"
             found["memory"] = f"{show_nbytes(told.peak_nbytes)} at most"
         if self.mixing_share is not None:
-            found["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
+            found["mixing, of a full one"] = f"{self.mixing_share:.0%}"
         if self.gb_per_s is not None:
             found["speed"] = show_gb_per_s(self.gb_per_s)
         found["on disk"] = "not known" if self.nbytes is None else show_nbytes(self.nbytes)

@@ -187,7 +187,7 @@ class ChunkTrials:
         except MemoryBudgetError as error:
             least = error.minimum_nbytes
             self._errors.append(error)
-            problem = f"the memory is too small: these chunks need {show_memory(least)}"
+            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
             return replace(proposal, problem=problem, minimum_nbytes=least)
         except OptionError as error:
             self._errors.append(error)
@@ -301,7 +301,11 @@ def _choose(current: ChunkProposal, tried: Sequence[ChunkProposal]) -> list[Chun
         return []
     best = max(good, key=_value)
     # Of those that are as good within the estimate, chunks of a medium size suit most other uses.
-    alike = [proposal for proposal in good if _value(proposal) >= 0.97 * _value(best)]
+    alike = [
+        proposal
+        for proposal in good
+        if _value(proposal) >= 0.97 * _value(best) and _share(proposal) >= _share(best) - 0.02
+    ]
     best = min(alike, key=lambda p: abs(math.log(p.chunk_nbytes / MEDIUM_NBYTES)))
     chosen = [replace(best, kind="best")]
     mixer = max(good, key=lambda p: (round(_share(p), 2), _speed(p)))

@@ -115,11 +115,10 @@ class ReadSpeed:
 
 
 def _num_threads(options: LoaderOptions) -> int:
-    cores = usable_cores()
-    if options.processes:
-        per_process = options.threads or max(cores // options.processes, 1)
-        return max(1, min(options.processes * per_process, cores))
-    return max(1, min(options.num_threads, cores))
+    if not options.processes:
+        return options.num_threads
+    per_process = options.threads or max(usable_cores() // options.processes, 1)
+    return options.processes * per_process
 
 
 def show_gb_per_s(speed: float) -> str:

@@ -66,7 +66,7 @@ def stored_sizes(recipe: Recipe) -> StoredSizes:
         nbytes / total if has_sizes and total else None,
         round(nbytes) if has_sizes else None,
         num_objects if has_objects else None,
-        None if objects is None or objects.shards is None else _shards(largest, objects),
+        None if objects is None or objects.shards is None else _shards(recipe, largest, objects),
     )
 
 
@@ -87,9 +87,10 @@ def _num_objects(recipe: Recipe, variable: Variable, objects: StoredObjects) -> 
     )
 
 
-def _shards(variable: Variable, objects: StoredObjects) -> dict[str, int]:
+def _shards(recipe: Recipe, variable: Variable, objects: StoredObjects) -> dict[str, int]:
     assert objects.shards is not None
     return {
         dim: own if isinstance(own, int) else max(own)
         for dim, own in zip(variable.dims, objects.shards, strict=True)
+        if dim in recipe.dims_of(variable.name)
     }

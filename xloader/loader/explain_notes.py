@@ -176,6 +176,32 @@ def processes_note(recipe: Recipe, options: LoaderOptions) -> str:
     )
 
 
+def chunks_note(*, is_poor: bool, is_costly: bool) -> str:
+    """Say that other chunks may suit the samples better, and how to find them.
+
+    Parameters
+    ----------
+    is_poor : bool
+        Whether batches mix less than half as many regions as those of a full shuffle.
+    is_costly : bool
+        Whether chunks are read more often than ``max_amplification`` allows.
+
+    Returns
+    -------
+    str
+        The note; empty if neither holds.
+
+    Examples
+    --------
+    >>> chunks_note(is_poor=True, is_costly=False)
+    'batches mix poorly: samples.advise(...) with these options looks for better chunks'
+    """
+    found = ["batches mix poorly"] * is_poor + ["chunks are read several times"] * is_costly
+    if not found:
+        return ""
+    return f"{' and '.join(found)}: samples.advise(...) with these options looks for better chunks"
+
+
 def overlap_note(recipe: Recipe) -> str:
     """Say how many samples overlapping windows would give, if no stride was chosen.
 

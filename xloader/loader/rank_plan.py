@@ -24,7 +24,12 @@ from xloader.errors import (
     OptionError,
     show_memory,
 )
-from xloader.loader.explain_notes import pinning_in_words, transfer_in_words, with_notes
+from xloader.loader.explain_notes import (
+    chunks_note,
+    pinning_in_words,
+    transfer_in_words,
+    with_notes,
+)
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.explain import Cached, Explanation, explain_epoch
@@ -294,7 +299,8 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        noted = with_notes(expected, recipe, layouts, self._empty_note, packed_fields=packed_fields)
+        notes = self._empty_note, self._chunks_note(expected)
+        noted = with_notes(expected, recipe, layouts, *notes, packed_fields=packed_fields)
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
             outputs, output_dtype = make_outputs(recipe, layouts), self.options.output_dtype
@@ -336,6 +342,13 @@ class RankPlan:
             )
         return f"0 batches: {num_samples} {are} fewer than one {batch}, drop_last=True"
 
+    def _chunks_note(self, expected: Explanation) -> str:
+        options = self.options
+        # A spread that the user chose may be the cause, whatever the chunks.
+        if not options.shuffle or options.spread is not None or self.plan.is_resident:
+            return ""
+        return chunks_note(is_poor=self._is_poor(expected), is_costly=self._is_costly(expected))
+
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
         """The sub-lanes of each worker, of this rank or of all ranks.
 
@@ -371,7 +384,9 @@ class RankPlan:
         is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
         if not is_poor and not is_costly:
             return
-        remedy = f"pass {show_memory(self._enough_memory())}, or use smaller chunks"
+        remedy = (
+            f"pass {show_memory(self._enough_memory())}, or use chunks that samples.advise() finds"
+        )
         if self.options.spread is not None:
             remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:

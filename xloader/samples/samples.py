@@ -1742,7 +1742,8 @@ class Samples(RecordedMethods):
             how small their values are in zstd. By default speeds are computed from assumed figures.
         **options
             Options of :meth:`loader`, for the training that the copy is meant for: above all
-            ``batch_size``, ``memory`` and ``world_size``.
+            ``batch_size``, ``memory`` and ``world_size``. Speeds are for ``threads``, by default
+            one for each core of this machine.
 
         Returns
         -------
@@ -1773,12 +1774,12 @@ class Samples(RecordedMethods):
         >>> from xloader.testing import write_store
         >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 4000), "float32"))})
         >>> samples = xloader.open(write_store(ds, {"t2m": (960, 100)})).window(time=1)
-        >>> advice = samples.advise(memory="8MiB")
+        >>> advice = samples.advise(memory="8MiB", threads=2)
         >>> advice.current.problem
-        'the memory is too small: these chunks need memory="18MiB"'
+        'the memory is too small for these chunks, which need memory="18MiB"'
         >>> best = advice.best
         >>> dict(best.chunks), best.read_amplification
-        ({'time': 48, 'x': 4000}, 1.0)
+        ({'time': 24, 'x': 4000}, 1.0)
         """
         return find_advice(self.recipe, make_options(**options), measure=measure)
 
