@@ -26,7 +26,9 @@ from xloader.errors import (
 )
 from xloader.loader.explain_notes import (
     chunks_note,
+    mixes_poorly,
     pinning_in_words,
+    reads_often,
     transfer_in_words,
     with_notes,
 )
@@ -299,7 +301,8 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        notes = self._empty_note, self._chunks_note(expected)
+        is_resident = self.plan.is_resident
+        notes = self._empty_note, chunks_note(expected, self.options, is_resident=is_resident)
         noted = with_notes(expected, recipe, layouts, *notes, packed_fields=packed_fields)
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
@@ -342,13 +345,6 @@ class RankPlan:
             )
         return f"0 batches: {num_samples} {are} fewer than one {batch}, drop_last=True"
 
-    def _chunks_note(self, expected: Explanation) -> str:
-        options = self.options
-        # A spread that the user chose may be the cause, whatever the chunks.
-        if not options.shuffle or options.spread is not None or self.plan.is_resident:
-            return ""
-        return chunks_note(is_poor=self._is_poor(expected), is_costly=self._is_costly(expected))
-
     def processes(self, scope: Literal["rank", "world"]) -> list[range]:
         """The sub-lanes of each worker, of this rank or of all ranks.
 
@@ -381,7 +377,7 @@ class RankPlan:
         if self._has_warned or not self.options.shuffle or self.plan.is_resident:
             return
         self._has_warned = True
-        is_poor, is_costly = self._is_poor(expected), self._is_costly(expected)
+        is_poor, is_costly = mixes_poorly(expected), reads_often(expected, self.options)
         if not is_poor and not is_costly:
             return
         remedy = (
@@ -405,12 +401,6 @@ class RankPlan:
                 AmplificationWarning,
             )
 
-    def _is_poor(self, expected: Explanation) -> bool:
-        return expected.mixing < expected.full_mixing / 2
-
-    def _is_costly(self, expected: Explanation) -> bool:
-        return expected.read_amplification > self.options.max_amplification
-
     def _enough_memory(self) -> int:
         """The memory in bytes, doubled until a plan gives no reason for a warning."""
         # With a small spread given by the user, no amount of memory would mix well enough.
@@ -422,7 +412,7 @@ class RankPlan:
                 return options.memory_nbytes
             epoch = Epoch(self._planned_footprint, plan, options.seed, 0, options.drop_last)
             expected = explain_epoch(epoch, [range(epoch.sublanes.num)], {})
-            if not self._is_poor(expected) and not self._is_costly(expected):
+            if not mixes_poorly(expected) and not reads_often(expected, options):
                 return options.memory_nbytes
 
     def _make_plan(self, options: LoaderOptions, workers: int) -> Plan:
