@@ -186,7 +186,7 @@ def reads_often(expected: Explanation, options: LoaderOptions) -> bool:
     return expected.read_amplification > options.max_amplification
 
 
-def chunks_note(expected: Explanation, options: LoaderOptions, *, is_resident: bool) -> str:
+def chunks_note(expected: Explanation, options: LoaderOptions, is_resident: bool) -> str:
     """Say that other chunks may suit the samples better, and how to find them.
 
     Parameters

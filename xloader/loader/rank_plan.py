@@ -24,14 +24,8 @@ from xloader.errors import (
     OptionError,
     show_memory,
 )
-from xloader.loader.explain_notes import (
-    chunks_note,
-    mixes_poorly,
-    pinning_in_words,
-    reads_often,
-    transfer_in_words,
-    with_notes,
-)
+from xloader.loader import explain_notes
+from xloader.loader.explain_notes import chunks_note, mixes_poorly, reads_often
 from xloader.planning.epoch import Epoch
 from xloader.planning.epoch_parts import EpochParts
 from xloader.planning.explain import Cached, Explanation, explain_epoch
@@ -301,16 +295,19 @@ class RankPlan:
             Why the system refused to pin the memory of batches; empty if it did not.
         """
         recipe, layouts, device = self.recipe, self.layouts, self.options.device
-        is_resident = self.plan.is_resident
-        notes = self._empty_note, chunks_note(expected, self.options, is_resident=is_resident)
-        noted = with_notes(expected, recipe, layouts, *notes, packed_fields=packed_fields)
+        notes = self._empty_note, chunks_note(expected, self.options, self.plan.is_resident)
+        noted = explain_notes.with_notes(
+            expected, recipe, layouts, *notes, packed_fields=packed_fields
+        )
         # On the processor itself nothing crosses.
         if device is not None and (packed_fields or str(device) != "cpu"):
             outputs, output_dtype = make_outputs(recipe, layouts), self.options.output_dtype
-            transfer = transfer_in_words(
+            transfer = explain_notes.transfer_in_words(
                 device, outputs, packed_fields, self.batch_size, output_dtype
             )
-            way = pinning_in_words(self.options.processes, recipe.is_mapped, pinning_refusal)
+            way = explain_notes.pinning_in_words(
+                self.options.processes, recipe.is_mapped, pinning_refusal
+            )
             transfer += f", {way}" if way else ""
             noted = dataclasses.replace(noted, transfer=transfer)
         as_stored = {field.name for field in packed_fields}
@@ -380,9 +377,7 @@ class RankPlan:
         is_poor, is_costly = mixes_poorly(expected), reads_often(expected, self.options)
         if not is_poor and not is_costly:
             return
-        remedy = (
-            f"pass {show_memory(self._enough_memory())}, or use chunks that samples.advise() finds"
-        )
+        remedy = f"pass {show_memory(self._enough_memory())}, or see samples.advise() for chunks"
         if self.options.spread is not None:
             remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
