@@ -10,6 +10,7 @@ from typing import Any
 
 from xloader import errors, forcings
 from xloader.core.ranks import World
+from xloader.jobs.chunk_advice import Advice, ChunkProposal
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
@@ -35,7 +36,9 @@ from xloader.transforms.rng import Rng
 from xloader.xbatcher.adopt import from_xbatcher
 
 __all__ = [
+    "Advice",
     "Batch",
+    "ChunkProposal",
     "ClassSamples",
     "Explanation",
     "Interleaved",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from xloader.core.options import make_options
 from xloader.errors import OptionError
+from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.chunk_search import find_advice
 from xloader.jobs.target_arrays import Sizes
+from xloader.recipe.recipe import Recipe
 
 
 def chosen_chunks(
-    chunks: Sizes | None, shards: Sizes | None, advice: Any
-) -> tuple[Sizes, Sizes | None] | None:
+    recipe: Recipe,
+    chunks: Sizes | None,
+    shards: Sizes | None,
+    advice: Advice | ChunkProposal | None,
+) -> tuple[Sizes, Sizes | None]:
     """The sizes to write.
 
     Parameters
     ----------
+    recipe : Recipe
+        The samples.
     chunks, shards : mapping, optional
         Sizes that were given.
     advice : Advice or ChunkProposal, optional
@@ -22,34 +29,32 @@ def chosen_chunks(
 
     Returns
     -------
-    (mapping, mapping or None) or None
-        The sizes of chunks and shards; None if nothing was given.
+    mapping
+        The sizes of chunks. If nothing was given, those advised for a loader with default options.
+    mapping or None
+        The sizes of shards; None for none.
 
     Raises
     ------
     OptionError
         If sizes and advice are given, or shards without chunks, or the advice is none.
     """
-    if advice is None:
-        if chunks is None and shards is not None:
-            raise OptionError(
-                "shards are given without chunks",
-                given=f"shards={shards!r}",
-                allowed="chunks, and shards that hold whole chunks",
-                remedy="pass chunks= too, or leave both out",
-            )
-        return None if chunks is None else (chunks, shards)
+    if chunks is not None and advice is None:
+        return chunks, shards
     if chunks is not None or shards is not None:
         raise OptionError(
-            "chunks are given twice",
-            given="advice= together with chunks= or shards=",
-            allowed="one of them",
-            remedy="leave advice= out, or the sizes",
+            "chunks are given twice" if advice is not None else "shards are given without chunks",
+            given=f"chunks={chunks!r}, shards={shards!r}" + ", and advice=" * (advice is not None),
+            allowed="chunks, with or without shards; or advice; or none of them",
+            remedy="pass chunks= too, or leave shards= out"
+            if advice is None
+            else "leave advice= out, or the sizes",
         )
-    proposals = getattr(advice, "proposals", (advice,))
+    if advice is None:
+        advice = find_advice(recipe.planned, make_options())
     # Where no other chunks are better, those of today are kept.
-    proposal = proposals[0] if proposals else advice.current
-    if not hasattr(proposal, "chunks") or not hasattr(proposal, "shards"):
+    proposal = advice.best if isinstance(advice, Advice) else advice
+    if not isinstance(proposal, ChunkProposal):
         raise OptionError(
             "the advice is not that of samples.advise()",
             given=type(advice).__name__,

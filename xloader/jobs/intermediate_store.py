@@ -52,7 +52,7 @@ class IntermediateStore:
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with."""
+        """The text that its keys begin with."""
         return f"{self.path}/"
 
     def begin(self) -> None:

@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 
 class RegionWork(NamedTuple):
-    """What is to be done for one region.
+    """The work on one region.
 
     Parameters
     ----------

@@ -94,8 +94,8 @@ class TargetArray:
         return Rechunking(
             tuple(RegionAxis.of(axis, size) for axis, size in sizes),
             self.source_dtype.itemsize,
-            # Values are unpacked on the way, and packed in float64.
-            8 if self.bound else max(self.dtype.itemsize, self.written_dtype.itemsize),
+            # Values are packed, and read back, in several arrays of float64.
+            12 if self.bound else max(self.dtype.itemsize, self.written_dtype.itemsize),
             math.prod(axis.max_read_size for axis in others),
         )
 

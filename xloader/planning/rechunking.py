@@ -38,7 +38,7 @@ _GOOD_NBYTES: Final = 128 << 20
 _READ_COPIES: Final = 3
 """A chunk that is read takes up to so many times its decoded bytes."""
 
-_WRITE_COPIES: Final = 4
+_WRITE_COPIES: Final = 3
 """A shard that is encoded takes up to so many times its bytes."""
 
 

@@ -25,6 +25,8 @@ from xloader.core.output_dtypes import OutputDtype
 from xloader.core.retry_policy import RetryPolicy
 from xloader.errors import OptionError
 from xloader.jobs.chosen_chunks import chosen_chunks
+from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.chunk_search import find_advice
 from xloader.jobs.materialized import Materialized
 from xloader.jobs.sample_mask import SampleMask
 from xloader.jobs.sample_scores import score_samples
@@ -1731,13 +1733,66 @@ class Samples(RecordedMethods):
         """
         return loader_verbs.explain(self.recipe, order, cache, num_workers, options)
 
+    def advise(self, *, measure: bool = False, **options: Unpack[LoaderKeywords]) -> Advice:
+        """Find chunks and shards in which a copy of the data suits these samples better.
+
+        Shapes of chunks are planned for as if the data were stored in them: the variables that the
+        samples take, over the part that they cover. No value is read, unless ``measure`` is set.
+
+        Parameters
+        ----------
+        measure : bool
+            Whether to read up to four chunks, and to measure how fast they decode, and how fast and
+            how small their values are in zstd. By default speeds are computed from assumed figures.
+        **options
+            Options of :meth:`loader`, for the training that the copy is meant for: above all
+            ``batch_size``, ``memory`` and ``world_size``. Speeds are for ``threads``, by default
+            one for each core of this machine.
+
+        Returns
+        -------
+        Advice
+            Today's chunks and up to three better ones, with predicted reads, mixing, speed and
+            size. If none is clearly better, it says so.
+
+        Raises
+        ------
+        OptionError
+            If there are no windows, or an option is unknown or outside its range.
+        MemoryBudgetError
+            If the memory is too small for any chunks, because it does not hold the batches.
+        EmptySamplesError
+            If there are fewer samples than ranks.
+        ChunkError
+            If ``measure`` is set and a chunk cannot be read.
+
+        Notes
+        -----
+        :meth:`materialize` writes such a copy.
+
+        Examples
+        --------
+        One chunk holds all times of a few cells, so each field needs all chunks:
+
+        >>> import numpy as np, xarray as xr, xloader
+        >>> from xloader.testing import write_store
+        >>> ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 4000), "float32"))})
+        >>> samples = xloader.open(write_store(ds, {"t2m": (960, 100)})).window(time=1)
+        >>> advice = samples.advise(memory="8MiB", threads=2)
+        >>> advice.current.problem
+        'the memory is too small for these chunks, which need memory="18MiB"'
+        >>> best = advice.best
+        >>> dict(best.chunks), best.read_amplification
+        ({'time': 24, 'x': 4000}, 1.0)
+        """
+        return find_advice(self.recipe, make_options(**options), measure=measure)
     def materialize(
         self,
         target: Any,
         *,
         chunks: Sizes | None = None,
         shards: Sizes | None = None,
-        advice: Any = None,
+        advice: Advice | ChunkProposal | None = None,
         memory: int | str = "2GiB",
         threads: int | None = None,
         dtype: DTypeLike | None = None,
@@ -1836,9 +1891,7 @@ class Samples(RecordedMethods):
         >>> done.is_complete, done.variables[0].num_shards
         (True, 4)
         """
-        sizes = chosen_chunks(chunks, shards, advice)
-        if sizes is None:
-            raise OptionError("chunks are missing")
+        sizes = chosen_chunks(self.recipe, chunks, shards, advice)
         options = StoreOptions(*sizes, dtype, pack, stats, compressor, checksum)
         run = parse_run(
             *(memory, threads, part), overwrite=overwrite, verify=verify, progress=progress
