@@ -11,6 +11,7 @@ from typing import Any
 from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.partial_stats import PartialStats
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
 from xloader.loader.interleaved_figures import InterleavedExplanation, InterleavedReport
@@ -26,6 +27,7 @@ from xloader.recipe.recipe import Recipe
 from xloader.samples import accessor as accessor
 from xloader.samples.class_folders import ClassSamples, open_classes
 from xloader.samples.concat import concat
+from xloader.samples.dataset_stats import stats
 from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
 from xloader.samples.partial_results import merge
@@ -48,6 +50,7 @@ __all__ = [
     "Loader",
     "Mosaic",
     "MosaicSummary",
+    "PartialStats",
     "Recipe",
     "Report",
     "Rng",
@@ -67,6 +70,7 @@ __all__ = [
     "open",
     "open_classes",
     "overlap",
+    "stats",
 ]
 
 

@@ -13,6 +13,7 @@ allowed, and what to do::
     |   |-- LanesError                      ranks, lanes and batch do not divide evenly
     |   |-- StateError                      a state that is damaged, or belongs to another loader
     |   |-- MosaicError                     predictions that do not fit their mosaic
+    |   |-- PartsError                      partial results that do not make a whole
     |   `-- TargetError                     something else lies where a store is to be written
     |-- UnknownNameError (KeyError)         a variable, dimension, field or key that does not exist
     |-- SampleIndexError (IndexError)       a sample id out of range
@@ -208,6 +209,10 @@ class MosaicError(OptionError):
 
     They have another shape, belong to other samples, or were written before.
     """
+
+
+class PartsError(OptionError):
+    """Partial results do not make a whole: some are missing, come twice, or are of another job."""
 
 
 class TargetError(OptionError):
