@@ -11,6 +11,7 @@ from typing import Any
 from xloader import errors, forcings
 from xloader.core.ranks import World
 from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.materialized import Materialized, MaterializedVariable
 from xloader.jobs.partial_stats import PartialStats
 from xloader.jobs.sample_mask import SampleMask
 from xloader.loader.batch import Batch
@@ -48,6 +49,8 @@ __all__ = [
     "InterleavedLoader",
     "InterleavedReport",
     "Loader",
+    "Materialized",
+    "MaterializedVariable",
     "Mosaic",
     "MosaicSummary",
     "PartialStats",

@@ -17,6 +17,7 @@ from xloader.core.nbytes import parse_nbytes
 from xloader.core.option_checks import MOST_THREADS, check_whole
 from xloader.core.options import usable_cores
 from xloader.errors import EmptySamplesError, OptionError, TargetError
+from xloader.jobs.array_rewrite import ArrayRewrite
 from xloader.jobs.materialized import Materialized
 from xloader.jobs.needed_shards import needed_shards, parse_part, shards_of_part
 from xloader.jobs.progress_bar import ProgressBar
@@ -27,7 +28,6 @@ from xloader.jobs.target_contents import TargetContents, begin, contents_of
 from xloader.jobs.target_metadata import ORIGIN, TargetMetadata
 from xloader.jobs.target_records import FOLDER, TargetRecords
 from xloader.jobs.value_packing import ValueBounds, parse_dtype, parse_pack
-from xloader.jobs.variable_job import VariableJob
 from xloader.recipe.recipe import Recipe
 from xloader.sources.stores.writable_store import WritableStore, open_writable
 
@@ -252,7 +252,7 @@ class TrainingStore:
             digest.update(name.encode() + self._needed[name].tobytes())
         return digest.hexdigest()
 
-    def _plan(self) -> list[VariableJob]:
+    def _plan(self) -> list[ArrayRewrite]:
         key = hashlib.sha256(json.dumps(self._job, sort_keys=True).encode()).hexdigest()
         self._records = TargetRecords(self._store, key)
         if self._found.job is not None and not self._found.is_complete:
@@ -260,7 +260,7 @@ class TrainingStore:
         objects = self._metadata.objects
         run = self._run
         return [
-            VariableJob(
+            ArrayRewrite(
                 recipe=self._recipe,
                 array=array,
                 metadata=objects[f"{array.name}/zarr.json"],

@@ -275,7 +275,8 @@ def plan_regions(job: Rechunking, memory: int, num_threads: int) -> RegionPlan:
 
 def _best(job: Rechunking, room: int, num_threads: int) -> RegionPlan | None:
     choices = [axis.choices() for axis in job.axes]
-    shapes = np.array(list(product(*choices)), np.int64).reshape(-1, len(job.axes))
+    ways = list(product(*choices))
+    shapes = np.array(ways, np.int64).reshape(len(ways), len(job.axes))
     nbytes = np.full(len(shapes), job.itemsize, np.int64)
     read = np.full(len(shapes), job.itemsize * job.unit_size, np.float64)
     for dim, axis in enumerate(job.axes):

@@ -26,7 +26,7 @@ OnRegion = Callable[[int], None]
 
 
 @dataclass(eq=False)
-class VariableJob:
+class ArrayRewrite:
     """The writing of one variable.
 
     Parameters
