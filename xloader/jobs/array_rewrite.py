@@ -10,19 +10,19 @@ import numpy as np
 from xloader.core.axis import Ints
 from xloader.jobs.intermediate_store import IntermediateStore
 from xloader.jobs.materialized import MaterializedVariable
-from xloader.jobs.region_writer import Flags, RegionWriter, region_work
+from xloader.jobs.section_writer import Flags, SectionWriter, section_work
 from xloader.jobs.shard_encoder import ShardEncoder
 from xloader.jobs.target_arrays import TargetArray
 from xloader.jobs.target_records import TargetRecords
 from xloader.planning.rechunking import (
     Rechunking,
-    RegionPlan,
+    SectionPlan,
     intermediate_chunks,
-    plan_regions,
+    plan_sections,
 )
 from xloader.recipe.recipe import Recipe
 
-OnRegion = Callable[[int], None]
+OnSection = Callable[[int], None]
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class ArrayRewrite:
     num_written: int = 0
     max_error: float = 0.0
     wanted: Flags = field(init=False)
-    plan: RegionPlan = field(init=False)
+    plan: SectionPlan = field(init=False)
     middle: IntermediateStore | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class ArrayRewrite:
         self.wanted = self.own & ~self._done(self._encoder, self.array, self.records)
         self._num_done = int(np.count_nonzero(self.own & ~self.wanted))
         job = self.array.rechunking()
-        self.plan = plan_regions(job, self.memory, self.num_threads)
+        self.plan = plan_sections(job, self.memory, self.num_threads)
         if self.may_pass_between and self.wanted.any():
             chunks = intermediate_chunks(job, self.plan, self.memory, self.num_threads)
             if chunks is not None:
@@ -92,19 +92,19 @@ class ArrayRewrite:
     @property
     def peak_nbytes(self) -> int:
         """Upper limit of the memory that it takes."""
-        return max(plan.region_nbytes + plan.work_nbytes for _, plan in self._passes)
+        return max(plan.section_nbytes + plan.work_nbytes for _, plan in self._passes)
 
-    def run(self, on_region: OnRegion) -> None:
+    def run(self, on_section: OnSection) -> None:
         """Write what is wanted."""
         if not self.wanted.any():
             return
         recipe, array = self.recipe, self.array
         if self.middle is not None:
             recipe, array = self._fill_middle()
-        writer = RegionWriter(
+        writer = SectionWriter(
             *(recipe, array, self.metadata, self._passes[-1][1], self.records, self.wanted)
         )
-        writer.run(on_region)
+        writer.run(on_section)
         if self.middle is None:
             self.num_reads = writer.num_reads
         else:
@@ -132,7 +132,7 @@ class ArrayRewrite:
             expected_reads=self.expected_reads,
             num_reads=self.num_reads,
             intermediate_chunks=None if self.middle is None else self.middle.array.chunks,
-            region_nbytes=self._passes[-1][1].region_nbytes,
+            section_nbytes=self._passes[-1][1].section_nbytes,
             stored_nbytes=self.written_nbytes,
             error_bound=array.bound,
             max_error=self.max_error,
@@ -142,15 +142,15 @@ class ArrayRewrite:
     def _key(self, shard: Ints) -> str:
         return f"{self.array.name}/{self._encoder.key_of(tuple(shard.tolist()))}"
 
-    def _planned(self) -> list[tuple[Rechunking, RegionPlan]]:
+    def _planned(self) -> list[tuple[Rechunking, SectionPlan]]:
         job = self.array.rechunking()
         if self.middle is None:
             return [(job, self.plan)]
         chunks = self.middle.array.chunks
         first, second = job.with_shards(chunks), job.read_from(chunks)
         return [
-            (first, plan_regions(first, self.memory, self.num_threads)),
-            (second, plan_regions(second, self.memory, self.num_threads)),
+            (first, plan_sections(first, self.memory, self.num_threads)),
+            (second, plan_sections(second, self.memory, self.num_threads)),
         ]
 
     def _expected(self) -> int:
@@ -161,7 +161,7 @@ class ArrayRewrite:
             wanted = self._wanted_of_middle()
         if wanted.all():
             return plan.num_reads
-        return sum(len(work.blocks) for work in region_work(job, plan, wanted))
+        return sum(len(work.blocks) for work in section_work(job, plan, wanted))
 
     def _middle_records(self) -> TargetRecords:
         assert self.middle is not None
@@ -186,7 +186,7 @@ class ArrayRewrite:
         middle.begin()
         wanted, records = self._wanted_of_middle(), self._middle_records()
         plan = self._passes[0][1]
-        writer = RegionWriter(self.recipe, middle.array, middle.metadata, plan, records, wanted)
+        writer = SectionWriter(self.recipe, middle.array, middle.metadata, plan, records, wanted)
         writer.run(lambda _: None)
         self.num_reads = writer.num_reads
         return middle.reading(self.recipe, self.array)

@@ -1,4 +1,4 @@
-"""An intermediate store: where no regions that fit into memory suit both sources and targets.
+"""An intermediate store: where no sections that fit into memory suit both sources and targets.
 
 The stored numbers are written once in chunks between those of the source and of the target, and
 read again from there. It lies in the target's folder of records until the variable is written.

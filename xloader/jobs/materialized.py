@@ -43,7 +43,7 @@ class MaterializedVariable:
         Source chunks that are read by this call: predicted, and counted.
     intermediate_chunks : tuple of int or None
         Chunks of the intermediate store that the values go through; None if there is none.
-    region_nbytes : int
+    section_nbytes : int
         Bytes of the largest part that is held in memory at a time.
     stored_nbytes : int
         Bytes of the objects that this call wrote.
@@ -69,7 +69,7 @@ class MaterializedVariable:
     expected_reads: int
     num_reads: int
     intermediate_chunks: tuple[int, ...] | None
-    region_nbytes: int
+    section_nbytes: int
     stored_nbytes: int
     error_bound: float
     max_error: float
@@ -82,7 +82,7 @@ class MaterializedVariable:
             cut += f", shards {self.shards}"
         yield f"{self.name}  ({sizes})  {self.dtype}, {show_nbytes(self.nbytes)}; {cut}"
         left = self.num_shards - self.num_unneeded
-        told = f"{self.num_shards} objects"
+        told = "1 object" if self.num_shards == 1 else f"{self.num_shards} objects"
         for count, why in (
             (self.num_unneeded, "that no sample needs are left out"),
             (self.num_done, "are written already"),
@@ -98,14 +98,14 @@ class MaterializedVariable:
             reads += f"; through an intermediate store in chunks {self.intermediate_chunks}"
         elif self.expected_reads > self.num_chunks:
             reads += "; chunks are read again, because the memory holds only "
-            reads += f"{show_nbytes(self.region_nbytes)} at a time"
+            reads += f"{show_nbytes(self.section_nbytes)} at a time"
         yield f"    {reads}"
         if self.error_bound:
             found = "" if is_plan else f", at most {self.max_error:.3g} found"
             yield f"    packing errs by up to {self.error_bound:.3g}{found}"
         if not is_plan:
             yield (
-                f"    {self.num_written} of {left} objects written now, "
+                f"    {self.num_written} of {left} written now, "
                 f"{show_nbytes(self.stored_nbytes)} stored"
             )
 

@@ -10,7 +10,7 @@ import numpy as np
 from xloader.core.option_checks import is_whole
 from xloader.errors import OptionError
 from xloader.jobs.covered_elements import CoveredElements
-from xloader.jobs.region_writer import Flags
+from xloader.jobs.section_writer import Flags
 from xloader.jobs.target_arrays import TargetArray
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Recipe

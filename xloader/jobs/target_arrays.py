@@ -15,7 +15,7 @@ from xloader.core.option_checks import MOST, check_whole
 from xloader.core.packing import Packing
 from xloader.errors import OptionError, PackingError
 from xloader.jobs.value_packing import pack_values
-from xloader.planning.rechunking import Rechunking, RegionAxis
+from xloader.planning.rechunking import Rechunking, SectionAxis
 from xloader.recipe.recipe import Recipe, find
 
 Sizes = Mapping[str, Any]
@@ -92,7 +92,7 @@ class TargetArray:
         others = (axis for number, axis in enumerate(self.axes) if number not in self.kept)
         sizes = zip(own, self.objects, strict=True)
         return Rechunking(
-            tuple(RegionAxis.of(axis, size) for axis, size in sizes),
+            tuple(SectionAxis.of(axis, size) for axis, size in sizes),
             self.source_dtype.itemsize,
             # Values are packed, and read back, in several arrays of float64.
             12 if self.bound else max(self.dtype.itemsize, self.written_dtype.itemsize),

@@ -13,7 +13,7 @@ import xarray as xr
 from xloader.core.packing import Packing
 from xloader.errors import OptionError
 from xloader.jobs.chunk_sweep import ChunkValues
-from xloader.jobs.region_writer import sweep_values
+from xloader.jobs.section_writer import sweep_values
 from xloader.jobs.value_packing import (
     PackRequest,
     ValueBounds,

@@ -1,7 +1,7 @@
 """Records: which shards of a target are written, with the size and the digest of each.
 
-Each region of shards adds one record, an object of its own, when all its shards are written. A
-killed job leaves at most the shards of one region without a record; they are written again, with
+Each section of shards adds one record, an object of its own, when all its shards are written. A
+killed job leaves at most the shards of one section without a record; they are written again, with
 the same bytes::
 
     target.zarr/xloader.records/3f2a9c51-000004.json   {"job": ..., "shards": {"t2m/c/3/0/0": ...}}

@@ -1,15 +1,15 @@
-"""Regions: how a stored array is rewritten in other chunks within a memory budget.
+"""Sections: how a stored array is rewritten in other chunks within a memory budget.
 
-Shards of the target are grouped into regions. A region is held in memory as a whole: the source
+Shards of the target are grouped into sections. A section is held in memory as a whole: the source
 chunks that it touches are read, then its shards are written::
 
     source chunks   |       0       |       1       |       2       |
     target shards   |   0   |   1   |   2   |   3   |   4   |   5   |
-    regions         |           0           |           1           |   chunk 1 is read twice
-    regions         |       0       |       1       |       2       |   each is read once
+    sections         |           0           |           1           |   chunk 1 is read twice
+    sections         |       0       |       1       |       2       |   each is read once
 
-Larger regions read fewer chunks again. Where regions that fit read too much, the data goes through
-an intermediate store, whose chunks fit both sides.
+Larger sections read fewer chunks again. Where sections that fit read too much, the data goes
+through an intermediate store, whose chunks fit both sides.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from xloader.errors import MemoryBudgetError
 Box = tuple[tuple[int, int], ...]
 """Per dimension, the first element of a box and the one after its last."""
 
-_MOST_CHOICES: Final = 24
-"""Most sizes of regions that are tried along a dimension."""
+_MOST_PARTS: Final = 24
+"""A dimension is divided into fewer equal parts than this; powers of two come besides."""
+
+_MOST_SHAPES: Final = 40_000
+"""Most shapes of sections that are compared."""
 
 _GOOD_NBYTES: Final = 128 << 20
-"""Size of the regions that are taken where larger ones would read no less."""
+"""Size of the sections that are taken where larger ones would read no less."""
 
 _READ_COPIES: Final = 3
 """A chunk that is read takes up to so many times its decoded bytes."""
@@ -43,7 +46,7 @@ _WRITE_COPIES: Final = 3
 
 
 @dataclass(frozen=True, eq=False)
-class RegionAxis:
+class SectionAxis:
     """One dimension of an array that is rewritten.
 
     Parameters
@@ -58,7 +61,7 @@ class RegionAxis:
 
     Examples
     --------
-    >>> axis = RegionAxis(np.array([0, 4, 8, 12]), np.array([4, 4, 4]), 2)
+    >>> axis = SectionAxis(np.array([0, 4, 8, 12]), np.array([4, 4, 4]), 2)
     >>> axis.num_shards, axis.reads(3), axis.reads(2)
     (6, (4, 16), (3, 12))
     """
@@ -68,7 +71,7 @@ class RegionAxis:
     shard: int
 
     @classmethod
-    def of(cls, axis: Axis, shard: int) -> RegionAxis:
+    def of(cls, axis: Axis, shard: int) -> SectionAxis:
         """The dimension of a stored array, with its selection."""
         return cls(axis.edges, axis.read_sizes, shard)
 
@@ -88,7 +91,7 @@ class RegionAxis:
         return range(first, int(np.searchsorted(self.edges, end, "left")))
 
     def reads(self, step: int) -> tuple[int, int]:
-        """Reads for regions of ``step`` shards: the number of chunks, and of their elements."""
+        """Reads for sections of ``step`` shards: the number of chunks, and of their elements."""
         begins = np.arange(0, self.num_shards, step, dtype=np.int64) * self.shard
         ends = np.minimum(begins + step * self.shard, self.size)
         first = np.searchsorted(self.edges, begins, "right") - 1
@@ -96,14 +99,24 @@ class RegionAxis:
         before = np.concatenate([[0], np.cumsum(self.read_sizes)])
         return int((last - first).sum()), int((before[last] - before[first]).sum())
 
-    def choices(self) -> list[int]:
-        """Sizes of regions to try, in shards: divisions of the whole, and those along chunks."""
+    def choices(self, most: int) -> list[int]:
+        """Sizes of sections to try, in shards: divisions of the whole, and those along chunks.
+
+        Parameters
+        ----------
+        most : int
+            Most sizes, from 2 on. One shard and all shards are always among them.
+        """
         count, chunk = self.num_shards, int(self.read_sizes.max(initial=1))
         aligned = math.lcm(chunk, self.shard) // self.shard
-        ways = {-(-count // parts) for parts in range(1, _MOST_CHOICES)} | {1}
+        ways = {-(-count // parts) for parts in range(1, _MOST_PARTS)} | {1}
         ways |= {1 << power for power in range(count.bit_length())}
         ways |= {aligned * factor for factor in (1, 2, 3, 4, 6, 8, 16)}
-        return sorted(way for way in ways if way <= count)
+        found = sorted(way for way in ways if way <= count)
+        if len(found) > most:
+            picked = np.linspace(0, len(found) - 1, most).round().astype(int)
+            found = [found[place] for place in picked.tolist()]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +125,7 @@ class Rechunking:
 
     Parameters
     ----------
-    axes : tuple of RegionAxis
+    axes : tuple of SectionAxis
         Its dimensions.
     itemsize : int
         Bytes of an element while it is held in memory.
@@ -123,7 +136,7 @@ class Rechunking:
         of which chunks hold several elements.
     """
 
-    axes: tuple[RegionAxis, ...]
+    axes: tuple[SectionAxis, ...]
     itemsize: int
     target_itemsize: int
     unit_size: int = 1
@@ -160,20 +173,20 @@ class Rechunking:
         sizes = (int(axis.read_sizes.sum()) for axis in self.axes)
         return math.prod(sizes) * self.unit_size * self.itemsize
 
-    def region_nbytes(self, steps: Sequence[int]) -> int:
-        """Bytes in memory of the largest region of so many shards along each dimension."""
+    def section_nbytes(self, steps: Sequence[int]) -> int:
+        """Bytes in memory of the largest section of so many shards along each dimension."""
         sizes = (
             min(step * axis.shard, axis.size) for step, axis in zip(steps, self.axes, strict=True)
         )
         return math.prod(sizes) * self.itemsize
 
     def work_nbytes(self, num_threads: int) -> int:
-        """Bytes that reading and encoding take besides the region."""
-        shard = self.region_nbytes([1] * len(self.axes)) // self.itemsize * self.target_itemsize
+        """Bytes that reading and encoding take besides the section."""
+        shard = self.section_nbytes([1] * len(self.axes)) // self.itemsize * self.target_itemsize
         return num_threads * max(_READ_COPIES * self.max_chunk_nbytes, _WRITE_COPIES * shard)
 
     def boxes(self, steps: Sequence[int]) -> Iterator[Box]:
-        """The regions, as ranges of shards, in C order."""
+        """The sections, as ranges of shards, in C order."""
         lines = [
             [(begin, min(begin + step, count)) for begin in range(0, count, step)]
             for step, count in zip(steps, self.grid, strict=True)
@@ -195,7 +208,7 @@ class Rechunking:
     def with_shards(self, shape: Sequence[int]) -> Rechunking:
         """The same array, rewritten in shards of another shape."""
         pairs = zip(self.axes, shape, strict=True)
-        axes = tuple(RegionAxis(axis.edges, axis.read_sizes, size) for axis, size in pairs)
+        axes = tuple(SectionAxis(axis.edges, axis.read_sizes, size) for axis, size in pairs)
         return replace(self, axes=axes, target_itemsize=self.itemsize)
 
     def read_from(self, chunks: Sequence[int]) -> Rechunking:
@@ -203,26 +216,26 @@ class Rechunking:
         axes = []
         for axis, chunk in zip(self.axes, chunks, strict=True):
             edges = np.append(np.arange(0, axis.size, chunk, dtype=np.int64), axis.size)
-            axes.append(RegionAxis(edges, np.diff(edges), axis.shard))
+            axes.append(SectionAxis(edges, np.diff(edges), axis.shard))
         return replace(self, axes=tuple(axes), unit_size=1)
 
 
 @dataclass(frozen=True)
-class RegionPlan:
-    """The regions by which an array is rewritten.
+class SectionPlan:
+    """The sections by which an array is rewritten.
 
     Parameters
     ----------
     steps : tuple of int
-        Number of shards of a region along each dimension.
+        Number of shards of a section along each dimension.
     num_threads : int
         Number of threads.
     num_reads : int
         Number of source chunks that are read, again and again included.
     read_nbytes : int
         Decoded bytes of these.
-    region_nbytes : int
-        Bytes in memory of a region.
+    section_nbytes : int
+        Bytes in memory of a section.
     work_nbytes : int
         Bytes that reading and encoding take besides.
     """
@@ -231,12 +244,12 @@ class RegionPlan:
     num_threads: int
     num_reads: int
     read_nbytes: int
-    region_nbytes: int
+    section_nbytes: int
     work_nbytes: int
 
 
-def plan_regions(job: Rechunking, memory: int, num_threads: int) -> RegionPlan:
-    """Choose the regions that fit into the memory and read the least.
+def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan:
+    """Choose the sections that fit into the memory and read the least.
 
     Parameters
     ----------
@@ -245,12 +258,12 @@ def plan_regions(job: Rechunking, memory: int, num_threads: int) -> RegionPlan:
     memory : int
         Bytes that may be taken.
     num_threads : int
-        Most threads. Fewer are taken where they leave room for regions that read less.
+        Most threads. Fewer are taken where they leave room for sections that read less.
 
     Returns
     -------
-    RegionPlan
-        The regions.
+    SectionPlan
+        The sections.
 
     Raises
     ------
@@ -258,12 +271,12 @@ def plan_regions(job: Rechunking, memory: int, num_threads: int) -> RegionPlan:
         If a single shard does not fit.
     """
     plans = []
-    for threads in range(num_threads, 0, -1):
+    for threads in sorted({max(num_threads >> power, 1) for power in range(12)}, reverse=True):
         found = _best(job, memory - job.work_nbytes(threads), threads)
         if found is not None:
             plans.append(found)
     if not plans:
-        least = job.region_nbytes([1] * len(job.axes)) + job.work_nbytes(1)
+        least = job.section_nbytes([1] * len(job.axes)) + job.work_nbytes(1)
         raise MemoryBudgetError(
             "the memory is too small for a shard of the target and the chunks it is made of",
             given=f"memory={memory} bytes",
@@ -273,8 +286,11 @@ def plan_regions(job: Rechunking, memory: int, num_threads: int) -> RegionPlan:
     return min(plans, key=lambda plan: (plan.read_nbytes, -plan.num_threads))
 
 
-def _best(job: Rechunking, room: int, num_threads: int) -> RegionPlan | None:
-    choices = [axis.choices() for axis in job.axes]
+def _best(job: Rechunking, room: int, num_threads: int) -> SectionPlan | None:
+    # Dimensions of one shard leave the others more choices.
+    num_cut = max(sum(axis.num_shards > 1 for axis in job.axes), 1)
+    most = max(int(_MOST_SHAPES ** (1 / num_cut)), 2)
+    choices = [axis.choices(most) for axis in job.axes]
     ways = list(product(*choices))
     shapes = np.array(ways, np.int64).reshape(len(ways), len(job.axes))
     nbytes = np.full(len(shapes), job.itemsize, np.int64)
@@ -291,29 +307,29 @@ def _best(job: Rechunking, room: int, num_threads: int) -> RegionPlan | None:
     good = near & (nbytes >= min(_GOOD_NBYTES, int(nbytes[near].max())))
     steps = tuple(shapes[good][nbytes[good].argmin()].tolist())
     reads = [axis.reads(step) for axis, step in zip(job.axes, steps, strict=True)]
-    return RegionPlan(
+    return SectionPlan(
         steps,
         num_threads,
         math.prod(count for count, _ in reads),
         math.prod(size for _, size in reads) * job.unit_size * job.itemsize,
-        job.region_nbytes(steps),
+        job.section_nbytes(steps),
         job.work_nbytes(num_threads),
     )
 
 
 def intermediate_chunks(
-    job: Rechunking, direct: RegionPlan, memory: int, num_threads: int
+    job: Rechunking, direct: SectionPlan, memory: int, num_threads: int
 ) -> tuple[int, ...] | None:
     """Chunks of an intermediate store, if going through it moves fewer bytes.
 
     The first pass reads each source chunk once, in boxes of whole chunks; the second reads each
-    intermediate chunk once, in regions of whole shards. The chunks fit into both.
+    intermediate chunk once, in sections of whole shards. The chunks fit into both.
 
     Parameters
     ----------
     job : Rechunking
         The array.
-    direct : RegionPlan
+    direct : SectionPlan
         The plan without an intermediate store.
     memory : int
         Bytes that may be taken.
@@ -331,8 +347,8 @@ def intermediate_chunks(
     shards = _cubes(job, memory // 2)
     for chunks in shards:
         try:
-            first = plan_regions(job.with_shards(chunks), memory, num_threads)
-            second = plan_regions(job.read_from(chunks), memory, num_threads)
+            first = plan_sections(job.with_shards(chunks), memory, num_threads)
+            second = plan_sections(job.read_from(chunks), memory, num_threads)
         except MemoryBudgetError:
             continue
         moved = first.read_nbytes + job.nbytes + second.read_nbytes
@@ -342,7 +358,7 @@ def intermediate_chunks(
 
 
 def _cubes(job: Rechunking, room: int) -> list[tuple[int, ...]]:
-    """Chunks to try: where boxes of source chunks and regions of shards meet."""
+    """Chunks to try: where boxes of source chunks and sections of shards meet."""
     found = set()
     source = [int(axis.read_sizes.max(initial=1)) for axis in job.axes]
     target = [min(axis.shard, axis.size) for axis in job.axes]

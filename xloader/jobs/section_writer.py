@@ -1,4 +1,4 @@
-"""Writes the regions of one array: chunks are read into memory, then encoded shard by shard."""
+"""Writes the sections of one array: chunks are read into memory, then encoded shard by shard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xloader.jobs.chunk_sweep import ChunkSweep, ChunkValues
 from xloader.jobs.shard_encoder import Index, ShardEncoder
 from xloader.jobs.target_arrays import TargetArray
 from xloader.jobs.target_records import ShardRecord, TargetRecords
-from xloader.planning.rechunking import Box, Rechunking, RegionPlan
+from xloader.planning.rechunking import Box, Rechunking, SectionPlan
 from xloader.recipe.demands import make_footprint
 from xloader.recipe.layout import make_layouts
 from xloader.recipe.recipe import Field, Recipe
@@ -26,8 +26,8 @@ from xloader.sources.retries import Attempts
 Flags = NDArray[np.bool_]
 
 
-class RegionWork(NamedTuple):
-    """The work on one region.
+class SectionWork(NamedTuple):
+    """The work on one section.
 
     Parameters
     ----------
@@ -44,15 +44,15 @@ class RegionWork(NamedTuple):
     blocks: list[Index]
 
 
-def region_work(job: Rechunking, plan: RegionPlan, wanted: Flags) -> Iterator[RegionWork]:
-    """The regions in which shards are wanted, in order.
+def section_work(job: Rechunking, plan: SectionPlan, wanted: Flags) -> Iterator[SectionWork]:
+    """The sections in which shards are wanted, in order.
 
     Parameters
     ----------
     job : Rechunking
         The array.
-    plan : RegionPlan
-        Its regions.
+    plan : SectionPlan
+        Its sections.
     wanted : numpy.ndarray of bool
         One flag for each shard.
     """
@@ -67,7 +67,7 @@ def region_work(job: Rechunking, plan: RegionPlan, wanted: Flags) -> Iterator[Re
         ]
         ranges = job.blocks_of(box)
         if own.all():
-            yield RegionWork(box, shards, list(itertools.product(*ranges)))
+            yield SectionWork(box, shards, list(itertools.product(*ranges)))
             continue
         is_read = np.zeros([len(part) for part in ranges], np.bool_)
         for shard in shards:
@@ -78,7 +78,7 @@ def region_work(job: Rechunking, plan: RegionPlan, wanted: Flags) -> Iterator[Re
             tuple(int(n) + r.start for n, r in zip(index, ranges, strict=True))
             for index in np.argwhere(is_read)
         ]
-        yield RegionWork(box, shards, blocks)
+        yield SectionWork(box, shards, blocks)
 
 
 def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
@@ -99,7 +99,7 @@ def sweep_recipe(recipe: Recipe, name: str) -> Recipe:
 
 
 @dataclass(eq=False)
-class RegionWriter:
+class SectionWriter:
     """Writes one array.
 
     Parameters
@@ -110,8 +110,8 @@ class RegionWriter:
         The array.
     metadata : bytes
         Its ``zarr.json`` in the target.
-    plan : RegionPlan
-        The regions.
+    plan : SectionPlan
+        The sections.
     records : TargetRecords
         Where the shards are written and recorded.
     wanted : numpy.ndarray of bool
@@ -130,20 +130,20 @@ class RegionWriter:
     recipe: Recipe
     array: TargetArray
     metadata: bytes
-    plan: RegionPlan
+    plan: SectionPlan
     records: TargetRecords
     wanted: Flags
     num_reads: int = 0
     written_nbytes: int = 0
     max_error: float = 0.0
 
-    def run(self, on_region: Callable[[int], None]) -> None:
+    def run(self, on_section: Callable[[int], None]) -> None:
         """Write all shards that are wanted.
 
         Parameters
         ----------
-        on_region : callable
-            Called with the number of shards when those of a region are written.
+        on_section : callable
+            Called with the number of shards when those of a section are written.
         """
         if not self.wanted.any():
             return
@@ -154,22 +154,22 @@ class RegionWriter:
         group = footprint.groups[0]
         room = self.plan.num_threads * job.max_chunk_nbytes
         with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
-            for work in region_work(job, self.plan, self.wanted):
-                region = _HeldRegion.of(self.array, job.elements_of(work.box))
+            for work in section_work(job, self.plan, self.wanted):
+                section = _HeldSection.of(self.array, job.elements_of(work.box))
                 # Without dimensions, the one block of the sample's window is read.
                 blocks = work.blocks if self.array.dims else [(0,)]
-                sweep.do(sweep.read(group, blocks, region.place))
+                sweep.do(sweep.read(group, blocks, section.place))
                 made: dict[str, tuple[ShardRecord, float]] = {}
                 tasks = [
-                    ThreadTask((), partial(self._write, encoder, region, shard, made))
+                    ThreadTask((), partial(self._write, encoder, section, shard, made))
                     for shard in work.shards
                 ]
                 sweep.do(tasks, self.plan.num_threads)
-                # Its memory is free before that of the next region is taken.
-                del region, tasks
+                # Its memory is free before that of the next section is taken.
+                del section, tasks
                 self._note(made)
                 self.num_reads = sweep.num_reads
-                on_region(len(work.shards))
+                on_section(len(work.shards))
 
     def _note(self, made: Mapping[str, tuple[ShardRecord, float]]) -> None:
         self.records.add({key: record for key, (record, _) in made.items()})
@@ -179,12 +179,12 @@ class RegionWriter:
     def _write(
         self,
         encoder: ShardEncoder,
-        region: _HeldRegion,
+        section: _HeldSection,
         shard: Index,
         made: dict[str, tuple[ShardRecord, float]],
         _: Attempts,
     ) -> None:
-        own, error = self.array.convert(region.shard(shard))
+        own, error = self.array.convert(section.shard(shard))
         data = encoder.encode(shard, own)
         key = f"{self.array.name}/{encoder.key_of(shard)}"
         self.records.store.put(self.records.prefix + key, data)
@@ -192,8 +192,8 @@ class RegionWriter:
 
 
 @dataclass(frozen=True, eq=False)
-class _HeldRegion:
-    """The values of a region in memory.
+class _HeldSection:
+    """The values of a section in memory.
 
     Parameters
     ----------
@@ -210,11 +210,11 @@ class _HeldRegion:
     values: NDArray[Any]
 
     @classmethod
-    def of(cls, array: TargetArray, box: Box) -> _HeldRegion:
+    def of(cls, array: TargetArray, box: Box) -> _HeldSection:
         return cls(array, box, np.empty([end - begin for begin, end in box], array.source_dtype))
 
     def place(self, chunk: ChunkValues) -> None:
-        """Copy the part of a chunk that lies in the region."""
+        """Copy the part of a chunk that lies in the section."""
         kept = self.array.kept
         shape = [chunk.values.shape[number] for number in kept]
         found = chunk.values.reshape(shape)
