@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 
 import xloader
 from xloader import Samples
@@ -201,18 +200,19 @@ def test_a_full_disk(
 ) -> None:
     target, room = tmp_path / "t.zarr", 14
 
-    def full(path: Path, value: Any, exclusive: bool = False) -> int:
+    def full(path: Path, other: Path) -> Path:
         nonlocal room
         room -= 1
         if room < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return put(path, value, exclusive)
+        return replace(path, other)
 
-    put = zarr.storage._local._put
+    replace = Path.replace
     with monkeypatch.context() as patched:
-        patched.setattr("zarr.storage._local._put", full)
+        patched.setattr(Path, "replace", full)
         with pytest.raises(StoreFullError, match=r"no room is left in .*t\.zarr"):
             samples.materialize(target, memory=DIRECT, **OPTIONS)
+    assert room < 0
     done = samples.materialize(target, memory=DIRECT, **OPTIONS)
     assert done.is_complete
     assert objects_in(target) == expected
