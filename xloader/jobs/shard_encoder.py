@@ -123,7 +123,7 @@ def _codecs_of(metadata: Mapping[str, Any]) -> list[_Codec] | None:
 
 
 def _is_little(codec: Mapping[str, Any]) -> bool:
-    return codec.get("configuration", {}).get("endian", "little") == "little"
+    return bool(codec.get("configuration", {}).get("endian", "little") == "little")
 
 
 def _codec_of(name: str, options: Mapping[str, Any]) -> _Codec | None:
