@@ -353,6 +353,20 @@ def test_reading_chunks_several_times_is_a_reason() -> None:
     assert store.num_reads == 0
 
 
+def test_chunks_that_stay_in_memory_need_no_better_ones() -> None:
+    samples = xloader.open(long_store((960, 20))).window(time=1)
+    # Each of 200 chunks takes longer to call the codec for than to decode.
+    assert samples.advise(memory="8MiB", threads=2).proposals
+    advice = samples.advise(memory="64MiB", threads=2)
+    assert advice.current.is_resident
+    assert advice.proposals == ()
+    assert "stays in memory" in str(advice)
+    with samples.loader(memory="64MiB", output="numpy") as loader:
+        for _ in loader:
+            pass
+        assert loader.explain().num_reads == 0
+
+
 def test_many_objects_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_search, "_MANY_OBJECTS", 10)
     samples = xloader.open(long_store((48, 4000))).window(time=1)

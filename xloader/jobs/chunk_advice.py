@@ -30,6 +30,9 @@ class ChunkProposal:
     explanation : Explanation or None
         The prediction that ``samples.loader(...).explain()`` gives on such a store, without notes;
         None if the memory is too small.
+    is_resident : bool
+        Whether the memory holds all chunks that samples need, so that epochs after the first read
+        nothing.
     problem : str
         Why there is no explanation; else empty.
     minimum_nbytes : int or None
@@ -59,6 +62,7 @@ class ChunkProposal:
     gb_per_s: float | None = None
     nbytes: int | None = None
     num_objects: int | None = None
+    is_resident: bool = False
     problem: str = ""
     minimum_nbytes: int | None = None
 
@@ -103,6 +107,7 @@ class ChunkProposal:
             "gb_per_s": self.gb_per_s,
             "nbytes": self.nbytes,
             "num_objects": self.num_objects,
+            "is_resident": self.is_resident,
         }
 
     def in_words(self) -> str:
@@ -114,14 +119,16 @@ class ChunkProposal:
         if self.explanation is None:
             return f"{begin}, and {touched}, but {self.problem}."
         times = f"{self.explanation.read_amplification:.2f}"
-        reads = "once" if times == "1.00" else f"{times} times"
+        reads = ("once" if times == "1.00" else f"{times} times") + " in an epoch"
+        if self.is_resident:
+            reads = f"{reads.removesuffix(' in an epoch')}, and then stays in memory"
         mixing = ""
         if self.mixing_share is not None:
             mixing = f", and batches draw from {self.mixing_share:.0%} as many places as those of "
             mixing += "a full shuffle"
         if not self.explanation.num_reads:
             return f"{begin}, {touched}, and nothing is read{mixing}."
-        return f"{begin}, {touched}, each is read {reads} in an epoch{mixing}."
+        return f"{begin}, {touched}, each is read {reads}{mixing}."
 
     def cells(self) -> dict[str, str]:
         """The figures as texts, by the heading of their row."""
