@@ -115,9 +115,9 @@ def compare_transforms(samples: xloader.Samples, options: dict[str, Any]) -> lis
         held = best(loaders)
         cpu_seconds = cpu_of_batch(loaders["threads"])
     most = count_cores() / (held["threads"] * cpu_seconds)
+    case = f"lock held, batches of {options['batch_size']}, {1e3 * cpu_seconds:.1f} ms of CPU each"
     return [
-        f"| lock held, batches of {options['batch_size']}, {1e3 * cpu_seconds:.1f} ms of CPU each "
-        f"| batches/s | of threads (at most {most:.2f}) |",
+        f"| {case} | batches/s | of threads (at most {most:.2f}) |",
         "|---|---|---|",
         *(f"| {name} | {held[name]:.2f} | {held[name] / held['threads']:.2f} |" for name in WAYS),
     ]
