@@ -145,7 +145,7 @@ class ChunkProposal:
             found["reads a chunk"] = f"{told.read_amplification:.3f}"
             found["memory"] = f"{show_nbytes(told.peak_nbytes)} at most"
         if self.mixing_share is not None:
-            found["mixing, of a full one"] = f"{self.mixing_share:.0%}"
+            found["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
         if self.gb_per_s is not None:
             found["speed"] = show_gb_per_s(self.gb_per_s)
         found["on disk"] = "not known" if self.nbytes is None else show_nbytes(self.nbytes)
@@ -211,15 +211,16 @@ class Advice:
         speed = self.speed
         if speed.is_measured:
             how = (
-                f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd ({speed.today_ns:.2f} "
-                f"today), measured on {speed.num_reads} chunks; assumed are {speed.chunk_us:g} us "
-                "a chunk beside it"
+                f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd, and reading "
+                f"{speed.today_ns:.2f} ns today, measured on {speed.num_reads} chunks; assumed are "
+                f"{speed.fetch_ns:g} ns a byte to fetch new chunks, and {speed.chunk_us:g} us a "
+                "chunk beside its bytes"
             )
         else:
             how = (
-                f"assumed are {speed.decode_ns:g} ns to decode a byte "
+                f"assumed are {speed.read_ns:g} ns to fetch and decode a byte "
                 f"({speed.through_xarray_ns:g} through xarray) and {speed.chunk_us:g} us a chunk "
-                "beside it; advise(measure=True) measures the first"
+                "beside its bytes; advise(measure=True) measures decoding"
             )
         return f"Reads, mixing and memory are exact predictions. Speeds are estimates: {how}."
 

@@ -237,7 +237,7 @@ class ChunkTrials:
             not has_gaps
             and told.read_amplification <= 1.02
             and _share(proposal) >= 0.97
-            and overhead <= 0.1 * self.speed.decode_ns * told.read_nbytes
+            and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
         )
 
     def raise_smallest(self) -> None:
