@@ -30,6 +30,9 @@ class ChunkProposal:
     explanation : Explanation or None
         The prediction that ``samples.loader(...).explain()`` gives on such a store, without notes;
         None if the memory is too small.
+    is_resident : bool
+        Whether the memory holds all chunks that samples need, so that epochs after the first read
+        nothing.
     problem : str
         Why there is no explanation; else empty.
     minimum_nbytes : int or None
@@ -59,6 +62,7 @@ class ChunkProposal:
     gb_per_s: float | None = None
     nbytes: int | None = None
     num_objects: int | None = None
+    is_resident: bool = False
     problem: str = ""
     minimum_nbytes: int | None = None
 
@@ -103,6 +107,7 @@ class ChunkProposal:
             "gb_per_s": self.gb_per_s,
             "nbytes": self.nbytes,
             "num_objects": self.num_objects,
+            "is_resident": self.is_resident,
         }
 
     def in_words(self) -> str:
@@ -114,14 +119,16 @@ class ChunkProposal:
         if self.explanation is None:
             return f"{begin}, and {touched}, but {self.problem}."
         times = f"{self.explanation.read_amplification:.2f}"
-        reads = "once" if times == "1.00" else f"{times} times"
+        reads = ("once" if times == "1.00" else f"{times} times") + " in an epoch"
+        if self.is_resident:
+            reads = f"{reads.removesuffix(' in an epoch')}, and then stays in memory"
         mixing = ""
         if self.mixing_share is not None:
             mixing = f", and batches draw from {self.mixing_share:.0%} as many places as those of "
             mixing += "a full shuffle"
         if not self.explanation.num_reads:
             return f"{begin}, {touched}, and nothing is read{mixing}."
-        return f"{begin}, {touched}, each is read {reads} in an epoch{mixing}."
+        return f"{begin}, {touched}, each is read {reads}{mixing}."
 
     def cells(self) -> dict[str, str]:
         """The figures as texts, by the heading of their row."""
@@ -138,7 +145,7 @@ class ChunkProposal:
             found["reads a chunk"] = f"{told.read_amplification:.3f}"
             found["memory"] = f"{show_nbytes(told.peak_nbytes)} at most"
         if self.mixing_share is not None:
-            found["mixing, of a full one"] = f"{self.mixing_share:.0%}"
+            found["mixing, of a full shuffle"] = f"{self.mixing_share:.0%}"
         if self.gb_per_s is not None:
             found["speed"] = show_gb_per_s(self.gb_per_s)
         found["on disk"] = "not known" if self.nbytes is None else show_nbytes(self.nbytes)
@@ -204,15 +211,16 @@ class Advice:
         speed = self.speed
         if speed.is_measured:
             how = (
-                f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd ({speed.today_ns:.2f} "
-                f"today), measured on {speed.num_reads} chunks; assumed are {speed.chunk_us:g} us "
-                "a chunk beside it"
+                f"decoding takes {speed.decode_ns:.2f} ns a byte as zstd, and reading "
+                f"{speed.today_ns:.2f} ns today, measured on {speed.num_reads} chunks; assumed are "
+                f"{speed.fetch_ns:g} ns a byte to fetch new chunks, and {speed.chunk_us:g} us a "
+                "chunk beside its bytes"
             )
         else:
             how = (
-                f"assumed are {speed.decode_ns:g} ns to decode a byte "
+                f"assumed are {speed.read_ns:g} ns to fetch and decode a byte "
                 f"({speed.through_xarray_ns:g} through xarray) and {speed.chunk_us:g} us a chunk "
-                "beside it; advise(measure=True) measures the first"
+                "beside its bytes; advise(measure=True) measures decoding"
             )
         return f"Reads, mixing and memory are exact predictions. Speeds are estimates: {how}."
 

@@ -100,7 +100,11 @@ def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False
         tried += trials.propose(neighbour_shapes(left, front, _NEAR_PLANS))
     if not tried and current.explanation is None:
         trials.raise_smallest()
-    return Advice(current, tuple(_choose(current, tried)), trials.speed, trials.num_plans)
+    limit = options.max_amplification
+    chosen = _choose(current, [one for one in tried if _amplification(one) <= limit])
+    # Where the memory is small, each chunk may have to be read more often than allowed.
+    chosen = chosen or _choose(current, tried)
+    return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
 
 
 class ChunkTrials:
@@ -233,7 +237,7 @@ class ChunkTrials:
             not has_gaps
             and told.read_amplification <= 1.02
             and _share(proposal) >= 0.97
-            and overhead <= 0.1 * self.speed.decode_ns * told.read_nbytes
+            and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
         )
 
     def raise_smallest(self) -> None:
@@ -264,7 +268,11 @@ class ChunkTrials:
             is_through_xarray=any(map(source.is_through_xarray, names)),
         )
         return dataclasses.replace(
-            proposal, explanation=expected, mixing_share=share, gb_per_s=speed
+            proposal,
+            explanation=expected,
+            mixing_share=share,
+            gb_per_s=speed,
+            is_resident=rank_plan.plan.is_resident,
         )
 
 
@@ -278,6 +286,9 @@ class _Gain:
         now = self.current
         if now.explanation is None:
             return True
+        if now.is_resident:
+            # Only the first epoch reads, so better chunks would save little.
+            return self._has_fewer(proposal)
         faster = _speed(proposal) / max(_speed(now), 1e-9)
         mixed = _share(proposal) - _share(now)
         is_worse = faster < 0.95 or mixed < -0.02
@@ -333,6 +344,10 @@ def _speed(proposal: ChunkProposal) -> float:
 
 def _share(proposal: ChunkProposal) -> float:
     return 1.0 if proposal.mixing_share is None else proposal.mixing_share
+
+
+def _amplification(proposal: ChunkProposal) -> float:
+    return proposal.read_amplification or 1.0
 
 
 def _num_reads(proposal: ChunkProposal) -> int:

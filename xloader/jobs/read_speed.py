@@ -23,11 +23,13 @@ class ReadSpeed:
     Parameters
     ----------
     decode_ns : float
-        Nanoseconds to fetch and decode each byte.
+        Nanoseconds to decode each byte.
+    fetch_ns : float
+        Nanoseconds for each decoded byte until it is fetched and lies in place.
     today_ns : float or None
-        The same of today's chunks; None if it was not measured.
+        Both together, of today's chunks; None if it was not measured.
     through_xarray_ns : float
-        What is assumed in its place where xarray reads. Elsewhere ``decode_ns`` is.
+        What is assumed in its place where xarray reads.
     chunk_us : float
         Microseconds for each chunk, beside decoding it.
     gather_ns : float
@@ -42,7 +44,8 @@ class ReadSpeed:
         Chunks that were read to measure this; 0 if all of it is assumed.
     """
 
-    decode_ns: float = 2.0
+    decode_ns: float = 1.0
+    fetch_ns: float = 1.0
     today_ns: float | None = None
     through_xarray_ns: float = 4.0
     chunk_us: float = 110.0
@@ -91,8 +94,8 @@ class ReadSpeed:
             Whether xarray reads today's chunks.
         """
         delivered = expected.num_samples * sample_nbytes
-        decode_ns = self.decode_ns_today(is_through_xarray) if is_today else self.decode_ns
-        decoding = 1e-9 * decode_ns * expected.read_nbytes
+        read_ns = self.read_ns_today(is_through_xarray) if is_today else self.read_ns
+        decoding = 1e-9 * read_ns * expected.read_nbytes
         decoding += 1e-6 * self.chunk_us * expected.num_reads
         gathering = 1e-9 * self.gather_ns * delivered
         gathering += 1e-9 * self.row_ns * sample_rows * expected.num_samples
@@ -102,11 +105,16 @@ class ReadSpeed:
             seconds = max(seconds, 1e-3 * self.request_ms * expected.num_reads / _MOST_REQUESTS)
         return 1e-9 * delivered / max(seconds, 1e-9)
 
-    def decode_ns_today(self, is_through_xarray: bool) -> float:
-        """Nanoseconds for each decoded byte of today's chunks."""
+    @property
+    def read_ns(self) -> float:
+        """Nanoseconds to fetch and decode each byte of new chunks."""
+        return self.decode_ns + self.fetch_ns
+
+    def read_ns_today(self, is_through_xarray: bool) -> float:
+        """Nanoseconds to fetch and decode each byte of today's chunks."""
         if self.today_ns is not None:
             return self.today_ns
-        return self.through_xarray_ns if is_through_xarray else self.decode_ns
+        return self.through_xarray_ns if is_through_xarray else self.read_ns
 
     def _num_decoding(self, options: LoaderOptions, max_chunk_nbytes: int) -> int:
         """Threads that decode at a time: the memory for reads in flight limits them."""

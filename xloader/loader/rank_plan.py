@@ -377,7 +377,7 @@ class RankPlan:
         is_poor, is_costly = mixes_poorly(expected), reads_often(expected, self.options)
         if not is_poor and not is_costly:
             return
-        remedy = f"pass {show_memory(self._enough_memory())}, or see samples.advise() for chunks"
+        remedy = f"pass {show_memory(self._enough_memory())}, or see samples.advise() on chunks"
         if self.options.spread is not None:
             remedy = f"leave out spread, and {remedy}"
         if self.options.lanes is not None and self.options.lanes > 1:
