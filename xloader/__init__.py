@@ -33,6 +33,7 @@ from xloader.samples.interleave import Interleaved, interleave
 from xloader.samples.join import join
 from xloader.samples.partial_results import merge
 from xloader.samples.rollout import Rollout
+from xloader.samples.running_stats import RunningStats
 from xloader.samples.samples import Samples, open, overlap
 from xloader.samples.splits import Split
 from xloader.transforms.rng import Rng
@@ -58,6 +59,7 @@ __all__ = [
     "Report",
     "Rng",
     "Rollout",
+    "RunningStats",
     "SampleMask",
     "Samples",
     "Split",

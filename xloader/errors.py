@@ -46,6 +46,7 @@ allowed, and what to do::
     |-- SkippedWarning                      samples were skipped, with on_error="skip"
     |-- SlowReadWarning                     a batch has waited long for a chunk
     |-- PinningWarning                      memory that a GPU reads could not be pinned
+    |-- StatisticsWarning                   statistics of other data normalise samples
     `-- ZarrReleaseWarning                  an unknown release of zarr; reading is slower
 """
 
@@ -440,6 +441,10 @@ class SlowReadWarning(XloaderWarning):
 
 class PinningWarning(XloaderWarning):
     """Memory could not be pinned, so that copies to the device are slower."""
+
+
+class StatisticsWarning(XloaderWarning):
+    """Statistics were made of other data than the samples that they normalise."""
 
 
 class ZarrReleaseWarning(XloaderWarning):

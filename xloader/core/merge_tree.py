@@ -92,6 +92,14 @@ class MergeTree(Generic[T]):
             level, index = level + 1, index >> 1
         self._nodes[level, index] = value
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no leaf is missing."""
+        return (
+            len(self._nodes) == 1
+            and (self.num_leaves - 1).bit_length() == next(iter(self._nodes))[0]
+        )
+
     def missing(self) -> list[tuple[int, int]]:
         """The leaves that are missing, as half-open intervals, ascending."""
         found, at = [], 0

@@ -52,7 +52,7 @@ class LabelledMoments:
 
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """The moments of the elements of both, by label."""
-        if np.array_equal(self.rows, other.rows):
+        if self.rows is other.rows or np.array_equal(self.rows, other.rows):
             rows, first, second = self.rows, self, other
         else:
             rows = np.union1d(self.rows, other.rows)

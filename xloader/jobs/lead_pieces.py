@@ -60,14 +60,21 @@ class LeadPieces:
 
     def longest_slab(self) -> int:
         """Most elements along time of a chunk that wait for another one."""
-        found = 0
-        for delta, occurs in self.deltas():
-            if delta:
-                for block in np.flatnonzero(occurs).tolist():
-                    for side in (0, 1):
-                        lo, hi = self._bounds((block, block + delta), side)
-                        found = max(found, hi - lo)
-        return found
+        edges = self.axis.edges
+        ends: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+        for pairs in self.leads:
+            own = np.flatnonzero(pairs.partner >= 0)
+            both = own, pairs.partner[own]
+            block, other = self.axis.block_of(both[0]), self.axis.block_of(both[1])
+            for delta in np.unique(other - block).tolist():
+                at = other - block == delta
+                for side, begins in enumerate((edges[block], edges[other])):
+                    place = (both[side] - begins)[at]
+                    # Per block of the earlier elements: first and last element that waits.
+                    lo, hi = ends.setdefault((delta, side), _no_bounds(self.axis.num_blocks))
+                    np.minimum.at(lo, block[at], place)
+                    np.maximum.at(hi, block[at], place)
+        return max((int((hi - lo).max()) + 1 for (d, _), (lo, hi) in ends.items() if d), default=0)
 
     def _bounds(self, piece: tuple[int, int], side: int) -> tuple[int, int]:
         taken = [own[side] for own in self.places(*piece)]
@@ -128,3 +135,7 @@ class WaitingElements:
 
     elements: ChunkElements
     begin: int
+
+
+def _no_bounds(num_blocks: int) -> tuple[Ints, Ints]:
+    return np.full(num_blocks, 1 << 60), np.full(num_blocks, -(1 << 60))

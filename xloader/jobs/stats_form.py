@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from xloader.jobs.stats_options import StatsOptions
 from xloader.jobs.stats_sweep import VariableJob
 from xloader.jobs.stats_template import StatsTemplate, VariableForm
 from xloader.recipe.recipe import Recipe
+from xloader.transforms.statistics_forms import CLOCK_DIM, FINGERPRINT, OPTIONS
 
 
 def form_of(job: VariableJob) -> VariableForm:
@@ -37,12 +39,10 @@ def template_of(
     recipe: Recipe, options: StatsOptions, forms: tuple[VariableForm, ...]
 ) -> StatsTemplate:
     """The form of a result, with its coordinates."""
-    attrs = {
-        "xloader_fingerprint": recipe.source.fingerprint,
-        "xloader_stats": options.to_json(),
-    }
+    named = {**json.loads(options.to_json()), "variables": [own.name for own in forms]}
+    attrs = {FINGERPRINT: recipe.source.fingerprint, OPTIONS: json.dumps(named)}
     if options.by:
-        attrs["xloader_clock_dim"] = options.time_dim
+        attrs[CLOCK_DIM] = options.time_dim
     digest = options.weights.digest if options.weights is not None else ""
     samples = replace(recipe, steps=()).fingerprint
     details = [(own.name, own.edges, own.leaves) for own in forms]

@@ -247,7 +247,7 @@ class StatsSweep:
                 tree = MergeTree(job.order.num_leaves(number), LabelledMoments.merge)
                 self._trees[key] = tree
             tree.add(piece - int(job.order.edges[number]), value)
-            if self._finished is not None and not tree.missing():
+            if self._finished is not None and tree.is_complete:
                 self._finished(*key, tree.result())
                 del self._trees[key]
 

@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from xloader.core.moments import Moments
 from xloader.jobs.labelled_moments import LabelledMoments
 
 STATISTICS: Final = ("count", "mean", "std", "min", "max")
@@ -197,21 +198,33 @@ class StatsResult:
         return xr.Dataset(values, coords, dict(template.attrs))
 
 
+def moments_table(moments: Moments) -> NDArray[np.float64]:
+    """The `STATISTICS` of moments, along a new axis that comes first; NaN where there is no value.
+
+    Parameters
+    ----------
+    moments : Moments
+        The moments.
+    """
+    is_there = moments.count > 0
+    return np.stack(
+        [
+            moments.count.astype(np.float64),
+            # Elements whose weights are all 0 have no mean, but a least and a greatest.
+            np.where(moments.weight > 0, moments.mean, np.nan),
+            moments.std,
+            np.where(is_there, moments.min, np.nan),
+            np.where(is_there, moments.max, np.nan),
+        ]
+    )
+
+
 def _stats_of(value: LabelledMoments, quantiles: tuple[float, ...]) -> NDArray[np.float64]:
     """The statistics along a new axis that comes first."""
-    moments = value.moments
-    is_there = moments.count > 0
-    found = [
-        moments.count.astype(np.float64),
-        # Elements whose weights are all 0 have no mean, but a least and a greatest.
-        np.where(moments.weight > 0, moments.mean, np.nan),
-        moments.std,
-        np.where(is_there, moments.min, np.nan),
-        np.where(is_there, moments.max, np.nan),
-    ]
-    if quantiles:
-        asked = np.array(quantiles)
-        rows = [own.quantile(asked) for own in value.sketches]
-        table = np.array(rows).reshape(*moments.shape, len(quantiles))
-        found += list(np.moveaxis(table, -1, 0))
-    return np.stack(found)
+    found = moments_table(value.moments)
+    if not quantiles:
+        return found
+    asked = np.array(quantiles)
+    rows = [own.quantile(asked) for own in value.sketches]
+    table = np.array(rows).reshape(*value.moments.shape, len(quantiles))
+    return np.concatenate([found, np.moveaxis(table, -1, 0)])

@@ -550,9 +550,10 @@ class Samples(RecordedMethods):
             ``{variable: (mean, std)}``, ``{variable: {"mean": ..., "std": ...}}``, a Dataset with
             a dimension ``stat`` labelled ``mean`` and ``std``, or a Dataset with variables
             ``<variable>_mean`` and ``<variable>_std``. Each number may be an array along the
-            dimensions that become channels, or a DataArray along any dimension that is not
-            windowed. After :meth:`slab`, pass arrays along the whole dimension: each rank takes
-            its part.
+            dimensions that become channels, or a DataArray along any dimensions of the variable,
+            and by the ``month``, ``dayofyear``, ``hour`` or ``season`` of its times, labelled as
+            by xarray. Each element of a window takes the number of its own time and place. After
+            :meth:`slab`, pass arrays along the whole dimension: each rank takes its part.
         mean, std : mapping or xarray.Dataset, optional
             The same as two mappings or Datasets, by variable: ``normalize(mean=a, std=b)``, or
             ``normalize(a, b)`` for short.
@@ -567,9 +568,15 @@ class Samples(RecordedMethods):
         OptionError
             If a number is missing, is not finite or does not fit; if a standard deviation is not
             above 0; if there are no windows yet, or a transform is recorded that may have changed
-            the fields.
+            the fields. If a Dataset that xloader has made holds none of the variables, or lacks
+            one that a field uses.
         UnknownNameError
             If a variable does not exist.
+
+        Warns
+        -----
+        StatisticsWarning
+            If a Dataset that xloader has made is of other data.
 
         Examples
         --------
@@ -582,7 +589,7 @@ class Samples(RecordedMethods):
         require_before(self.recipe, "normalize", self.recipe.is_mapped)
         return self.with_step(make_normalize(self.recipe.planned, stats, mean, std))
 
-    def denormalize(self, array: Any, field: str) -> Any:
+    def denormalize(self, array: Any, field: str, ids: Any = None) -> Any:
         """Undo :meth:`normalize` for an array of a field's shape, such as a model's prediction.
 
         Parameters
@@ -592,6 +599,9 @@ class Samples(RecordedMethods):
             a tensor of PyTorch, or an array of any library that knows ``*`` and ``+``.
         field : str
             Name of the field. Its variables say which numbers belong to which channel.
+        ids : array_like of int, shape (n,), or int, optional
+            Ids of the samples, as ``batch.ids``. Needed if statistics vary from sample to sample:
+            by month or day of year, or along windowed dimensions.
 
         Returns
         -------
@@ -606,8 +616,9 @@ class Samples(RecordedMethods):
         UnknownNameError
             If there is no such field.
         OptionError
-            If no variable of the field is normalised; if the shape or the dtype does not fit; if a
-            transform after :meth:`normalize` has changed a dimension along which the numbers vary.
+            If no variable of the field is normalised; if the shape or the dtype does not fit; if
+            ids are needed and missing; if a transform after :meth:`normalize` has changed a
+            dimension along which the numbers vary.
 
         Notes
         -----
@@ -624,7 +635,7 @@ class Samples(RecordedMethods):
         """
         if field not in self._inverses:
             self._inverses[field] = make_denormalize(self.recipe, self._layouts, field)
-        return self._inverses[field].apply(array)
+        return self._inverses[field].apply(array, ids)
 
     def fillna(self, value: Any) -> Self:
         """Replace NaN by a number.
@@ -1011,8 +1022,8 @@ class Samples(RecordedMethods):
         by : {"month", "dayofyear", "hour", "season"}, optional
             Statistics by a label of the time. The result has a dimension of that name.
         quantiles : iterable of float, optional
-            Quantiles to estimate, from 0 to 1; see :doc:`statistics` for their error. They need the
-            library crick.
+            Quantiles to estimate, from 0 to 1: at most 0.4 % away in rank at the median, 0.08 % at
+            0.01 and 0.99. They need the library crick.
         leads : int, duration, or iterable of them, optional
             Statistics of differences along time, ``x(t + lead) - x(t)``, instead of the values:
             leads are numbers of steps or durations such as ``"6h"``; 0 stands for the values
