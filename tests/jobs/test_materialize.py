@@ -538,3 +538,40 @@ def test_one_chunk_over_all_time() -> None:
     part = samples.materialize(zarr.storage.MemoryStore(), memory="160KiB", part=(0, 2), **options)
     assert part.variables[0].intermediate_chunks is None
     assert part.num_reads == part.expected_reads > 36
+
+
+# Advice
+
+
+def test_advice_is_taken_and_comes_true() -> None:
+    values = np.random.default_rng(0).normal(size=(960, 16, 50)).astype("f4")
+    ds = xr.Dataset({"t": (("time", "y", "x"), values)})
+    counting = CountingStore(write_store(ds, {"t": (960, 2, 10)}))
+    samples = xloader.open(counting).window(time=2)
+    options: dict[str, Any] = {"batch_size": 8, "memory": "2MiB", "threads": 1}
+    advice = samples.advise(**options)
+    assert advice.proposals
+    store = zarr.storage.MemoryStore()
+    counting.reset()
+    done = samples.materialize(store, advice=advice, threads=1)
+    assert counting.num_reads == done.num_reads == 40
+    target = check_same(samples, store)
+    found, promised = target.loader(**options).explain(), advice.best.explanation
+    assert promised is not None
+    assert found.num_reads == promised.num_reads
+    assert found.mixing == promised.mixing
+    # One proposal may be passed, too; and without any, it is asked for.
+    one = samples.materialize(zarr.storage.MemoryStore(), advice=advice.proposals[-1], threads=1)
+    assert one.variables[0].chunks == tuple(advice.proposals[-1].chunks.values())
+    assert samples.materialize(zarr.storage.MemoryStore(), threads=1).is_complete
+
+
+def test_advice_beside_sizes_is_refused() -> None:
+    samples = opened().window(time=2)
+    advice = samples.advise(batch_size=2)
+    with pytest.raises(OptionError, match="given twice"):
+        samples.materialize(zarr.storage.MemoryStore(), advice=advice, chunks={"time": 2})
+    with pytest.raises(OptionError, match="without chunks"):
+        samples.materialize(zarr.storage.MemoryStore(), shards={"time": 2})
+    with pytest.raises(OptionError, match="not that of"):
+        samples.materialize(zarr.storage.MemoryStore(), advice="best")  # type: ignore[arg-type]
