@@ -468,6 +468,34 @@ def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
         with pytest.raises(TargetError, match="the target lies in the source"):
             samples.materialize(target, chunks={"time": 4}, overwrite=True)
     assert len(xloader.open(tmp_path / "a.zarr").window(time=2)) == len(samples)
+    lazy = xloader.open(xr.open_zarr(tmp_path / "a.zarr", consolidated=False)).window(time=2)
+    local = zarr.storage.LocalStore(tmp_path / "a.zarr")
+    for own, target in ((lazy, tmp_path / "a.zarr"), (lazy, local), (samples, local)):
+        with pytest.raises(TargetError, match="the target lies in the source"):
+            own.materialize(target, chunks={"time": 4}, overwrite=True)
+
+
+def test_sources_that_were_opened_without_decoding(tmp_path: Path) -> None:
+    write_store(weather().round(), CHUNKS, tmp_path / "a", encoding={"t2m": PACKINGS["scaled"]})
+    samples = xloader.open(tmp_path / "a", mask_and_scale=False).window(time=2)
+    store = zarr.storage.MemoryStore()
+    samples.materialize(store, chunks={"time": 4})
+    target = xloader.open(store).window(time=2)
+    assert target.recipe.variable("t2m").dtype == np.int16
+    ids = np.arange(len(samples))
+    np.testing.assert_array_equal(target.to_xarray(ids).t2m, samples.to_xarray(ids).t2m)
+
+
+def test_what_would_read_otherwise_is_refused(tmp_path: Path) -> None:
+    days = xr.Dataset({"d": ("time", np.arange(9), {"units": "days since 2000-01-01"})})
+    write_store(days, {"d": (3,)}, tmp_path / "days")
+    samples = xloader.open(tmp_path / "days", decode_times=False).window(time=2)
+    with pytest.raises(UnsupportedDataError, match="would not read from Zarr as they are now"):
+        samples.materialize(tmp_path / "target", chunks={"time": 4})
+    tree = xr.DataTree.from_dict({"/a": weather(), "/b": weather().rename(t2m="q")})
+    with pytest.raises(UnsupportedDataError, match="groups of a DataTree one by one"):
+        xloader.open(tree).window(time=2).materialize(tmp_path / "target", chunks={"time": 4})
+    assert not (tmp_path / "target").exists()
 
 
 def test_options_that_are_wrong(tmp_path: Path) -> None:
@@ -575,3 +603,16 @@ def test_advice_beside_sizes_is_refused() -> None:
         samples.materialize(zarr.storage.MemoryStore(), shards={"time": 2})
     with pytest.raises(OptionError, match="not that of"):
         samples.materialize(zarr.storage.MemoryStore(), advice="best")  # type: ignore[arg-type]
+
+
+def test_statistics_give_the_bounds_of_packing() -> None:
+    samples = opened().window(time=2)
+    stats = samples.stats()
+    done = samples.materialize(
+        zarr.storage.MemoryStore(), chunks={"time": 4}, pack={"z": "int16"}, stats=stats
+    )
+    assert done.num_bounds_reads == 0
+    whole = samples.materialize(zarr.storage.MemoryStore(), chunks={"time": 4}, pack={"z": "int16"})
+    assert whole.num_bounds_reads == 18
+    # The same bounds, and so the same bits.
+    assert [own.digest for own in done.variables] == [own.digest for own in whole.variables]

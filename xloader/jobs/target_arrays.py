@@ -21,6 +21,9 @@ from xloader.recipe.recipe import Recipe, find
 Sizes = Mapping[str, Any]
 """Sizes by dimension, or by variable and then by dimension."""
 
+_DECODING_KEYS: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes by which xarray would decode values again that are stored as they are."""
+
 _REMEDY: Final = 'pass chunks={"time": 8}: dimensions that are not named are not cut'
 
 
@@ -189,7 +192,9 @@ def make_array(
         unpacking, target, values_dtype = stored.packing, None, dtype
     return TargetArray(
         *(name, dims, shape, own_chunks, own_shards, axes, kept),
-        *(stored.stored_dtype, unpacking, values_dtype, target, bound, dict(stored.attrs)),
+        *(stored.stored_dtype, unpacking, values_dtype, target, bound),
+        # They are attributes only where the source was opened without decoding.
+        {key: own for key, own in stored.attrs.items() if key not in _DECODING_KEYS},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -76,7 +77,8 @@ def contents_of(store: WritableStore, *, overwrite: bool, source: str) -> Target
     TargetError
         If the target is the source, or something else lies there.
     """
-    if _is_within(store.name, source) or _is_within(source, store.name):
+    own = _paths_in(store.name)[0]
+    if any(_is_within(own, other) or _is_within(other, own) for other in _paths_in(source)):
         raise TargetError(
             "the target lies in the source, or the source in the target",
             given=store.name,
@@ -111,6 +113,12 @@ def begin(store: WritableStore, objects: Mapping[str, bytes], root: bytes) -> No
     for key, data in objects.items():
         store.put(key, data)
     store.put("zarr.json", root)
+
+
+def _paths_in(name: str) -> list[str]:
+    """The paths and URLs that the name of a source tells, such as "an open Dataset of /a.zarr"."""
+    parts = re.split(r" and |, ", name.replace("file://", ""))
+    return [part.removeprefix("an open Dataset of ") for part in parts]
 
 
 def _is_within(inner: str, outer: str) -> bool:

@@ -95,12 +95,16 @@ class TargetMetadata:
             packed = [a.name for a in self.arrays if a.packing is not None and not a.bound]
             if not packed:
                 raise UnsupportedDataError(
-                    f"the labels cannot be stored in Zarr ({type(error).__name__}: {error})",
-                    given=", ".join(map(str, coords.variables)) or "no labels",
-                    remedy="open an xarray Dataset whose labels have simple dtypes",
+                    f"the variables or labels would not read from Zarr as they are now "
+                    f"({type(error).__name__}: {error})",
+                    given=", ".join(a.name for a in self.arrays),
+                    allowed="one group of variables, which xarray writes and reads alike",
+                    remedy="open the source as xr.open_dataset reads it by default; or open the "
+                    "groups of a DataTree one by one",
                 ) from error
             differing = packed
-        if differing:
+        packed = {a.name for a in self.arrays if a.packing is not None and not a.bound}
+        if differing and set(differing) <= packed:
             # xarray would read these packed numbers otherwise than they are read now.
             self.arrays = [a.unpacked() if a.name in differing else a for a in self.arrays]
             held = self._written(coords, attrs)
