@@ -51,7 +51,8 @@ def test_plans_count_their_reads_and_keep_to_the_memory(
         plan_sections(job, 0, num_threads)
     memory = refused.value.minimum_nbytes + more
     plan = plan_sections(job, memory, num_threads)
-    assert plan.section_nbytes + plan.work_nbytes <= memory
+    assert plan.peak_nbytes <= memory
+    assert plan.waiting(memory).peak_nbytes == memory
     assert (plan.num_reads, plan.read_nbytes) == slow_reads(job, plan.steps)
     seen = np.zeros(job.grid, int)
     for box in job.boxes(plan.steps):
@@ -107,5 +108,5 @@ def test_the_classic_transposition() -> None:
 def test_a_plan_of_many_dimensions_is_found_soon() -> None:
     axes = tuple(make_axis(4096, 48, 7) for _ in range(5))
     plan = plan_sections(Rechunking(axes, 4, 4), 1 << 34, 64)
-    assert plan.section_nbytes + plan.work_nbytes <= 1 << 34
+    assert plan.peak_nbytes <= 1 << 34
     assert [2 <= len(axis.choices(8)) <= 8 for axis in axes] == [True] * 5

@@ -27,7 +27,7 @@ from xloader.errors import (
     UnknownNameError,
     UnsupportedDataError,
 )
-from xloader.testing import CountingStore, SourceRecorder, write_store
+from xloader.testing import CountingStore, LatencyStore, SourceRecorder, write_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::xloader.errors.AmplificationWarning")
 
@@ -616,3 +616,33 @@ def test_statistics_give_the_bounds_of_packing() -> None:
     assert whole.num_bounds_reads == 18
     # The same bounds, and so the same bits.
     assert [own.digest for own in done.variables] == [own.digest for own in whole.variables]
+
+
+class CrowdedStore(LatencyStore):
+    """A store that waits, and notes the most requests at a time."""
+
+    now = most = 0
+
+    async def get(self, *args: Any, **kwargs: Any) -> Any:
+        kind = type(self)
+        kind.now += 1
+        kind.most = max(kind.most, kind.now)
+        try:
+            return await super().get(*args, **kwargs)
+        finally:
+            kind.now -= 1
+
+
+def test_a_source_that_waits_is_read_ahead() -> None:
+    """Also where one thread encodes."""
+    samples = xloader.open(CrowdedStore(write_store(weather(), CHUNKS), 0.1)).window(time=2)
+    target = zarr.storage.MemoryStore()
+    CrowdedStore.most = 0
+    done = samples.materialize(target, chunks={"time": 4}, threads=1)
+    assert CrowdedStore.most >= 2
+    assert done.num_reads == done.expected_reads
+    check_same(samples, target)
+    done = samples.materialize(
+        zarr.storage.MemoryStore(), chunks={"time": 4}, threads=1, memory=20_000
+    )
+    assert done.expected_peak_nbytes <= 20_000

@@ -82,6 +82,9 @@ class ArrayRewrite:
             if chunks is not None:
                 self.middle = IntermediateStore(self.records.store, self.array, chunks)
         self._passes = self._planned()
+        if self.recipe.source.is_waiting(self.array.name):
+            sections, plan = self._passes[0]
+            self._passes[0] = sections, plan.waiting(self.memory)
         self.expected_reads = self._expected()
 
     @property
@@ -92,7 +95,7 @@ class ArrayRewrite:
     @property
     def peak_nbytes(self) -> int:
         """Upper limit of the memory that it takes."""
-        return max(plan.section_nbytes + plan.work_nbytes for _, plan in self._passes)
+        return max(plan.peak_nbytes for _, plan in self._passes)
 
     def run(self, on_section: OnSection) -> None:
         """Write what is wanted."""

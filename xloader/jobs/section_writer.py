@@ -152,7 +152,7 @@ class SectionWriter:
         own = sweep_recipe(self.recipe, self.array.name)
         footprint = make_footprint(own, make_layouts(own))
         group = footprint.groups[0]
-        room = self.plan.num_threads * job.max_chunk_nbytes
+        room = max(self.plan.read_room, job.max_chunk_nbytes)
         with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
             for work in section_work(job, self.plan, self.wanted):
                 section = _HeldSection.of(self.array, job.elements_of(work.box))

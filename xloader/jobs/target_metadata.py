@@ -103,8 +103,8 @@ class TargetMetadata:
                     "groups of a DataTree one by one",
                 ) from error
             differing = packed
-        packed = {a.name for a in self.arrays if a.packing is not None and not a.bound}
-        if differing and set(differing) <= packed:
+        kept = {a.name for a in self.arrays if a.packing is not None and not a.bound}
+        if differing and set(differing) <= kept:
             # xarray would read these packed numbers otherwise than they are read now.
             self.arrays = [a.unpacked() if a.name in differing else a for a in self.arrays]
             held = self._written(coords, attrs)

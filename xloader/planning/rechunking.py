@@ -247,6 +247,26 @@ class SectionPlan:
     section_nbytes: int
     work_nbytes: int
 
+    @property
+    def peak_nbytes(self) -> int:
+        """Bytes that are taken at most."""
+        return self.section_nbytes + self.work_nbytes
+
+    def waiting(self, memory: int) -> SectionPlan:
+        """The same sections where reading mostly waits: what is left of the memory is read ahead.
+
+        Parameters
+        ----------
+        memory : int
+            Bytes that may be taken.
+        """
+        return replace(self, work_nbytes=max(memory - self.section_nbytes, self.work_nbytes))
+
+    @property
+    def read_room(self) -> int:
+        """Decoded bytes of chunks that may be on their way at a time."""
+        return self.work_nbytes // _READ_COPIES
+
 
 def plan_sections(job: Rechunking, memory: int, num_threads: int) -> SectionPlan:
     """Choose the sections that fit into the memory and read the least.
