@@ -387,6 +387,25 @@ def test_a_gain_in_one_figure_does_not_pay_for_a_loss_in_another() -> None:
     assert chosen(mixing_share=share + 0.2, gb_per_s=0.8 * speed) == []
 
 
+def test_proposals_for_many_ids_are_predicted_for_these_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search compares shapes for all windows; what it says is of the subset."""
+    monkeypatch.setattr(chunk_search, "_MANY_IDS", 5)
+    ds = xr.Dataset({"t2m": (("time", "x"), np.ones((960, 4000), "float32"))})
+    whole = xloader.open(CountingStore(write_store(ds, {"t2m": (960, 100)}))).window(time=1)
+    samples = whole.select(np.arange(0, 960, 3))
+    options = {"memory": "8MiB", "batch_size": 8, "threads": 2, "output": "numpy"}
+    proposals = samples.advise(**options).proposals
+    assert proposals
+    for proposal in proposals:
+        target, _ = written(ds, samples.recipe, proposal.chunks, proposal.shards)
+        told = xloader.Samples(target).explain(**options)
+        assert proposal.explanation is not None
+        assert figures(told) == figures(proposal.explanation)
+        assert told.num_samples == 320
+
+
 def test_many_objects_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_search, "_MANY_OBJECTS", 10)
     samples = xloader.open(long_store((48, 4000))).window(time=1)

@@ -45,6 +45,9 @@ from xloader.recipe.recipe import Recipe
 from xloader.sources.chunk_sizes import Sizes
 
 _FIRST_PLANS = 10
+_MANY_IDS = 200_000
+"""Ids of a subset from which on shapes are first compared for all windows."""
+
 _ENOUGH = 4
 _NEAR_PLANS = 5
 _ROUNDS = 2
@@ -87,10 +90,40 @@ def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False
     options = options.settled()
     trials = ChunkTrials(recipe, options, measure_speed(recipe) if measure else ReadSpeed())
     current = trials.current()
-    tried = trials.propose([current.chunks])
+    tried = _search(trials, current.chunks)
+    limit = options.max_amplification
+    chosen = _choose(current, [one for one in tried if _amplification(one) <= limit])
+    # Where the memory is small, each chunk may have to be read more often than allowed.
+    chosen = chosen or _choose(current, tried)
+    return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
+
+
+def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
+    """Plan for promising shapes. Of many samples out of more windows, only for a few of them."""
+    recipe = trials.recipe
+    if recipe.subset is None or recipe.slab is not None or recipe.num_ids < _MANY_IDS:
+        tried = _search_all(trials, today)
+        if not tried:
+            trials.raise_if_none()
+        return tried
+    # Each plan for so many ids takes seconds, and for all windows a fraction of one.
+    scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
+    found = _search_all(scouts, today)
+    fitting = [one for one in found if _amplification(one) <= trials.options.max_amplification]
+    tried = trials.propose([one.chunks for one in _kinds(fitting or found)])
+    trials.num_plans += scouts.num_plans
+    if not tried:
+        trials.raise_if_none()
+    return tried
+
+
+def _search_all(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
+    """Plan for promising shapes, then for those near the best of them."""
+    tried = trials.propose([today])
     shapes = candidate_shapes(trials.part)
-    first = [shape for shape in shapes if shape != current.chunks]
-    tried += trials.propose(diverse_shapes(first, _FIRST_PLANS))
+    tried += trials.propose(
+        diverse_shapes([shape for shape in shapes if shape != today], _FIRST_PLANS)
+    )
     for _ in range(_ROUNDS):
         known = [*(proposal.chunks for proposal in tried), *trials.failed]
         left = [shape for shape in shapes if shape not in known]
@@ -98,13 +131,7 @@ def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False
             break
         front = max(tried, key=_value).chunks if tried else shapes[0]
         tried += trials.propose(neighbour_shapes(left, front, _NEAR_PLANS))
-    if not tried and current.explanation is None:
-        trials.raise_smallest()
-    limit = options.max_amplification
-    chosen = _choose(current, [one for one in tried if _amplification(one) <= limit])
-    # Where the memory is small, each chunk may have to be read more often than allowed.
-    chosen = chosen or _choose(current, tried)
-    return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
+    return tried
 
 
 class ChunkTrials:
@@ -134,6 +161,7 @@ class ChunkTrials:
         self.num_plans = 0
         self.failed: list[Shape] = []
         self._errors: list[OptionError] = []
+        self._is_today_refused = False
 
     @cached_property
     def part(self) -> ChunkedPart:
@@ -189,11 +217,13 @@ class ChunkTrials:
         except (EmptySamplesError, LanesError):
             raise
         except MemoryBudgetError as error:
+            self._is_today_refused = True
             least = error.minimum_nbytes
             self._errors.append(error)
             problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
             return replace(proposal, problem=problem, minimum_nbytes=least)
         except OptionError as error:
+            self._is_today_refused = True
             self._errors.append(error)
             return replace(proposal, problem=error.what)
 
@@ -227,10 +257,10 @@ class ChunkTrials:
 
     def is_ideal(self, proposal: ChunkProposal) -> bool:
         """Whether no other chunks can be clearly better, so that the search may end."""
-        told, part = proposal.explanation, self.part
-        if told is None or self.recipe.planned.subset is not None:
+        told, part, own = proposal.explanation, self.part, self.recipe.planned
+        if told is None or own.num_ids < len(own.require_windows()) / 4:
             return False
-        # With gaps between windows, smaller chunks may read less.
+        # With gaps between windows, as with few of all windows, smaller chunks may read less.
         has_gaps = any(dim.extent is not None and dim.extent < dim.stride for dim in part.dims)
         overhead = 1e3 * self.speed.chunk_us * told.num_reads
         return (
@@ -240,8 +270,10 @@ class ChunkTrials:
             and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
         )
 
-    def raise_smallest(self) -> None:
-        """Raise the error of the shape that needs least memory."""
+    def raise_if_none(self) -> None:
+        """If there is no plan for today's chunks either, raise the error that asks for least."""
+        if not self._is_today_refused:
+            return
         budgets = [error for error in self._errors if isinstance(error, MemoryBudgetError)]
         raise min(budgets, key=lambda error: error.minimum_nbytes, default=self._errors[0])
 
@@ -307,7 +339,11 @@ class _Gain:
 
 def _choose(current: ChunkProposal, tried: Sequence[ChunkProposal]) -> list[ChunkProposal]:
     """Up to three proposals, each better than the first one in something."""
-    good = [proposal for proposal in tried if _Gain(current).is_clear(proposal)]
+    return _kinds([proposal for proposal in tried if _Gain(current).is_clear(proposal)])
+
+
+def _kinds(good: Sequence[ChunkProposal]) -> list[ChunkProposal]:
+    """The best proposal, and up to two that are better in something."""
     if not good:
         return []
     best = max(good, key=_value)
