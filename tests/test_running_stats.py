@@ -104,7 +104,6 @@ def test_unstacked_fields_and_slabs() -> None:
     dataset = run_over(samples, RunningStats(samples), output="numpy").to_dataset()
     assert dataset.z.dims == ("stat",)
     check(dataset, "z", [samples[:].z])
-    # Where the levels become channels in another field, all fields keep them.
     both = samples.field("z", "z").inputs("z", time=0)
     dataset = run_over(both, RunningStats(both), output="numpy").to_dataset()
     field, inputs = both[:]
@@ -266,6 +265,11 @@ def test_bad_batches() -> None:
         running["inputs"]
     assert running.num_samples == 0
     assert list(running.to_dataset().data_vars) == []
+    unknown = RunningStats()
+    with pytest.raises(OptionError, match="parts of a batch do not match"):
+        unknown.update({"x": np.ones(3), "y": np.ones(2)})
+    unknown.update({"z": np.ones(3)})
+    assert list(unknown.to_dataset().data_vars) == ["z"]
     with pytest.raises(OptionError, match="not an axis of channels"):
         RunningStats(channel_axis=0)
 

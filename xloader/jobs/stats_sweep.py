@@ -246,10 +246,18 @@ class StatsSweep:
             if tree is None:
                 tree = MergeTree(job.order.num_leaves(number), LabelledMoments.merge)
                 self._trees[key] = tree
-            tree.add(piece - int(job.order.edges[number]), value)
-            if self._finished is not None and tree.is_complete:
-                self._finished(*key, tree.result())
-                del self._trees[key]
+        node = 0, piece - int(job.order.edges[number])
+        while True:
+            with self._lock:
+                found = tree.offer(node, value)
+                if found is None:
+                    if self._finished is not None and tree.is_complete:
+                        self._finished(*key, tree.result())
+                        del self._trees[key]
+                    return
+            # Without the lock: moments of many cells take a while.
+            node, first, second = found
+            value = first.merge(second)
 
 
 def chunks_of(order: ChunkOrder, wanted: NDArray[np.bool_]) -> Ints:

@@ -118,14 +118,13 @@ def _of_channels(name: str, axis: int, labels: NDArray[Any] | None) -> StreamSer
 def _by_variable(recipe: Recipe) -> dict[str, list[StreamSeries]]:
     """The series of all fields of a recipe without transforms that change fields."""
     layouts = make_layouts(recipe)
-    stacked = {p.variable for own in layouts if own.channels is not None for p in own.parts}
     coords = recipe.source.coordinates()
     found: dict[str, list[StreamSeries]] = {}
     for layout in layouts:
         found[layout.name] = [] if layout.parts else [StreamSeries(layout.name)]
         for part in layout.parts:
             variable = recipe.variable(part.variable)
-            dims = recipe.channel_dims(variable.name) if variable.name in stacked else ()
+            dims = recipe.channel_dims(variable.name) if layout.channels is not None else ()
             kept = [np.asarray(recipe.kept_of(dim), np.int64) for dim in dims]
             # A view has an axis for samples, those of missing dimensions, and then its own.
             before = 1 + len(part.axes) - len(variable.dims)

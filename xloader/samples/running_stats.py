@@ -20,7 +20,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from xloader.core.moments import Moments
-from xloader.errors import OptionError, StateError, UnsupportedDataError
+from xloader.errors import OptionError, StateError, UnsupportedDataError, XloaderError
 from xloader.jobs.stats_template import STATISTICS, moments_table
 from xloader.jobs.stream_series import StreamSeries, series_of, series_of_array, series_of_labelled
 from xloader.loader.batch import Batch
@@ -116,7 +116,15 @@ class RunningStats:
             if not self._series and origin is not None and origin.recipe is not None:
                 self._take_names(origin.recipe)
             is_padding = batch.is_padding if is_padding is None else is_padding
-        arrays = self._arrays_of(batch)
+        before = self._series
+        try:
+            self._count(self._arrays_of(batch), is_padding)
+        except XloaderError:
+            # A batch that is refused must not decide which fields the next one has.
+            self._series = before
+            raise
+
+    def _count(self, arrays: Mapping[str, NDArray[Any]], is_padding: Any) -> None:
         num_rows = {len(array) for array in arrays.values()}
         padding = np.zeros(max(num_rows, default=0), bool)
         if is_padding is not None:

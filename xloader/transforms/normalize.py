@@ -78,7 +78,7 @@ class PartNumbers:
 
         Parameters
         ----------
-        rows : dict of (str, str or None) to SampleRows
+        rows : dict of (str, str or None) to TableRows
             The rows of the samples.
         num_axes : int
             Number of axes of the view: samples, then dimensions that the variable lacks, then its

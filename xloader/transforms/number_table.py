@@ -36,7 +36,7 @@ _Slices = list[slice | None]
 
 
 @dataclass(frozen=True, eq=False)
-class SampleRows:
+class TableRows:
     """The rows of samples along one dimension.
 
     Parameters
@@ -66,14 +66,14 @@ class SampleRows:
             for first, size in zip(self.lines[:, 0].tolist(), sizes.tolist(), strict=True)
         ]
 
-    def some(self, samples: slice, places: slice | None = None) -> SampleRows:
+    def some(self, samples: slice, places: slice | None = None) -> TableRows:
         """The rows of some samples, at some places of each."""
         if places is not None:
-            return SampleRows(self.lines[samples, places])
-        return SampleRows(self.lines[samples], self.slices[samples])
+            return TableRows(self.lines[samples, places])
+        return TableRows(self.lines[samples], self.slices[samples])
 
 
-Rows = dict[Key, SampleRows]
+Rows = dict[Key, TableRows]
 """By dimension and clock: the rows of samples."""
 
 
@@ -158,7 +158,7 @@ class Table:
             Dimensions of the variable.
         keys : list of (str, str or None)
             What `keys` gives for the field; at least one.
-        rows : dict of (str, str or None) to SampleRows
+        rows : dict of (str, str or None) to TableRows
             The samples' rows along these, from `rows_of`.
         dtype : numpy.dtype
             Dtype of the result.
@@ -189,7 +189,7 @@ class Table:
         shape = [num_samples, *(sizes.get(dim, 1) for dim in dims)]
         return found.reshape(shape).astype(dtype, copy=False)
 
-    def _of_one(self, rows: Mapping[int, SampleRows]) -> NDArray[np.floating]:
+    def _of_one(self, rows: Mapping[int, TableRows]) -> NDArray[np.floating]:
         """The numbers of a single sample, by axis."""
         index = [slice(None)] * len(self.dims)
         others = {}
@@ -206,7 +206,7 @@ class Table:
             found = found[(*(slice(None),) * axis, line)]
         return found[None]
 
-    def _of_many(self, rows: Mapping[int, SampleRows]) -> NDArray[np.floating]:
+    def _of_many(self, rows: Mapping[int, TableRows]) -> NDArray[np.floating]:
         """The numbers of many samples that have rows along several dimensions, by axis."""
         index = []
         for axis, size in enumerate(self.shape):
@@ -215,7 +215,7 @@ class Table:
             index.append(own.reshape(len(own), *(1,) * axis, own.shape[1], *rest))
         return np.asarray(self.values[tuple(index)])
 
-    def _gap_error(self, rows: Mapping[int, SampleRows]) -> OptionError:
+    def _gap_error(self, rows: Mapping[int, TableRows]) -> OptionError:
         bad = ~np.isfinite(self.values)
         clocks, named = dict(self.clocks), []
         for axis, own in rows.items():
@@ -256,7 +256,7 @@ def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids:
 
     Returns
     -------
-    dict of (str, str or None) to SampleRows
+    dict of (str, str or None) to TableRows
         By dimension and clock.
     """
     keys = dict.fromkeys(key for table in tables for key in table.keys(layout))
@@ -269,7 +269,7 @@ def rows_of(recipe: Recipe, layout: FieldLayout, tables: tuple[Table, ...], ids:
         assert access is not None
         places = places_along(recipe, axis, access, positions[:, axis])
         lines = places if clock is None else clock_rows_at(recipe, dim, clock, places)
-        found[dim, clock] = SampleRows(lines)
+        found[dim, clock] = TableRows(lines)
     return found
 
 

@@ -210,7 +210,8 @@ def _check_data(recipe: Recipe, stats: xr.Dataset) -> None:
 def _fingerprints(source: Source) -> set[str]:
     """The fingerprints of a source, of those that it is made of, and of what it is a copy of."""
     found = {source.fingerprint}
-    origin = source.coordinates().attrs.get(ORIGIN_FINGERPRINT)
+    # Without indexes, so that no labels are read for it.
+    origin = source.coordinates(is_indexed=False).attrs.get(ORIGIN_FINGERPRINT)
     found |= {str(origin)} if origin else set()
     if isinstance(source, MixedSource):
         found |= {part.fingerprint for part in source.parts}
