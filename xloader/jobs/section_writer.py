@@ -19,7 +19,7 @@ from xloader.jobs.target_arrays import TargetArray
 from xloader.jobs.target_records import ShardRecord, TargetRecords
 from xloader.planning.rechunking import Box, Rechunking, SectionPlan
 from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import make_layouts
+from xloader.recipe.layout import layout_of
 from xloader.recipe.recipe import Field, Recipe
 from xloader.sources.retries import Attempts
 
@@ -150,7 +150,7 @@ class SectionWriter:
         job = self.array.rechunking()
         encoder = ShardEncoder(self.array, self.metadata)
         own = sweep_recipe(self.recipe, self.array.name)
-        footprint = make_footprint(own, make_layouts(own))
+        footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
         group = footprint.groups[0]
         room = max(self.plan.read_room, job.max_chunk_nbytes)
         with ChunkSweep(own, footprint, room, self.plan.num_threads) as sweep:
@@ -264,7 +264,7 @@ def sweep_values(
         Number of chunks read.
     """
     own = sweep_recipe(recipe, name)
-    footprint = make_footprint(own, make_layouts(own))
+    footprint = make_footprint(own, (layout_of(own, own.fields[0]),))
     with ChunkSweep(own, footprint, memory // 4, num_threads) as sweep:
         for group in footprint.groups:
             needed = footprint.needed(group)
