@@ -26,11 +26,13 @@ from xloader.errors import (
     UnsupportedDataError,
     XloaderError,
 )
-from xloader.jobs import chunk_search
-from xloader.jobs.chunk_search import ChunkTrials, find_advice
+from xloader.jobs import chunk_choice, chunk_search
+from xloader.jobs.chunk_search import find_advice
+from xloader.jobs.chunk_trials import ChunkTrials
 from xloader.jobs.read_speed import ReadSpeed
 from xloader.jobs.target_recipe import recipe_in_chunks, taken_variables
 from xloader.loader.loader import Loader
+from xloader.loader.rank_plan import RankPlan
 from xloader.planning import chunk_shapes
 from xloader.planning.cost_figures import Figures
 from xloader.planning.explain import Explanation
@@ -112,7 +114,7 @@ def check_case(case: Case, chunks: dict[str, int], shards: dict[str, int] | None
             told = loader.explain()
             proposal = trials._predicted(
                 proposal_of(chunks, shards),
-                chunk_search.RankPlan(recipe_in_chunks(recipe, chunks, shards), options),
+                RankPlan(recipe_in_chunks(recipe, chunks, shards), options),
             )
             assert proposal.explanation is not None
             assert figures(proposal.explanation) == figures(told)
@@ -377,7 +379,7 @@ def test_a_gain_in_one_figure_does_not_pay_for_a_loss_in_another() -> None:
     speed, share = now.gb_per_s, now.mixing_share
 
     def chosen(**changes: Any) -> list[ChunkProposal]:
-        return chunk_search._choose(now, [replace(base, num_objects=100_000, **changes)])
+        return chunk_choice.choose(now, [replace(base, num_objects=100_000, **changes)])
 
     assert chosen() == []
     assert chosen(gb_per_s=1.1 * speed) == []
@@ -407,7 +409,7 @@ def test_proposals_for_many_ids_are_predicted_for_these_ids(
 
 
 def test_many_objects_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_search, "_MANY_OBJECTS", 10)
+    monkeypatch.setattr(chunk_choice, "_MANY_OBJECTS", 10)
     samples = xloader.open(long_store((48, 4000))).window(time=1)
     advice = samples.advise(memory="8MiB", batch_size=8, threads=2)
     assert advice.current.num_objects == 20

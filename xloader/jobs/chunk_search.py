@@ -1,54 +1,24 @@
-"""Searches better chunks: plans epochs on stores that are not written yet, and compares them."""
+"""Searches better chunks: promising shapes first, then those near the best of them."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
-import numpy as np
-
-from xloader.core.boxes import Boxes
-from xloader.core.footprint import Footprint
 from xloader.core.options import LoaderOptions
-from xloader.errors import (
-    EmptySamplesError,
-    LanesError,
-    MemoryBudgetError,
-    OptionError,
-    show_memory,
-)
 from xloader.jobs.chunk_advice import Advice, ChunkProposal
+from xloader.jobs.chunk_choice import amplification_of, choose, kinds_of, value_of
+from xloader.jobs.chunk_trials import ChunkTrials
 from xloader.jobs.read_speed import ReadSpeed
 from xloader.jobs.speed_measurement import measure_speed
-from xloader.jobs.stored_sizes import StoredSizes, stored_sizes
-from xloader.jobs.target_recipe import chunked_part, recipe_in_chunks, taken_variables
-from xloader.loader.rank_plan import RankPlan
 from xloader.planning.chunk_shapes import (
-    MEDIUM_NBYTES,
-    ChunkedPart,
     Shape,
     candidate_shapes,
     diverse_shapes,
     neighbour_shapes,
-    shard_shape,
 )
-from xloader.planning.explain import mixing_on
-from xloader.planning.make_plan import batch_nbytes, delivered_nbytes
-from xloader.planning.mixing import full_mixing, region_dim
-from xloader.planning.remainder import Remainder
-from xloader.recipe.demands import make_footprint
-from xloader.recipe.layout import FieldLayout, make_layouts
 from xloader.recipe.recipe import Recipe
-from xloader.sources.chunk_sizes import Sizes
 
 _FIRST_PLANS = 10
-_MANY_IDS = 200_000
-"""Ids of a subset from which on shapes are first compared for all windows."""
-
-_ENOUGH = 4
 _NEAR_PLANS = 5
 _ROUNDS = 2
 """At most 10 + 2 x 5 shapes are planned for, and today's chunks twice: as they are, in shards.
@@ -56,22 +26,8 @@ _ROUNDS = 2
 Of the first ten, four are enough if no other can be clearly better than one of them.
 """
 
-_CLEARLY_FASTER = 1.15
-"""Writing terabytes anew pays only for a clear gain. Speeds are estimates, good to about this."""
-
-_CLEARLY_MIXED = 0.1
-"""Gain of the share of a full shuffle's mixing that counts as clear."""
-
-_FEWER_OBJECTS = 10
-_MANY_OBJECTS = 10_000
-"""Ten times fewer objects count as a gain where there are more than this."""
-
-_CLEARLY_FEWER_BYTES = 0.85
-"""Share of today's decoded bytes of an epoch from which on a saving counts as clear."""
-
-_REGIONS = 1024
-_REGIONS_ACROSS = 16
-"""Chunks that regions are made of, along the windowed dimension with most windows and others."""
+_MANY_IDS = 200_000
+"""Ids of a subset from which on shapes are first compared for all windows."""
 
 
 def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False) -> Advice:
@@ -92,9 +48,9 @@ def find_advice(recipe: Recipe, options: LoaderOptions, *, measure: bool = False
     current = trials.current()
     tried = _search(trials, current.chunks)
     limit = options.max_amplification
-    chosen = _choose(current, [one for one in tried if _amplification(one) <= limit])
+    chosen = choose(current, [one for one in tried if amplification_of(one) <= limit])
     # Where the memory is small, each chunk may have to be read more often than allowed.
-    chosen = chosen or _choose(current, tried)
+    chosen = chosen or choose(current, tried)
     return Advice(current, tuple(chosen), trials.speed, trials.num_plans)
 
 
@@ -109,8 +65,8 @@ def _search(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
     # Each plan for so many ids takes seconds, and for all windows a fraction of one.
     scouts = ChunkTrials(replace(recipe, subset=None), trials.options, trials.speed)
     found = _search_all(scouts, today)
-    fitting = [one for one in found if _amplification(one) <= trials.options.max_amplification]
-    tried = trials.propose([one.chunks for one in _kinds(fitting or found)])
+    fitting = [one for one in found if amplification_of(one) <= trials.options.max_amplification]
+    tried = trials.propose([one.chunks for one in kinds_of(fitting or found)])
     trials.num_plans += scouts.num_plans
     if not tried:
         trials.raise_if_none()
@@ -129,303 +85,6 @@ def _search_all(trials: ChunkTrials, today: Shape) -> list[ChunkProposal]:
         left = [shape for shape in shapes if shape not in known]
         if not left or any(map(trials.is_ideal, tried)):
             break
-        front = max(tried, key=_value).chunks if tried else shapes[0]
+        front = max(tried, key=value_of).chunks if tried else shapes[0]
         tried += trials.propose(neighbour_shapes(left, front, _NEAR_PLANS))
     return tried
-
-
-class ChunkTrials:
-    """Plans the epochs of a loader on stores in other chunks.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        The samples.
-    options : LoaderOptions
-        The options of the loader, with the rank that this process has.
-    speed : ReadSpeed
-        What speeds are computed from.
-
-    Attributes
-    ----------
-    num_plans : int
-        Shapes of chunks that were planned for, today's among them, but in shards.
-    failed : list of dict of str to int
-        Shapes for which there is no plan, most often because the memory is too small.
-    """
-
-    def __init__(self, recipe: Recipe, options: LoaderOptions, speed: ReadSpeed) -> None:
-        self.recipe = recipe
-        self.options = options
-        self.speed = speed
-        self.num_plans = 0
-        self.failed: list[Shape] = []
-        self._errors: list[OptionError] = []
-        self._is_today_refused = False
-
-    @cached_property
-    def part(self) -> ChunkedPart:
-        """The variables that a copy would store, and what samples take of them."""
-        footprint, options = self._footprint, self.options
-        batches = (options.prefetch + 2) * batch_nbytes(footprint, self._layouts, options)
-        pool = (options.memory_nbytes * 15 // 16 - batches) // options.carried_lanes
-        return chunked_part(self.recipe, footprint.num_samples, options.global_batch, max(pool, 1))
-
-    @cached_property
-    def _layouts(self) -> tuple[FieldLayout, ...]:
-        return make_layouts(self.recipe)
-
-    @cached_property
-    def _footprint(self) -> Footprint:
-        return make_footprint(self.recipe, self._layouts)
-
-    @cached_property
-    def _stored(self) -> StoredSizes:
-        return stored_sizes(self.recipe)
-
-    @cached_property
-    def _regions(self) -> Footprint:
-        """The same samples in small chunks, whose regions are the same for all proposals."""
-        windows = self.recipe.planned.require_windows()
-        longest = max(range(len(windows.dims)), key=windows.num_positions.__getitem__)
-        fine = {
-            name: -(-size // (_REGIONS if dim == longest else _REGIONS_ACROSS))
-            for dim, (name, size) in enumerate(zip(windows.dims, windows.dim_sizes, strict=True))
-        }
-        recipe = recipe_in_chunks(self.recipe.planned, fine)
-        return make_footprint(recipe, make_layouts(recipe))
-
-    @cached_property
-    def _full_mixing(self) -> float:
-        return full_mixing(self._regions, region_dim(self._regions), self.options.global_batch)
-
-    def current(self) -> ChunkProposal:
-        """Today's chunks. If the memory is too small for them, the proposal says so."""
-        stored, part = self._stored, self.part
-        proposal = ChunkProposal(
-            kind="today",
-            chunks=_chunks_today(self.recipe, part),
-            shards=stored.shards,
-            explanation=None,
-            chunk_nbytes=self._footprint.max_chunk_nbytes,
-            batch_chunks=_batch_chunks(self._footprint, self.options.global_batch),
-            nbytes=stored.nbytes,
-            num_objects=stored.num_objects,
-        )
-        try:
-            return self._predicted(proposal, RankPlan(self.recipe, self.options), is_today=True)
-        except (EmptySamplesError, LanesError):
-            raise
-        except MemoryBudgetError as error:
-            self._is_today_refused = True
-            least = error.minimum_nbytes
-            self._errors.append(error)
-            problem = f"the memory is too small for these chunks, which need {show_memory(least)}"
-            return replace(proposal, problem=problem, minimum_nbytes=least)
-        except OptionError as error:
-            self._is_today_refused = True
-            self._errors.append(error)
-            return replace(proposal, problem=error.what)
-
-    def propose(self, shapes: Sequence[Shape]) -> list[ChunkProposal]:
-        """Plan for some shapes of chunks, each in shards. Shapes without a plan are left out."""
-        found: list[ChunkProposal] = []
-        for chunks in shapes:
-            if len(found) >= _ENOUGH and any(map(self.is_ideal, found)):
-                break
-            self.num_plans += 1
-            shards = shard_shape(self.part, chunks)
-            recipe = recipe_in_chunks(self.recipe, chunks, shards)
-            try:
-                rank_plan = RankPlan(recipe, self.options)
-                ratio = self.speed.stored_share or self._stored.stored_share
-                proposal = ChunkProposal(
-                    kind="",
-                    chunks=chunks,
-                    shards=shards,
-                    explanation=None,
-                    chunk_nbytes=rank_plan.footprint.max_chunk_nbytes,
-                    batch_chunks=_batch_chunks(rank_plan.footprint, self.options.global_batch),
-                    nbytes=None if ratio is None else round(ratio * self.part.nbytes),
-                    num_objects=self.part.num_chunks(shards or chunks),
-                )
-                found.append(self._predicted(proposal, rank_plan))
-            except OptionError as error:
-                self.failed.append(chunks)
-                self._errors.append(error)
-        return found
-
-    def is_ideal(self, proposal: ChunkProposal) -> bool:
-        """Whether no other chunks can be clearly better, so that the search may end."""
-        told, part, own = proposal.explanation, self.part, self.recipe.planned
-        if told is None or own.num_ids < len(own.require_windows()) / 4:
-            return False
-        # With gaps between windows, as with few of all windows, smaller chunks may read less.
-        has_gaps = any(dim.extent is not None and dim.extent < dim.stride for dim in part.dims)
-        overhead = 1e3 * self.speed.chunk_us * told.num_reads
-        return (
-            not has_gaps
-            and told.read_amplification <= 1.02
-            and _share(proposal) >= 0.97
-            and overhead <= 0.1 * self.speed.read_ns * told.read_nbytes
-        )
-
-    def raise_if_none(self) -> None:
-        """If there is no plan for today's chunks either, raise the error that asks for least."""
-        if not self._is_today_refused:
-            return
-        budgets = [error for error in self._errors if isinstance(error, MemoryBudgetError)]
-        raise min(budgets, key=lambda error: error.minimum_nbytes, default=self._errors[0])
-
-    def _predicted(
-        self, proposal: ChunkProposal, rank_plan: RankPlan, *, is_today: bool = False
-    ) -> ChunkProposal:
-        left = rank_plan.remainder(0, 0)
-        expected = rank_plan.explain(left)
-        share = None
-        if self.options.shuffle:
-            epoch = left.whole if isinstance(left, Remainder) else left
-            # A full shuffle exceeds its mean in some epochs.
-            share = min(mixing_on(epoch, self._regions) / max(self._full_mixing, 1e-9), 1.0)
-        source = self.recipe.source
-        names = [variable.name for variable in taken_variables(self.recipe)]
-        speed = self.speed.gb_per_s(
-            expected,
-            self.options,
-            delivered_nbytes(self._layouts, self.options.output_dtype),
-            _rows_of(self.recipe, self._layouts),
-            proposal.chunk_nbytes,
-            is_waiting=any(map(source.is_waiting, names)),
-            is_today=is_today,
-            is_through_xarray=any(map(source.is_through_xarray, names)),
-        )
-        return dataclasses.replace(
-            proposal,
-            explanation=expected,
-            mixing_share=share,
-            gb_per_s=speed,
-            is_resident=rank_plan.plan.is_resident,
-        )
-
-
-@dataclass(frozen=True)
-class _Gain:
-    """Whether a proposal is clearly better than today's chunks in something, and worse in none."""
-
-    current: ChunkProposal
-
-    def is_clear(self, proposal: ChunkProposal) -> bool:
-        now = self.current
-        if now.explanation is None:
-            return True
-        if now.is_resident:
-            # Only the first epoch reads, so better chunks would save little.
-            return self._has_fewer(proposal)
-        faster = _speed(proposal) / max(_speed(now), 1e-9)
-        mixed = _share(proposal) - _share(now)
-        is_worse = faster < 0.95 or mixed < -0.02
-        return not is_worse and (
-            faster >= _CLEARLY_FASTER
-            or mixed >= _CLEARLY_MIXED
-            or _read_nbytes(proposal) <= _CLEARLY_FEWER_BYTES * _read_nbytes(now)
-            or self._has_fewer(proposal)
-        )
-
-    def _has_fewer(self, proposal: ChunkProposal) -> bool:
-        """Whether there are far fewer stored objects, where there are many today."""
-        now, then = self.current.num_objects, proposal.num_objects
-        return now is not None and then is not None and now > max(_MANY_OBJECTS, 10 * then)
-
-
-def _choose(current: ChunkProposal, tried: Sequence[ChunkProposal]) -> list[ChunkProposal]:
-    """Up to three proposals, each better than the first one in something."""
-    return _kinds([proposal for proposal in tried if _Gain(current).is_clear(proposal)])
-
-
-def _kinds(good: Sequence[ChunkProposal]) -> list[ChunkProposal]:
-    """The best proposal, and up to two that are better in something."""
-    if not good:
-        return []
-    best = max(good, key=_value)
-    # Of those that are as good within the estimate, chunks of a medium size suit most other uses.
-    alike = [
-        proposal
-        for proposal in good
-        if _value(proposal) >= 0.97 * _value(best) and _share(proposal) >= _share(best) - 0.02
-    ]
-    best = min(alike, key=lambda p: abs(math.log(p.chunk_nbytes / MEDIUM_NBYTES)))
-    chosen = [replace(best, kind="best")]
-    mixer = max(good, key=lambda p: (round(_share(p), 2), _speed(p)))
-    if _share(mixer) > _share(best) + 0.02:
-        chosen.append(replace(mixer, kind="mixes best"))
-    reader = min(good, key=lambda p: (_read_nbytes(p), -_value(p)))
-    if _read_nbytes(reader) < 0.98 * _read_nbytes(best):
-        chosen.append(replace(reader, kind="reads least"))
-    enough = [p for p in good if _value(p) >= 0.8 * _value(best)]
-    fewest = min(enough, key=lambda p: (_num_reads(p), -_value(p)))
-    if _num_reads(fewest) <= _num_reads(best) / 2:
-        chosen.append(replace(fewest, kind="fewest chunks"))
-    distinct = {tuple(p.chunks.values()): p for p in reversed(chosen)}
-    return sorted(distinct.values(), key=chosen.index)[:3]
-
-
-def _value(proposal: ChunkProposal) -> float:
-    """Speed and mixing together: a batch from half as many places teaches less."""
-    return _speed(proposal) * _share(proposal)
-
-
-def _speed(proposal: ChunkProposal) -> float:
-    return proposal.gb_per_s or 0.0
-
-
-def _share(proposal: ChunkProposal) -> float:
-    return 1.0 if proposal.mixing_share is None else proposal.mixing_share
-
-
-def _amplification(proposal: ChunkProposal) -> float:
-    return proposal.read_amplification or 1.0
-
-
-def _num_reads(proposal: ChunkProposal) -> int:
-    return 0 if proposal.explanation is None else proposal.explanation.num_reads
-
-
-def _read_nbytes(proposal: ChunkProposal) -> int:
-    return 0 if proposal.explanation is None else proposal.explanation.read_nbytes
-
-
-def _chunks_today(recipe: Recipe, part: ChunkedPart) -> dict[str, int]:
-    """The largest chunk along each dimension, of the variable with most bytes that has it."""
-    found: dict[str, Sizes] = {}
-    stored = [variable for variable in taken_variables(recipe) if not variable.is_computed]
-    for variable in sorted(stored, key=lambda v: -int(np.prod(v.shape)) * v.stored_dtype.itemsize):
-        for dim, chunks in zip(variable.dims, variable.chunks, strict=True):
-            found.setdefault(dim, chunks)
-    return {
-        dim: max(min(max(own) if isinstance(own := found[dim], tuple) else own, size), 1)
-        for dim, size in part.sizes.items()
-    }
-
-
-def _rows_of(recipe: Recipe, layouts: Sequence[FieldLayout]) -> int:
-    """Rows of neighbouring elements of a sample: along the last dimensions that it takes whole."""
-    count = 0
-    for layout in layouts:
-        length = 1
-        for dim, size in zip(reversed(layout.dims), reversed(layout.shape), strict=True):
-            length *= size
-            if size < recipe.dim_sizes.get(dim, size):
-                break
-        count += math.prod(layout.shape) // max(length, 1)
-    return count
-
-
-def _batch_chunks(footprint: Footprint, batch_size: int) -> int:
-    """Number of chunks that a batch of samples from all over the data touches."""
-    num_ids = len(footprint.windows) if footprint.subset is None else len(footprint.subset)
-    ids = np.unique(np.linspace(0, num_ids - 1, min(batch_size, num_ids, 4096)).astype(np.int64))
-    boxes = Boxes.at(footprint.positions_of(ids))
-    return sum(
-        len(np.unique(footprint.needs(group, boxes)[1])) * group.num_reads_per_block
-        for group in footprint.groups
-    )
