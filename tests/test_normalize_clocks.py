@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,14 @@ def normalized(ds: xr.Dataset, mean: xr.Dataset, std: xr.Dataset) -> xr.Dataset:
             numbers.append(own)
         made[name] = ((ds[name] - numbers[0]) / numbers[1]).transpose(*ds[name].dims)
     return ds.assign(made)
+
+
+@cache
+def made(statistics: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset, xr.Dataset]:
+    """Return a Dataset, its statistics, and the Dataset as xarray normalises it with them."""
+    ds = weather()
+    mean, std = STATISTICS[statistics](ds)
+    return ds, mean, std, normalized(ds, mean, std)
 
 
 def some_ids(samples: Samples) -> np.ndarray:

@@ -24,12 +24,13 @@ from xloader.errors import (
     CorruptChunkError,
     OptionError,
     PartsError,
+    SourceAccessError,
     SourceNotFoundError,
     StoreFullError,
     TargetError,
     UnsupportedDataError,
 )
-from xloader.jobs import stats_job, stats_parts, stats_sweep
+from xloader.jobs import stats_job, stats_merge, stats_parts, stats_sweep
 from xloader.testing import CountingStore, FaultyStore, truncate, write_store
 
 KINDS: list[dict[str, Any]] = [
@@ -212,6 +213,31 @@ def test_a_full_disk_is_an_error_and_the_rerun_goes_on(
     store.reset()
     xr.testing.assert_identical(samples.stats(path=path), whole)
     assert 0 < len(chunk_reads(store)) < 114
+
+
+def test_a_result_that_cannot_be_written_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The netCDF library raises errors of its own, and the rerun reads no chunk again."""
+    store = CountingStore(write_data())
+    samples = samples_of(store)
+    path = tmp_path / "stats.nc"
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("NetCDF: HDF error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xr.Dataset, "to_netcdf", fail)
+        with pytest.raises(SourceAccessError, match="HDF error"):
+            samples.stats(path=path)
+        patch.setattr(stats_merge, "_LEAST_FREE", 1 << 62)
+        with pytest.raises(StoreFullError, match="no room"):
+            samples.stats(path=path)
+    store.reset()
+    result = samples.stats(path=path)
+    assert not chunk_reads(store)
+    xr.testing.assert_identical(result, samples.stats())
+    assert [own.name for own in tmp_path.iterdir()] == ["stats.nc"]
 
 
 def test_parts_of_other_jobs_are_refused(tmp_path: Path) -> None:

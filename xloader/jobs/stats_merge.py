@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import xarray as xr
 
@@ -23,6 +25,9 @@ from xloader.jobs.stats_parts import (
     writing,
 )
 from xloader.jobs.stats_template import StatsResult, StatsTemplate
+
+_LEAST_FREE: Final = 1 << 20
+"""Bytes for what a file holds beside its values."""
 
 Nodes = Mapping[Node, LabelledMoments | StoredNode]
 
@@ -189,9 +194,13 @@ def write_target(target: Path, result: xr.Dataset, *, overwrite: bool) -> xr.Dat
             if overwrite and target.is_dir():
                 remove_folder(target)
             os.replace(partial, target)
-        except OSError:
+        except (OSError, RuntimeError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             partial.unlink(missing_ok=True)
-            raise
+            if isinstance(error, OSError):
+                raise
+            # The netCDF library does not tell a full disk from other failures.
+            is_full = shutil.disk_usage(target.parent).free < result.nbytes + _LEAST_FREE
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
     remove_folder(stats_folder(target))
     return result

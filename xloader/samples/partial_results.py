@@ -18,14 +18,14 @@ from xloader.mosaic.merged_store import merge_store
 
 @overload
 def merge(
-    parts: str | os.PathLike[str], *, memory: int | str = ..., overwrite: bool = ...
+    target: str | os.PathLike[str], *, memory: int | str = ..., overwrite: bool = ...
 ) -> MosaicSummary | xr.Dataset: ...
 @overload
 def merge(
-    parts: Sequence[PartialStats], *, memory: int | str = ..., overwrite: bool = ...
+    target: Sequence[PartialStats], *, memory: int | str = ..., overwrite: bool = ...
 ) -> xr.Dataset: ...
 def merge(
-    parts: str | os.PathLike[str] | Sequence[PartialStats],
+    target: str | os.PathLike[str] | Sequence[PartialStats],
     *,
     memory: int | str = "256MiB",
     overwrite: bool = False,
@@ -36,7 +36,7 @@ def merge(
 
     Parameters
     ----------
-    parts : path, or sequence of PartialStats
+    target : path, or sequence of PartialStats
         The target that was passed to :meth:`Samples.mosaic`; the path that was passed to
         :meth:`Samples.stats` with ``part``; or all that :meth:`Samples.stats` has returned for
         each part, without a path.
@@ -65,7 +65,7 @@ def merge(
     MemoryBudgetError
         If the memory is too small for a chunk.
     UnsupportedDataError
-        If ``parts`` is none of these.
+        If ``target`` is none of these.
 
     Examples
     --------
@@ -84,17 +84,17 @@ def merge(
     >>> stats.sst.sel(stat=["mean", "max"]).values.tolist()
     [2.5, 5.0]
     """
-    if isinstance(parts, str | os.PathLike):
-        if has_stats(Path(parts)):
-            return merge_stats(parts, overwrite=overwrite)
-        return merge_store(parts, memory=memory, overwrite=overwrite)
-    own: Any = parts
+    if isinstance(target, str | os.PathLike):
+        if has_stats(Path(target)):
+            return merge_stats(target, overwrite=overwrite)
+        return merge_store(target, memory=memory, overwrite=overwrite)
+    own: Any = target
     is_list = isinstance(own, Sequence) and len(own) > 0
     if not is_list or not all(isinstance(part, PartialStats) for part in own):
         raise UnsupportedDataError(
             "this cannot be merged",
-            given=type(parts).__name__,
+            given=type(target).__name__,
             allowed="the path of a mosaic or of statistics, or a list of PartialStats",
             remedy="pass the target that samples.mosaic or samples.stats was given",
         )
-    return merge_parts(parts)
+    return merge_parts(target)
