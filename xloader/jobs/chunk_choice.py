@@ -49,7 +49,9 @@ class _Gain:
     def _has_fewer(self, proposal: ChunkProposal) -> bool:
         """Whether there are far fewer stored objects, where there are many today."""
         now, then = self.current.num_objects, proposal.num_objects
-        return now is not None and then is not None and now > max(_MANY_OBJECTS, _FEWER_OBJECTS * then)
+        return (
+            now is not None and then is not None and now > max(_MANY_OBJECTS, _FEWER_OBJECTS * then)
+        )
 
 
 def choose(current: ChunkProposal, tried: Sequence[ChunkProposal]) -> list[ChunkProposal]:
