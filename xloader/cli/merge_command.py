@@ -1,0 +1,43 @@
+"""``xloader merge``: the partial results of several processes become one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xloader.cli.endings import end_incomplete, plain_endings
+from xloader.cli.json_output import print_json
+from xloader.samples.partial_results import merge as merge_target
+
+
+@click.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--memory", metavar="SIZE", default="256MiB", show_default=True, help="Memory for merging."
+)
+@click.option("--overwrite", is_flag=True, help="Replace something else that lies at TARGET.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def merge(target: Path, memory: str, overwrite: bool, is_json: bool) -> None:
+    r"""Merge what several processes have written for TARGET.
+
+    TARGET is the path of a mosaic, as in samples.mosaic(TARGET), or of statistics, as in
+    xloader stats STORE --out TARGET --part 0/8.
+
+    \b
+    Examples:
+      xloader merge forecast.zarr
+      xloader merge stats.nc --json
+
+    Exit codes: 0 if nothing is missing, 1 if the mosaic was written but samples are missing, 2 for
+    an error.
+    """
+    with plain_endings("Nothing is lost: run the same command again."):
+        summary = merge_target(target, memory=memory, overwrite=overwrite)
+        if is_json:
+            print_json({"target": target, "summary": summary})
+        else:
+            click.echo(f"{target}: {summary}")
+        if not summary.is_complete:
+            missing = summary.num_ids - summary.num_windows
+            end_incomplete(f"{missing:,} samples are missing; their parts are kept, to go on with.")
