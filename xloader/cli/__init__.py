@@ -18,7 +18,7 @@ from xloader.cli.stats_command import stats
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="xloader")
 def main() -> None:
-    """Plan shuffled epochs over chunked arrays, and run them."""
+    """Prepare archives for training, and plan shuffled epochs that read each chunk once."""
 
 
 for _command in (stats, advise, materialize, merge, demo):

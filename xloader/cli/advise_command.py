@@ -12,7 +12,7 @@ from xloader.cli.loader_options import takes_loader_options
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
 
 
-@click.command(cls=SampleCommand)
+@click.command(cls=SampleCommand, short_help="Find chunks that suit the training.")
 @takes_samples
 @takes_loader_options()
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")

@@ -17,7 +17,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     return split_names(value)
 
 
-@click.command()
+@click.command(short_help="Train a small forecast model, in a few minutes.")
 @click.option(
     "--store",
     metavar="PATH",

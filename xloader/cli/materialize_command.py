@@ -14,7 +14,7 @@ from xloader.cli.sample_description import SampleCommand, SampleDescription, tak
 from xloader.errors import OptionError
 
 
-@click.command(cls=SampleCommand)
+@click.command(cls=SampleCommand, short_help="Write a store with chunks that suit it.")
 @takes_samples
 @click.argument("target")
 @click.option(

@@ -11,7 +11,7 @@ from xloader.cli.json_output import print_json
 from xloader.samples.partial_results import merge as merge_target
 
 
-@click.command()
+@click.command(short_help="Merge what several processes have written.")
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--memory", metavar="SIZE", default="256MiB", show_default=True, help="Memory for merging."

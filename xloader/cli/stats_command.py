@@ -20,7 +20,7 @@ _MOST_NUMBERS: Final = 10_000
 """Most numbers that are printed if they are in a file as well."""
 
 
-@click.command(cls=SampleCommand)
+@click.command(cls=SampleCommand, short_help="Compute statistics of what samples cover.")
 @takes_samples
 @click.option("--out", metavar="PATH", help="Write the result to PATH: stats.nc or stats.zarr.")
 @click.option(
