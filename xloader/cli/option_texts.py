@@ -281,7 +281,7 @@ def read_fields(option: str, text: str) -> tuple[tuple[str, ...], dict[str, Any]
     return variables, {dim: read_selection(values) for dim, values in pairs.items()}
 
 
-def read_storage(texts: Sequence[str]) -> Mapping[str, Any] | None:
+def read_storage(option: str, texts: Sequence[str]) -> Mapping[str, Any] | None:
     """Read options of a file system: ``anon=true``, or JSON in braces.
 
     Values are text, because keys of accounts may be made of digits. The exceptions are ``true``,
@@ -294,8 +294,8 @@ def read_storage(texts: Sequence[str]) -> Mapping[str, Any] | None:
 
     Examples
     --------
-    >>> read_storage(["anon=true", 'client_kwargs={"region_name": "eu-west-1"}', "key=012"])
-    {'anon': True, 'client_kwargs': {'region_name': 'eu-west-1'}, 'key': '012'}
+    >>> read_storage("--storage-option", ["anon=true", 'kwargs={"region": "eu-1"}', "key=012"])
+    {'anon': True, 'kwargs': {'region': 'eu-1'}, 'key': '012'}
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -307,11 +307,11 @@ def read_storage(texts: Sequence[str]) -> Mapping[str, Any] | None:
             found[name] = json.loads(value) if is_json else value
         except ValueError:
             raise OptionError(
-                "the option --storage-option cannot be read",
+                f"the option {option} cannot be read",
                 # The value may be a secret.
                 given=f"a value of {name!r}" if sign else "text without an equals sign",
                 allowed="name=value, each name once; true, false, null, text, or JSON in braces",
-                remedy="write for example --storage-option anon=true",
+                remedy=f"write for example {option} anon=true",
             ) from None
     return found or None
 

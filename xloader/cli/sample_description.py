@@ -89,7 +89,7 @@ class SampleDescription:
             self.store,
             variables=option_texts.split_names(self.variables) or None,
             group=self.group,
-            storage_options=option_texts.read_storage(self.storage_option),
+            storage_options=option_texts.read_storage("--storage-option", self.storage_option),
         )
         samples = self._selected(samples)
         if self.has_windows:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
-import xarray as xr
 
 import xloader
 from xloader.cli import option_texts
 from xloader.cli.endings import plain_endings
 from xloader.cli.json_output import print_json
 from xloader.cli.sample_description import SampleCommand, SampleDescription, takes_samples
-from xloader.cli.stats_table import make_stats_table
+from xloader.cli.stats_output import show_stats
 from xloader.errors import OptionError
-
-_MOST_NUMBERS: Final = 10_000
-"""Most numbers that are printed if they are in a file as well."""
 
 
 @click.command(cls=SampleCommand, short_help="Compute statistics of what samples cover.")
@@ -26,12 +22,16 @@ _MOST_NUMBERS: Final = 10_000
 @click.option(
     "--dim",
     metavar="A,B",
-    help="Dimensions to reduce; time gives statistics of each cell. Default: all that do not "
-    "become channels.",
+    help="Dimensions to reduce, or all; time gives statistics of each cell. Default: those that "
+    "do not become channels of the samples.",
 )
-@click.option("--by", metavar="CLOCK", help="Also by month, dayofyear, season or hour.")
+@click.option("--by", metavar="CLOCK", help="By month, dayofyear, season or hour.")
 @click.option("--quantiles", metavar="Q,Q", help="Quantiles from 0 to 1: 0.01,0.99.")
-@click.option("--leads", metavar="LEAD,LEAD", help="Also of differences along time: 6h,24h.")
+@click.option(
+    "--leads",
+    metavar="LEAD,LEAD",
+    help="Of differences along time instead of values: 6h,24h. 0 is the values.",
+)
 @click.option("--weights", metavar="WEIGHTS", help="area weights cells by the cosine of latitude.")
 @click.option(
     "--part", metavar="I/N", help="Only one of N parts, from 0/N. xloader merge joins them."
@@ -40,7 +40,7 @@ _MOST_NUMBERS: Final = 10_000
 @click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Default: the number of cores."
 )
-@click.option("--overwrite", is_flag=True, help="Begin anew, even if PATH or its parts exist.")
+@click.option("--overwrite", is_flag=True, help="Replace PATH and its parts.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def stats(
     description: SampleDescription,
@@ -58,8 +58,9 @@ def stats(
 ) -> None:
     r"""Compute statistics of what the samples of STORE cover, each element once.
 
-    Without --window, of everything that --sel and --isel keep. Count, mean, standard deviation,
-    minimum and maximum are one number for each variable, and each level or other channel.
+    Count, mean, standard deviation, minimum and maximum are one number for each variable, and each
+    level or other channel. Without --window, everything that --sel and --isel keep counts, and
+    levels are reduced, too.
 
     \b
     Examples:
@@ -80,7 +81,7 @@ def stats(
                 "xloader merge stats.nc",
             )
         options: dict[str, Any] = {
-            "dim": option_texts.split_names(dim) or None,
+            "dim": ... if dim == "all" else option_texts.split_names(dim) or None,
             "by": by,
             "quantiles": option_texts.read_numbers("--quantiles", quantiles),
             "leads": tuple(map(option_texts.read_size, option_texts.split_names(leads))),
@@ -95,7 +96,7 @@ def stats(
         if number is not None:
             _show_part(number, out, is_json)
         else:
-            _show(result, out, is_json)
+            show_stats(result, out, is_json=is_json)
 
 
 def _how_to_go_on(out: str | None) -> str:
@@ -120,17 +121,3 @@ def _show_part(part: tuple[int, int], out: str | None, is_json: bool) -> None:
         f"Part {number} of {count} (0 to {count - 1}) is done. "
         f"When all are done, run: xloader merge {out}"
     )
-
-
-def _show(result: xr.Dataset, out: str | None, is_json: bool) -> None:
-    num_numbers = sum(own.size for own in result.data_vars.values())
-    is_short = out is None or num_numbers <= _MOST_NUMBERS
-    if is_json:
-        print_json({"path": out, "stats": result if is_short else None})
-    elif is_short:
-        click.echo(make_stats_table(result))
-    else:
-        sizes = ", ".join(f"{dim} {size:,}" for dim, size in result.sizes.items())
-        click.echo(f"{num_numbers:,} numbers of {len(result.data_vars)} variables: {sizes}")
-    if out is not None and not is_json:
-        click.echo(f"Written to {out}.")

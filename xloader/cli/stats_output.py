@@ -1,16 +1,46 @@
-"""Statistics as a table of text."""
+"""Statistics as a table of text, and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Final
 
+import click
 import numpy as np
 import xarray as xr
 
+from xloader.cli.json_output import print_json
 from xloader.core.text_table import align_columns
 
-_STAT = "stat"
+_STAT: Final = "stat"
+_MOST_NUMBERS: Final = 10_000
+"""Most numbers that are printed if they are in a file as well."""
+
+
+def show_stats(stats: xr.Dataset, path: str | None, *, is_json: bool) -> None:
+    """Print statistics. Of many numbers that are in a file, only the sizes are printed.
+
+    Parameters
+    ----------
+    stats : xarray.Dataset
+        Statistics along the dimension ``stat``.
+    path : str, optional
+        The file that holds them.
+    is_json : bool
+        Whether to print JSON, in place of a table.
+    """
+    num_numbers = sum(own.size for own in stats.data_vars.values())
+    is_short = path is None or num_numbers <= _MOST_NUMBERS
+    if is_json:
+        print_json({"path": path, "stats": stats if is_short else None})
+        return
+    if is_short:
+        click.echo(make_stats_table(stats))
+    else:
+        sizes = ", ".join(f"{dim} {size:,}" for dim, size in stats.sizes.items())
+        click.echo(f"{num_numbers:,} numbers of {len(stats.data_vars)} variables: {sizes}")
+    if path is not None:
+        click.echo(f"Written to {path}.")
 
 
 def make_stats_table(stats: xr.Dataset) -> str:
